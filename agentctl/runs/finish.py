@@ -21,8 +21,7 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.runs import event_format
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
-from agentctl.runtime.messages import build_chat_history
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript import Transcript, build_chat_history
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, runs
 from agentctl.store.repositories.runs import RunEnd, RunRow

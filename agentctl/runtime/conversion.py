@@ -1,4 +1,4 @@
-"""Conversion between neutral messages (`runtime.messages`) and those of the model library."""
+"""Conversion between neutral messages (`runtime.transcript`) and those of the model library."""
 
 from __future__ import annotations
 

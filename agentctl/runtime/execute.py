@@ -1,19 +1,23 @@
-"""Execution of a run of any component, and the preparation of a server for its first run."""
+"""Execution of a run of any component, and the preparation of a server for its first run.
+
+A workflow executes its steps in order, each with the output of the previous one.
+"""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.events import StepCompleted, StepStarted
+from agentctl.runtime.failures import ExecutionError, FailureCode
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import RunContext
+    from agentctl.runtime.context import MemberResult, RunContext
 
-__all__ = ["execute_component", "prepare_components"]
+__all__ = ["execute_component", "prepare_components", "run_workflow"]
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -26,7 +30,7 @@ def prepare_components(catalog: Catalog) -> None:
     Raises:
         InvalidConfiguration: a tool or a model is not usable; names the component.
     """
-    from agentctl.runtime import agent, team, workflow  # noqa: F401  # imported for later runs
+    from agentctl.runtime import agent, team  # noqa: F401  # imported for later runs
 
     for kind in ("agent", "team"):
         for component in catalog.components(kind).values():
@@ -61,8 +65,6 @@ async def execute_component(
 
             await run_team(component, message, history, context, catalog)
         else:
-            from agentctl.runtime.workflow import run_workflow
-
             await run_workflow(component, message, context, catalog)
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
@@ -74,3 +76,37 @@ async def execute_component(
         if component.kind != "workflow" and not context.transcript.messages:
             # The run failed before its model was called: keep the message in the session.
             context.transcript.add_user(message)
+
+
+async def run_workflow(
+    workflow: Component, message: str, context: RunContext, catalog: Catalog
+) -> None:
+    """Run a workflow to its end. Its content is the output of the last step that succeeded.
+
+    A workflow has no messages: they are in the runs of its steps.
+
+    Raises:
+        ExecutionError: a step failed, or the run of a step was cancelled.
+    """
+    output = message
+    for index, (name, worker) in enumerate(catalog.steps(workflow)):
+        context.checkpoint()
+        context.emit(StepStarted(name, index))
+        result = await context.run_member(worker, output)
+        if result.status != "COMPLETED":
+            raise _step_failure(name, result)
+        output = result.content
+        context.transcript.replace_content(output)
+        context.emit(StepCompleted(name, index, output))
+
+
+def _step_failure(step: str, result: MemberResult) -> ExecutionError:
+    """Build the failure of the workflow, with the error code of the step."""
+    if result.status == "CANCELLED":
+        return ExecutionError("INTERNAL", f"The step {step} was cancelled")
+    code: FailureCode = next(
+        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
+    )
+    return ExecutionError(
+        code, f"The step {step} failed: {result.error_detail or 'no reason known'}"
+    )

@@ -1,19 +1,28 @@
 """The transcript of a run: its text, messages, tool calls and usage so far.
 
 It is filled as data arrives, so that a task that is cancelled at any `await` leaves its partial
-text and its usage here. Messages have the neutral form of `runtime.messages`.
+text and its usage here. Messages have a neutral form that transcripts, the store and histories
+share:
+
+    {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
+     "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
+     "metrics"?: {nine counters}}
+
+Assistant messages have `tool_calls` and `metrics`; tool messages have `tool_call_id` and
+`tool_name`. `runtime.conversion` converts them to the form of the model library
+(docs/decisions/0005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.unstopped import UnstoppedWork
 
-__all__ = ["CANCELLED_RESULT", "Transcript"]
+__all__ = ["CANCELLED_RESULT", "Transcript", "build_chat_history"]
 
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""
@@ -188,3 +197,35 @@ class _AnswerInProgress:
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text, "created_at": times.whole_seconds(times.now())}
+
+
+def build_chat_history(
+    messages: Iterable[Mapping[str, Any]], previous_system: str | None
+) -> list[dict[str, Any]]:
+    """Return the `chat_history` entries of a run (docs/contract.md "Session records").
+
+    Args:
+        messages: the messages of one run.
+        previous_system: instructions of the previous run, None if there was none. Equal
+            instructions are not repeated (docs/decisions/0006).
+    """
+    return [
+        _history_entry(message)
+        for message in messages
+        if (message["role"] == "user")
+        or (message["role"] == "assistant" and message["content"])
+        or (message["role"] == "system" and message["content"] != previous_system)
+    ]
+
+
+def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
+    entry = {
+        "content": message["content"],
+        "role": message["role"],
+        "from_history": False,
+        "stop_after_tool_call": False,
+        "created_at": message["created_at"],
+    }
+    if message["role"] == "assistant":
+        entry["metrics"] = dict(message.get("metrics") or {})
+    return entry

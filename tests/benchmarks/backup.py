@@ -17,7 +17,7 @@ from pathlib import Path
 from agentctl.config.settings import Database
 from agentctl.service.databases import check_integrity
 from agentctl.store.database import Steps, unit
-from agentctl.store.open import open_sqlite
+from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.backup import back_up
 from agentctl.store.sqlite.database import SqliteDatabase

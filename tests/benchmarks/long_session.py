@@ -19,7 +19,7 @@ from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.visibility import Visibility

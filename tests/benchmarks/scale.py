@@ -22,7 +22,7 @@ from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Work, unit
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.totals import Totals

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentctl.config import settings
 from agentctl.records.times import now
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.schema import load_migrations
 from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
 

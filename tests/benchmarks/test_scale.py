@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.store.open import open_sqlite
+from agentctl.store.databases import open_sqlite
 from tests.benchmarks import scale
 from tests.benchmarks.population import Population
 from tests.benchmarks.seed import fill_database

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentctl.errors import AgentctlError
-from agentctl.store.open import open_sqlite
+from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.sqlite.file import get_file_size, get_wal_path

@@ -18,7 +18,7 @@ from agentctl.config.settings import Database
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runs.states import is_final
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs
 from agentctl.store.repositories.run_reads import RUN_COLUMNS
 from agentctl.store.repositories.runs import RunRow

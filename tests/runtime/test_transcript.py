@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.messages import build_chat_history
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript import Transcript, build_chat_history
 
 
 def spent(**counts: int) -> dict[str, int]:

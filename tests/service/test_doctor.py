@@ -34,7 +34,7 @@ from agentctl.service.doctor import keys as checked_keys
 from agentctl.service.doctor.checks import DoctorStep, list_steps, run_step
 from agentctl.service.doctor.files import check_permissions, check_private, detect_filesystem
 from agentctl.service.doctor.finding import Finding
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
 
 DAY = 86_400_000_000

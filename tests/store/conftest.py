@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from agentctl.store.database import Database, Work
-from agentctl.store.open import open_sqlite
+from agentctl.store.databases import open_sqlite
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import PostgresUnderTest, postgres_database, postgres_url
 from tests.store.statements import watched

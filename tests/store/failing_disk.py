@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 
 from agentctl import errors
-from agentctl.store.open import open_sqlite
+from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_session

@@ -19,8 +19,8 @@ import pytest
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.database import Steps, unit
+from agentctl.store.databases import open_database, open_sqlite
 from agentctl.store.migrating import migrate, read_version
-from agentctl.store.open import open_database, open_sqlite
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite.file import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
@@ -31,11 +31,11 @@ SESSIONS = [f"s{n:03}" for n in range(300)]
 
 KILLED_PROCESS = """
 import os, sys
-from agentctl.store import open
+from agentctl.store import databases
 from agentctl.store.repositories import sessions
 from tests.process import without_coverage
 from tests.store.rows import a_session
-database = open.open_sqlite("main", sys.argv[1], create=True)
+database = databases.open_sqlite("main", sys.argv[1], create=True)
 database.write_blocking(sessions.create(a_session("s1")))
 os._exit(0)
 """

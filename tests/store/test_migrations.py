@@ -22,8 +22,8 @@ from agentctl import errors
 from agentctl.config import settings
 from agentctl.service.databases import check_integrity, plan_migration, read_database_status
 from agentctl.service.doctor.databases import check_database as examine
+from agentctl.store.databases import open_database
 from agentctl.store.migrating import migrate, read_version
-from agentctl.store.open import open_database
 from agentctl.store.postgres.schema import find_schema_differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, load_migrations
 from agentctl.store.sqlite import schema

@@ -17,7 +17,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from agentctl.store.schema import SCHEMA_VERSION, TABLES
 from tests.process import without_coverage
 
@@ -138,7 +138,7 @@ def test_a_damaged_database_is_reported(path: Path) -> None:
 CREATE = """
 import sys
 from agentctl.config import settings
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True).close_blocking()
 """
 
@@ -163,7 +163,7 @@ AS_NOBODY = """
 import asyncio, os, sys
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store import open
+from agentctl.store import databases
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database as sqlite, schema, writer
 from agentctl.store.visibility import EVERYONE
@@ -176,7 +176,8 @@ def told(error):
     print(type(error).__name__, "|", error.detail, "|", error.cause, "|", error.hint)
 async def main(path):
     try:
-        database = open.open_database(settings.Database("main", f"sqlite:///{path}"), create=True)
+        entry = settings.Database("main", f"sqlite:///{path}")
+        database = databases.open_database(entry, create=True)
     except errors.AgentctlError as error:
         return told(error)
     print(await database.read(sessions.get("s1", EVERYONE)))

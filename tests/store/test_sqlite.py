@@ -236,7 +236,7 @@ OTHER = """
 import asyncio, sys
 from agentctl.config import settings
 from agentctl.store.repositories import sessions
-from agentctl.store.open import open_database
+from agentctl.store.databases import open_database
 from tests.store.rows import a_session
 from tests.store.test_sqlite import take
 async def main():

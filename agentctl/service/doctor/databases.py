@@ -18,8 +18,8 @@ from agentctl.records.times import format_span, now
 from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, check_permissions, detect_filesystem
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store.database import get_newest_time
+from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
-from agentctl.store.open import open_database
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite import inspect
