@@ -25,7 +25,7 @@ serve: $(VENV)/.installed
 
 # The fast tests, under 90 seconds on two cores: for daily work.
 check: $(VENV)/.installed-test
-	$(PYTEST) -q -m 'not slow'
+	$(PYTEST) -n 2 -q -m 'not slow'
 
 # All tests: required before a change is merged.
 test: $(VENV)/.installed-test

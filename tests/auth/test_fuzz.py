@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,8 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import NOW, SECRET, hs, token
+
+pytestmark = pytest.mark.slow
 
 KEYS = KeySet.from_pems([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)

@@ -17,6 +17,8 @@ from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 
 def serve(folder: Path, given: Authorization) -> Settings:
     database = Database(id="main", url=f"sqlite:///{folder}/main.db")

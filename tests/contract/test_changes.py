@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
+import pytest
 
 from agentctl.operations import (
     AccountFilter,
@@ -28,6 +29,8 @@ from agentctl.records.kinds import ComponentKind
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 from tests.loops import wait_until
+
+pytestmark = pytest.mark.slow
 
 WRITER = (
     "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from agentctl.operations import (
     AuditFilter,
@@ -22,6 +23,8 @@ from agentctl.operations import (
 )
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
+
+pytestmark = pytest.mark.slow
 
 NAMES = (
     "Zebra", "apple", "Äpfel", "äpfel", "Apfel", "İstanbul", "straße", "STRASSE", "ss", "\ufb01ne",

@@ -20,6 +20,8 @@ from tests.process import serve_config
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
 
@@ -208,7 +210,6 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     assert reasons == {"account.revoked: 2", "account.form: 2", "account.known: 2"}
 
 
-@pytest.mark.slow
 def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     deployment = create_deployment(

@@ -27,6 +27,8 @@ from tests.loops import wait_until
 from tests.server.test_mounting import bearer, client
 from tests.server.worker_server import serve_with_two_workers
 
+pytestmark = pytest.mark.slow
+
 FIELDS = ("operation", "resource", "outcome", "status", "reason")
 ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
 
@@ -242,7 +244,6 @@ async def test_401s_do_not_write_one_entry_each(deployment: Deployment) -> None:
     assert len(rows(deployment)) == 1
 
 
-@pytest.mark.slow
 def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
     with serve_with_two_workers(deployment) as served:
         workers = set(served.workers())

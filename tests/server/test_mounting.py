@@ -17,6 +17,8 @@ from agentctl.server import create_app, running
 from agentctl.server.app import create_app as create
 from tests.deployment import ADMIN, Deployment
 
+pytestmark = pytest.mark.slow
+
 
 def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
     transport = httpx2.ASGITransport(app=app)  # type: ignore[arg-type]

@@ -30,6 +30,8 @@ from agentctl.store.sqlite import schema
 from tests.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 NEWER = [migration.name for migration in load_migrations("sqlite")[1:]]

@@ -15,6 +15,8 @@ from tests.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
 from tests.store.statements import OF_MODULES
 
+pytestmark = pytest.mark.slow
+
 
 def plan(sqlite: SqliteDatabase, sql: Sql, values: Mapping[str, Value] | None = None) -> list[str]:
     if values is None:
