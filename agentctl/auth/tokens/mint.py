@@ -97,7 +97,7 @@ def mint_token(
     try:
         check_claims(payload, rules, time.time())
     except InvalidToken as failure:
-        raise UsageError("The server would not accept such a token", cause=failure.reason) from None
+        raise UsageError("The server would reject this token", cause=failure.reason) from None
     token = _sign_token(payload, settings)
     if len(token) > settings.limits.token_bytes:
         raise UsageError(

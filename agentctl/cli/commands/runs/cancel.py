@@ -68,6 +68,27 @@ _LARGE_FIELDS = ("input", "content", "messages", "tools", "metrics")
 Run = dict[str, Any]
 
 
+LiveStatus = Annotated[
+    Literal["PENDING", "RUNNING"] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help="Filter by status: PENDING or RUNNING",
+        case_sensitive=False,
+    ),
+]
+WaitSeconds = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        max=MAXIMUM_WAIT_SECONDS,
+        help="Seconds to wait for the runs to stop (0: return at once)",
+    ),
+]
+
+
 @with_target()
 async def cancel_runs(
     target: Target,
@@ -80,30 +101,13 @@ async def cancel_runs(
     workflow: WorkflowId = None,
     session: SessionOption = None,
     user: UserId = None,
-    status: Annotated[
-        Literal["PENDING", "RUNNING"] | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Filter by status: PENDING or RUNNING",
-            case_sensitive=False,
-        ),
-    ] = None,
+    status: LiveStatus = None,
     older_than: OlderThan = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --all: show the runs, cancel none")
     ] = False,
     yes: Yes = False,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            max=MAXIMUM_WAIT_SECONDS,
-            help="Seconds to wait for the runs to stop (0: return at once)",
-        ),
-    ] = DEFAULT_WAIT_SECONDS,
+    wait: WaitSeconds = DEFAULT_WAIT_SECONDS,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason to record")
     ] = None,
