@@ -14,7 +14,7 @@ from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Database
+from agentctl.store.database import Database, Sql, Statement, Steps, unit
 from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
@@ -262,17 +262,16 @@ async def test_failure_of_one_run_does_not_block_the_others(shared: SharedDataba
         main = databases["main"]
         for name in ("before", "broken", "behind"):
             await create_live_run(main, "w1", name)
-        await main.write(_spoiled("broken"))
+        await main.write(_spoil_final_status())
         with pytest.raises(errors.AgentctlError):
             await recover_runs(main, "w1")
         states = [(await read_run(main, name)).status for name in ("before", "broken", "behind")]
         assert states == ["ERROR", "RUNNING", "ERROR"]
 
 
-def _spoiled(run_id: str) -> Any:
+@unit
+def _spoil_final_status() -> Steps[None]:
     """Make the write of a final status fail in the database, like corrupt data would."""
-    from agentctl.store.database import Sql, Statement
-
     yield Statement(
         Sql(
             "CREATE TRIGGER spoil BEFORE UPDATE ON runs WHEN old.run_id = 'broken'"
