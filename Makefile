@@ -25,7 +25,7 @@ serve: $(VENV)/.installed
 
 # The fast tests, under 90 seconds on two cores: for daily work.
 check: $(VENV)/.installed-test
-	$(PYTEST) -n 2 -q -m 'not slow'
+	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
 test: $(VENV)/.installed-test
@@ -38,7 +38,8 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m tests.architecture.prose
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py

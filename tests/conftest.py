@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "postgres" in item.name or "postgres_url" in names or "terminal" in names:
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking the collected tests, which live until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ NOT_YET_REWRITTEN: tuple[str, ...] = ()
 """Beginnings of paths that are still to be rewritten. The aim is an empty table."""
 
 
+@pytest.mark.slow
 def test_avoided_words_and_docstrings_that_begin_with_a_question_word() -> None:
     found = [
         str(offence)

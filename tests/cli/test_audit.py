@@ -183,6 +183,7 @@ def _tailing(
     return process, process.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["local", "remote"])
 def test_tail_shows_new_entries_until_ctrl_c(
     demo: Demo,
@@ -216,6 +217,7 @@ def test_tail_shows_new_entries_until_ctrl_c(
     assert {row["resource"] for row in before + after} == {f"session:{session}"}
 
 
+@pytest.mark.slow
 def test_tail_with_no_entries_writes_the_tsv_heading(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_cancel_of_several_runs_reports_each(through: Agentctl, demo: Demo, sess
     assert through("runs", "cancel", "nowhere").code == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remotely", [False, True])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

@@ -105,6 +105,7 @@ def test_no_matching_runs_is_exit_code_0(through: Agentctl, session: str) -> Non
     assert through(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_members_stop_with_their_team(
     agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:

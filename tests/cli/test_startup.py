@@ -10,6 +10,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.process import without_coverage
 
+pytestmark = pytest.mark.slow
+
 HEAVY = {"fastapi", "pydantic_ai", "httpx2", "asyncpg", "apsw", "jwt", "cryptography", "rich"}
 FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
 

@@ -119,6 +119,7 @@ def _foreign(path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [_garbage, _foreign, Path.mkdir])
 def test_an_unreadable_database_is_not_changed(
     agentctl: Agentctl, project: Path, spoil: Callable[[Path], None]

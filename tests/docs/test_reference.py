@@ -34,6 +34,7 @@ def sources(*folders: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in found)
 
 
+@pytest.mark.slow
 def test_reference_is_current() -> None:
     done = generate("--check")
     assert (done.stderr, done.returncode) == ("", 0)

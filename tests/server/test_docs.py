@@ -20,6 +20,8 @@ from agentctl.server import create_app, running
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 BROWSER = (

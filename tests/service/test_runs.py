@@ -197,6 +197,7 @@ async def test_busy_session_rejects_an_exclusive_component(
                 await operations.create_run("agent", "alone", RunRequest("y", session_id="s1"))
 
 
+@pytest.mark.slow
 async def test_run_over_its_timeout_ends_as_error(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
