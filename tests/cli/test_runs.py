@@ -271,6 +271,8 @@ def test_a_signal_cancels_the_run(
         env=environment | ({"AGENTCTL_TOKEN": demo.token} if remotely else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # nohup and a job in the background make their children ignore signals.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.read(6) == b"hello "
