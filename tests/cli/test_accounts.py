@@ -14,6 +14,8 @@ from agentctl.auth.tokens.account_tokens import generate_account_token
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 
+pytestmark = pytest.mark.slow
+
 REVOKED_SECONDS = 6.0
 """A revocation by another process is known within 5, and a command takes its time."""
 

@@ -18,6 +18,8 @@ from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
 from tests.store.old_databases import old_file
 
+pytestmark = pytest.mark.slow
+
 NAMES = [migration.name for migration in load_migrations("sqlite")]
 
 CONFIG = """

@@ -19,6 +19,8 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.process import start_agentctl
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 
 ECHO = ("runs", "start", "--agent", "echo")
@@ -251,7 +253,6 @@ def test_cancel_of_several_runs_reports_each(through: Agentctl, demo: Demo, sess
     assert through("runs", "cancel", "nowhere").code == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("remotely", [False, True])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -294,7 +295,6 @@ def test_an_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo
     assert seen.screen.splitlines()[-1].startswith("interrupted: run ")
 
 
-@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(
     agentctl: Agentctl, demo: Demo, environment: dict[str, str], session: str
 ) -> None:

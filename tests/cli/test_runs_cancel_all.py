@@ -15,6 +15,8 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command, write_config
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 
 CANCEL = ("runs", "cancel", "--all")
@@ -105,7 +107,6 @@ def test_no_matching_runs_is_exit_code_0(through: Agentctl, session: str) -> Non
     assert through(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
 
 
-@pytest.mark.slow
 def test_members_stop_with_their_team(
     agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 
 

@@ -14,6 +14,8 @@ from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
 
+pytestmark = pytest.mark.slow
+
 
 def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> None:
     """One error of the one shape: what failed, perhaps why and what to do, nothing on stdout."""
@@ -119,7 +121,6 @@ def _foreign(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [_garbage, _foreign, Path.mkdir])
 def test_an_unreadable_database_is_not_changed(
     agentctl: Agentctl, project: Path, spoil: Callable[[Path], None]

@@ -22,6 +22,8 @@ from agentctl.store.repositories.workers import WorkerRow
 from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
+pytestmark = pytest.mark.slow
+
 DEATH = 0.6
 """Seconds without a heartbeat after which a worker is dead in these tests."""
 

@@ -26,6 +26,8 @@ from tests.runs.shared_databases import (
     wait_for_heartbeats,
 )
 
+pytestmark = pytest.mark.slow
+
 QUICK = 0.03
 
 

@@ -18,6 +18,8 @@ from agentctl.server.state import Call
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
+pytestmark = pytest.mark.slow
+
 SECRET = "postgresql://user:password@host"
 
 

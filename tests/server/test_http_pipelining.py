@@ -19,6 +19,8 @@ from tests.deployment import Deployment
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 HOST = b"Host: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
 

@@ -24,6 +24,8 @@ from tests.service.callers import (
     wait_for_running,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("agent", "message"),

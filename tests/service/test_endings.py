@@ -36,6 +36,8 @@ from tests.service.callers import (
     wait_for_running,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

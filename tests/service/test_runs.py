@@ -22,6 +22,8 @@ from tests.service.callers import (
     wait_for_running,
 )
 
+pytestmark = pytest.mark.slow
+
 
 async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
@@ -197,7 +199,6 @@ async def test_busy_session_rejects_an_exclusive_component(
                 await operations.create_run("agent", "alone", RunRequest("y", session_id="s1"))
 
 
-@pytest.mark.slow
 async def test_run_over_its_timeout_ends_as_error(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:

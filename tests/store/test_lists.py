@@ -17,6 +17,8 @@ from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions
 from tests.store.rows import START, a_run, a_session, an_end
 
+pytestmark = pytest.mark.slow
+
 
 @unit
 def some_sessions() -> Steps[None]:
