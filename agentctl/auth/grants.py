@@ -11,13 +11,6 @@ from agentctl.auth import scopes as scope_names
 from agentctl.auth.principal import Principal
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
 
-__all__ = [
-    "check_held_scopes",
-    "check_known_scopes",
-    "check_privileged_scopes",
-    "is_privileged_scope",
-]
-
 _PRIVILEGED_ACTIONS = frozenset({"write", "delete"})
 _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 

@@ -25,18 +25,6 @@ from typing import Any
 from agentctl import errors
 from agentctl.records.ids import is_component_id
 
-__all__ = [
-    "Context",
-    "Contexts",
-    "check_name",
-    "contexts_path",
-    "credential_file",
-    "find_context",
-    "load_contexts",
-    "resolve_context",
-    "updating",
-]
-
 _KEYS = ("url", "token_file")
 _LINE_NUMBER = re.compile(r"line (\d+)")
 

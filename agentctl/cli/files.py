@@ -9,15 +9,6 @@ from pathlib import Path
 
 from agentctl.errors import Conflict, UsageError
 
-__all__ = [
-    "KeyPair",
-    "check_absent",
-    "create_directory",
-    "create_file",
-    "public_path",
-    "write_key_pair",
-]
-
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:
     """Create a directory and its parents; an existing one stays unchanged.

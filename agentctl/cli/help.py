@@ -11,18 +11,6 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = [
-    "Command",
-    "CommandApp",
-    "HelpGroup",
-    "describe_allowed_values",
-    "describe_bounds",
-    "first_sentence",
-    "join_alternatives",
-    "parameter_name",
-    "value_placeholder",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ARGUMENTS = "Arguments"

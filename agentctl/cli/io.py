@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["IO", "current_io", "using_io"]
-
 
 @dataclass(eq=False, slots=True)
 class IO:

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from agentctl.cli.io import current_io
 from agentctl.records.text import escape_controls
 
-__all__ = ["LocalLog", "LogEntry", "capturing_log", "discard_log"]
-
 _RUN_LOGGERS = ("agentctl.runtime", "agentctl.runs")
 """Records of these about a failed run repeat the error that the command reports."""
 

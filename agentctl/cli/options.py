@@ -16,40 +16,6 @@ from agentctl.records.kinds import KINDS, ComponentKind
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = [
-    "AgentId",
-    "AsUser",
-    "ComponentRef",
-    "Config",
-    "ContextName",
-    "Cursor",
-    "DbId",
-    "GivenTokenFile",
-    "InsecureHttp",
-    "KindOption",
-    "Limit",
-    "LocalConfig",
-    "NewerThan",
-    "OlderThan",
-    "Output",
-    "PageNumber",
-    "RunId",
-    "SessionOption",
-    "SortOrder",
-    "TableName",
-    "TeamId",
-    "TokenFile",
-    "Url",
-    "UserId",
-    "WorkflowId",
-    "Yes",
-    "component_of_run",
-    "find_component",
-    "load_optional_settings",
-    "resolve_admin_scope",
-    "resolve_component",
-]
-
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 
 

@@ -21,8 +21,6 @@ from agentctl.cli.io import current_io
 from agentctl.cli.show.terminal import escape_controls
 from agentctl.errors import AgentctlError
 
-__all__ = ["Group", "RootGroup", "report_error", "reporting_errors"]
-
 USAGE_EXIT_CODE = 2
 
 _SUGGESTION = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (.+)\))", re.DOTALL)

@@ -13,8 +13,6 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 
-__all__ = ["app"]
-
 _COMMANDS = {
     "init": "init:init",
     "serve": "serve:serve",

@@ -32,20 +32,6 @@ if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.service.service import Service
 
-__all__ = [
-    "TOKEN_VARIABLE",
-    "LocalRules",
-    "LocalTarget",
-    "Target",
-    "TargetOptions",
-    "adding_config",
-    "open_target",
-    "read_token_file",
-    "resolve_token",
-    "run_until_done",
-    "with_target",
-]
-
 TOKEN_VARIABLE = "AGENTCTL_TOKEN"
 
 _MAXIMUM_TOKEN_BYTES = 1 << 16

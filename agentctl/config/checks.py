@@ -13,8 +13,6 @@ from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference, key_types, quote_text
 from agentctl.records.text import suggest_name
 
-__all__ = ["check_settings"]
-
 _HIGHEST_PORT = 65_535
 
 _OUTER_BOUNDS = {

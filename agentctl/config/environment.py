@@ -12,15 +12,6 @@ from typing import NamedTuple
 from agentctl.config.places import Place
 from agentctl.records.text import suggest_name
 
-__all__ = [
-    "JWKS_FILE_VARIABLE",
-    "PREFIX",
-    "VERIFICATION_KEY_VARIABLE",
-    "Variable",
-    "find_variables",
-    "variable_name",
-]
-
 PREFIX = "AGENTCTL_"
 TEST_PREFIX = "AGENTCTL_TEST_"
 VERIFICATION_KEY_VARIABLE = "JWT_VERIFICATION_KEY"

@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["KeyPath", "Place", "join_quoted", "line_numbers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

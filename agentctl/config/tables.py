@@ -13,8 +13,6 @@ from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
 from agentctl.records.text import suggest_name
 
-__all__ = ["ENTRY_TABLES", "SECTIONS", "TableReader", "section_keys"]
-
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
     "authorization": settings.Authorization,

@@ -14,19 +14,6 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, 
 from agentctl.config.places import Place, join_quoted
 from agentctl.records.text import is_storable
 
-__all__ = [
-    "Form",
-    "Range",
-    "Reference",
-    "Rule",
-    "Secret",
-    "ValueType",
-    "convert_value",
-    "key_types",
-    "parse_variable",
-    "quote_text",
-]
-
 
 class Range(NamedTuple):
     """A rule for a number: from `low` to `high`, inclusive."""

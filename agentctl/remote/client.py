@@ -71,8 +71,6 @@ if TYPE_CHECKING:
         ReadinessRecord,
     )
 
-__all__ = ["RemoteOperations"]
-
 Record = TypeVar("Record")
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")

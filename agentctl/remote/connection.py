@@ -18,16 +18,6 @@ from agentctl.remote.address import Address
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = [
-    "Connection",
-    "ReceivedDocument",
-    "Request",
-    "Shape",
-    "Timeouts",
-    "build_path",
-    "has_shape",
-]
-
 Record = TypeVar("Record", covariant=True)
 Shape = Literal["object", "array"]
 

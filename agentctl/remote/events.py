@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from agentctl import errors
 
-__all__ = ["MAXIMUM_EVENT_BYTES", "EventParser", "ServerEvent"]
-
 MAXIMUM_EVENT_BYTES = 134_217_728
 """Bytes of the largest event: no event of a run is larger, because of `limits.run_bytes`."""
 

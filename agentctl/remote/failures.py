@@ -17,14 +17,6 @@ from agentctl.remote.address import Address
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = [
-    "build_connection_error",
-    "build_response_error",
-    "build_unexpected_response_error",
-    "has_error_body",
-    "to_printable_line",
-]
-
 _CLEAR_WITHOUT_JSON = frozenset({401, 403, 413, 429, 431})
 """Statuses with the same meaning from a proxy as from the server."""
 

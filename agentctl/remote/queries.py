@@ -15,17 +15,6 @@ if TYPE_CHECKING:
 
     from agentctl.operations import ExplainRequest, NewAccount, NewSession, RunRequest
 
-__all__ = [
-    "Query",
-    "build_account_body",
-    "build_explain_body",
-    "build_query",
-    "build_run_body",
-    "build_run_headers",
-    "build_session_body",
-    "query_of",
-]
-
 Query = tuple[tuple[str, str], ...]
 """Names and values of query parameters, in order."""
 

@@ -22,15 +22,6 @@ from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
-__all__ = [
-    "LOST_SEQ_STEP",
-    "RunIdentity",
-    "format_end",
-    "format_event",
-    "format_started",
-    "format_stored_run",
-]
-
 LOST_SEQ_STEP = 1_000_000
 """Distance between the number of the last stored event of an orphaned run and that of its end.
 Event numbers only grow, and the dead worker may have delivered events that were never stored."""

@@ -26,15 +26,6 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, runs
 from agentctl.store.repositories.runs import RunEnd, RunRow
 
-__all__ = [
-    "AlreadyFinished",
-    "build_run_end",
-    "build_unfinished_transcript",
-    "encode_history",
-    "store_end",
-    "store_question",
-]
-
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to store an end while the database is unavailable; the last repeats."""
 

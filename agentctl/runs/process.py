@@ -21,16 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "ProcessIdentity",
-    "WorkerLock",
-    "has_exited",
-    "identify_this_process",
-    "is_lock_free",
-    "remove_lock",
-    "remove_stale_locks",
-]
-
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 

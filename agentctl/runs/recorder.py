@@ -17,8 +17,6 @@ from agentctl.runs.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
 from agentctl.store.repositories import events
 
-__all__ = ["Recorder"]
-
 BATCH_SECONDS = 0.1
 
 RETRY_SECONDS = 1.0

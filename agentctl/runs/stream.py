@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from agentctl.operations import StreamEvent
 
-__all__ = ["BATCH_BYTES", "Batch", "Stream", "encode_lines"]
-
 WINDOW_BYTES = 262_144
 """Maximum size of the stored events that stay in memory for followers."""
 

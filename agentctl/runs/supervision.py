@@ -31,8 +31,6 @@ from agentctl.runtime.unstopped import wait_until_done
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs
 
-__all__ = ["RunCounters", "Supervision"]
-
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
 

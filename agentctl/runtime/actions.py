@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunContext
 
-__all__ = ["ToolAction"]
-
 _log = logging.getLogger("agentctl.runtime")
 
 _TOOL_GRACE_SECONDS = 0.05

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.runners import Runner
 
-__all__ = ["MAXIMUM_MODEL_CALLS", "run_agent", "run_conversation"]
-
 MAXIMUM_MODEL_CALLS = 50
 """Maximum model calls of one run. If the model then still calls tools, the run ends with
 MODEL_REJECTED."""

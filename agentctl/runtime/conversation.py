@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunContext
 
-__all__ = [
-    "MAXIMUM_CALLS",
-    "MAXIMUM_FAILURES",
-    "NOT_AN_OBJECT",
-    "Action",
-    "CallOutcome",
-    "Conversation",
-]
-
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
 

@@ -26,16 +26,6 @@ from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.transcript import CANCELLED_RESULT
 
-__all__ = [
-    "build_prompt",
-    "build_tool_definition",
-    "build_tool_results",
-    "clean_response",
-    "extract_calls",
-    "extract_usage",
-    "to_model_messages",
-]
-
 _MAXIMUM_DEPTH = 100
 """Maximum nesting of the arguments of a call: JSON writers have a limit."""
 

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Team
     from agentctl.records.components import ToolRecord
 
-__all__ = ["DELEGATE", "ROUTE", "delegation_tools"]
-
 DELEGATE = "delegate_task_to_member"
 ROUTE = "route_to_member"
 

@@ -31,8 +31,6 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.ids import new_id
 from agentctl.runtime.delegation import DELEGATE, ROUTE
 
-__all__ = ["SLOW_SECONDS", "SLOW_WORDS", "build_demo_model"]
-
 SLOW_WORDS = 200
 SLOW_SECONDS = 0.3
 """`slow` answers with this number of words, one after each pause of `SLOW_SECONDS`: a minute."""

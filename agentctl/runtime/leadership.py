@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import MemberResult
     from agentctl.runtime.conversation import Conversation
 
-__all__ = ["build_leader_instructions", "build_member_actions", "build_member_outcome"]
-
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
     "user from what they report.",

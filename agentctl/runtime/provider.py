@@ -30,18 +30,6 @@ if TYPE_CHECKING:
 
     from agentctl.config import settings as config
 
-__all__ = [
-    "CONNECT_SECONDS",
-    "READ_SECONDS",
-    "RETRIES",
-    "IsolatedClient",
-    "ModelConnection",
-    "ResponseTooLarge",
-    "build_size_limit_hook",
-    "classify_failure",
-    "connect_model",
-]
-
 _log = logging.getLogger("agentctl.runtime")
 
 CONNECT_SECONDS = 30.0

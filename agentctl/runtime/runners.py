@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.provider import ModelConnection
     from agentctl.runtime.tools import Tool
 
-__all__ = ["Runner", "build_actions", "build_runner"]
-
 _REQUIRE_TOOL_CALL: ModelSettings = {"tool_choice": "required"}
 """Settings for the first call of a leader in mode route: it has to select a member."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunContext
 
-__all__ = ["run_team"]
-
 
 async def run_team(
     team: Component,

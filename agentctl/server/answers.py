@@ -14,16 +14,6 @@ from agentctl.errors import AgentctlError, InternalError
 from agentctl.operations import StreamEvent
 from agentctl.records.document import Document
 
-__all__ = [
-    "BytesResponse",
-    "EventStreamResponse",
-    "cancel_on_disconnect",
-    "document_response",
-    "error_response",
-    "no_content_response",
-    "wait_for_first_event",
-]
-
 COMMENT_SECONDS = 15.0
 """Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""
 

@@ -19,8 +19,6 @@ from agentctl.server.state import AppState
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["create_app", "get_app_state", "running"]
-
 
 class _Application(Starlette):
     """Starlette with the dispatcher of `routing` in place of its router.

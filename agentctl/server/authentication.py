@@ -27,14 +27,6 @@ from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
 from agentctl.server.state import CALLER_KEY, AppState, Caller
 
-__all__ = [
-    "AuthenticationMiddleware",
-    "CrossOriginMiddleware",
-    "TrackedSend",
-    "add_common_headers",
-    "send_error_response",
-]
-
 _log = logging.getLogger("agentctl.server")
 _limited_log = RateLimitedLog(_log)
 

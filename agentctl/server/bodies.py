@@ -31,8 +31,6 @@ from agentctl.records.validation import INTEGERS, check_json, check_text
 from agentctl.server.parameters import parse_bool, parse_integer, parse_pairs, strip_none
 from agentctl.server.state import Call
 
-__all__ = ["FORM", "JSON", "BodySchema", "RequestBody"]
-
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 

@@ -28,17 +28,6 @@ from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import ParsedTimestamp, parse_rfc3339
 from agentctl.records.validation import check_text
 
-__all__ = [
-    "Header",
-    "Parameters",
-    "Path",
-    "Query",
-    "parse_bool",
-    "parse_integer",
-    "parse_pairs",
-    "strip_none",
-]
-
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""
 

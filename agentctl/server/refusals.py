@@ -21,8 +21,6 @@ from agentctl.records.times import now
 from agentctl.service.audit_log import AuditLog
 from agentctl.store.repositories.audit import NewAuditEntry
 
-__all__ = ["FLUSH_SECONDS", "AuthenticationFailureCounter"]
-
 FLUSH_SECONDS = 60.0
 """Seconds from the first counted 401 until the counts are written."""
 

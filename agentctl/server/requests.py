@@ -21,18 +21,6 @@ from agentctl.operations import (
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
 
-__all__ = [
-    "DeleteSessionsBody",
-    "ExplainBody",
-    "GrantBody",
-    "NewAccountBody",
-    "NewSessionBody",
-    "RenameSessionBody",
-    "ResumeBody",
-    "RunBody",
-    "UpdateSessionBody",
-]
-
 
 class RunBody(TypedDict):
     """A run to start."""

@@ -33,8 +33,6 @@ from agentctl.server.state import CALLER_KEY, Call
 if TYPE_CHECKING:
     from agentctl.server.bodies import RequestBody
 
-__all__ = ["Dispatcher", "Endpoint", "Operation", "Responses", "check_routes"]
-
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agentctl.server.refusals import AuthenticationFailureCounter
     from agentctl.service.service import Service
 
-__all__ = ["CALLER_KEY", "AppState", "Call", "Caller"]
-
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 

@@ -38,8 +38,6 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
 
-__all__ = ["AccountOperations", "StoredAccounts", "granted_scopes"]
-
 _log = logging.getLogger("agentctl.service")
 
 LAST_USE_INTERVAL = 60 * 1_000_000

@@ -16,8 +16,6 @@ from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow
 
-__all__ = ["AuditOperations"]
-
 _PREFIX = "audit:"
 
 

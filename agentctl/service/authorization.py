@@ -28,8 +28,6 @@ from agentctl.store.visibility import EVERYONE
 if TYPE_CHECKING:
     from agentctl.auth.explain.explain import Explanation
 
-__all__ = ["AuthorizationOperations"]
-
 _METHOD = re.compile(r"[A-Za-z]{1,20}")
 _MAXIMUM_PATH = 8_192
 

@@ -25,8 +25,6 @@ from agentctl.records.system import (
 from agentctl.runtime.component import Component
 from agentctl.service.family import OperationFamily
 
-__all__ = ["ComponentOperations"]
-
 
 class ComponentOperations(OperationFamily):
     """Reads that need no session: components, configuration, health."""

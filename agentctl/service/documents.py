@@ -23,17 +23,6 @@ from agentctl.store.repositories import runs
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
 
-__all__ = [
-    "build_cancel_document",
-    "build_page_document",
-    "build_run_document",
-    "build_session_document",
-    "build_summary_document",
-    "join_array",
-    "read_run_documents",
-]
-
-
 JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
 

@@ -13,8 +13,6 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups
 
-__all__ = ["OperationFamily"]
-
 
 class OperationFamily:
     """Operations of one principal on the shared objects of a service.

@@ -22,8 +22,6 @@ from agentctl.store.databases import Databases
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
 
-__all__ = ["Hosting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hosting:

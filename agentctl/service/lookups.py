@@ -20,8 +20,6 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
-__all__ = ["Lookups"]
-
 
 class Lookups:
     """Databases, components, sessions and runs as one principal finds them.

@@ -10,8 +10,6 @@ from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
 from agentctl.records.validation import check_text
 from agentctl.store.listing import Cursor, Slice
 
-__all__ = ["build_slice", "encode_cursor"]
-
 
 def build_slice(noun: str, page: Page) -> Slice:
     """Return the part of a list that a page selects.

@@ -9,8 +9,6 @@ from agentctl import errors
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 
-__all__ = ["Readiness"]
-
 PROBE_SECONDS = 2.0
 """Seconds in which every database has to respond."""
 

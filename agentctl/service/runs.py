@@ -43,8 +43,6 @@ from agentctl.store.repositories import idempotency, runs
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import Visibility
 
-__all__ = ["RunOperations"]
-
 DISCONNECT_WAIT_SECONDS = 1.0
 """Seconds that a call waits for the run that it stops because its client disconnected."""
 

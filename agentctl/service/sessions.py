@@ -36,8 +36,6 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
-__all__ = ["SessionOperations"]
-
 LARGE_HISTORY_BYTES = 262_144
 """Bytes; a larger history is read in a thread and not on the event loop."""
 

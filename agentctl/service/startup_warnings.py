@@ -7,8 +7,6 @@ import logging
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 
-__all__ = ["log_startup_warnings"]
-
 _log = logging.getLogger("agentctl.store")
 
 

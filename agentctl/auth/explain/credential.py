@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from agentctl.auth.keys.material import VerificationKey
     from agentctl.config.settings import Settings
 
-__all__ = [
-    "CredentialFacts",
-    "collect_facts",
-    "describe_distance",
-    "describe_key",
-    "describe_keys",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CredentialFacts:

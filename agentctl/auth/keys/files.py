@@ -15,18 +15,6 @@ from pathlib import Path
 
 from agentctl.errors import Conflict, InvalidKey
 
-__all__ = [
-    "MAXIMUM_KEY_FILE",
-    "link_old_file",
-    "lock_folder",
-    "move_file",
-    "read_key_file",
-    "read_private_key",
-    "replace_file",
-    "write_private_key",
-    "write_with_mode_of",
-]
-
 MAXIMUM_KEY_FILE = 1_048_576
 """The maximum size of a key file or JWKS in bytes; a larger file is rejected unread."""
 

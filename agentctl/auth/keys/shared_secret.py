@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
 
-__all__ = ["check_secret", "encode_secret"]
-
 _MINIMUM_DIFFERENT_BYTES = 5
 _PUBLIC_SAMPLES = frozenset(
     {

@@ -20,23 +20,6 @@ from agentctl.records.ids import is_session_id
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = [
-    "ClaimRules",
-    "Claims",
-    "RawClaims",
-    "check_aud",
-    "check_claims",
-    "check_exp",
-    "check_iat",
-    "check_iss",
-    "check_nbf",
-    "check_scopes",
-    "check_session_id",
-    "check_sub",
-    "is_reserved_subject",
-    "parse_claims",
-]
-
 RawClaims = Mapping[str, Any]
 """The claims of a token before they are checked."""
 

@@ -12,8 +12,6 @@ import math
 import re
 from typing import Any, NoReturn
 
-__all__ = ["MAXIMUM_DEPTH", "NotStrict", "decode_base64url", "encode_base64url", "parse_object"]
-
 MAXIMUM_DEPTH = 8
 """Levels of nested objects and arrays; parsers recurse (docs/security-cases.md J13)."""
 

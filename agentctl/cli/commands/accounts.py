@@ -30,8 +30,6 @@ from agentctl.operations import (
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Create, list and revoke service accounts.",
     epilog="Example: AGENTCTL_TOKEN=$(agentctl accounts create ci --scope agents:run)",

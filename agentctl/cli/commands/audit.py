@@ -31,8 +31,6 @@ from agentctl.errors import TooManyRequests, Unavailable, UsageError
 from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Search the audit log.",
     epilog="Example: agentctl audit list --outcome denied --since 1d",

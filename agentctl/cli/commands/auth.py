@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.system import MeRecord
 
-__all__ = ["Question", "answer_question", "app", "parse_question"]
-
 app = CommandApp(
     help="Show your identity and explain access decisions.",
     epilog="Example: agentctl auth explain GET /agents --token-file my.token",

@@ -14,8 +14,6 @@ from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import KINDS, ComponentKind
 
-__all__ = ["agents", "teams", "workflows"]
-
 Record = Mapping[str, Any]
 ComponentId = Annotated[str, typer.Argument(metavar="ID", help="Component id")]
 

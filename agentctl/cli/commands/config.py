@@ -16,8 +16,6 @@ from agentctl.cli.show.terminal import note
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Show and validate the configuration.",
     epilog="Example: agentctl config show --sources",

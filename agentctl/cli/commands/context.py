@@ -17,8 +17,6 @@ from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import Conflict, NotFound, UsageError
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Manage named servers and select the current one.",
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",

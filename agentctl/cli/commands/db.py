@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from agentctl.service.databases import DatabaseStatus
     from agentctl.store.schema import Migration
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Inspect, migrate, check and back up databases.",
     epilog="Example: agentctl db status",

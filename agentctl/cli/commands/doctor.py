@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.service.doctor.finding import Finding
 
-__all__ = ["EXAMPLE", "check_findings", "doctor", "show_findings"]
-
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
 _COLUMNS = [

@@ -9,8 +9,6 @@ import typer
 
 from agentctl.cli.show.terminal import note
 
-__all__ = ["EXAMPLE", "init"]
-
 EXAMPLE = "agentctl init my-server"
 
 _ALGORITHM = "RS256"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from agentctl.cli.files import KeyPair
     from agentctl.config.settings import Authorization, Settings
 
-__all__ = ["app", "key_rows", "rotate_key"]
-
 Row = dict[str, Any]
 Marks = Mapping[str, int | None]
 

@@ -20,8 +20,6 @@ from agentctl.errors import UsageError
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["EXAMPLE", "create_demo", "demo_commands", "serve"]
-
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
 _DEMO_ALGORITHM = "RS256"

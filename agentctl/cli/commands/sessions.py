@@ -33,8 +33,6 @@ from agentctl.operations import (
     SessionRunsQuery,
 )
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="List, show, rename and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",

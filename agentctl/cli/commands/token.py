@@ -18,8 +18,6 @@ from agentctl.errors import InvalidToken, UsageError
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Mint, inspect and verify tokens.",
     epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",

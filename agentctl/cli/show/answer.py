@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Model
     from agentctl.operations import StreamEvent
 
-__all__ = ["RunOutput", "build_run_failure", "report_run_end"]
-
 _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 
 

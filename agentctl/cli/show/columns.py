@@ -16,20 +16,6 @@ from agentctl.cli.show.terminal import escape_controls
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
-__all__ = [
-    "CANCELS",
-    "PROBLEMS",
-    "RENAMED",
-    "RUN",
-    "RUNS",
-    "RUNS_OF_SESSION",
-    "SESSION",
-    "SESSIONS",
-    "component_id_of",
-    "show_history",
-    "show_run",
-]
-
 Record = Mapping[str, Any]
 
 

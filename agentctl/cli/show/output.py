@@ -25,17 +25,6 @@ from agentctl.errors import UsageError
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
-__all__ = [
-    "Format",
-    "resolve_format",
-    "show_list",
-    "show_page",
-    "show_record",
-    "write_bytes",
-    "write_line",
-    "write_text",
-]
-
 Format = Literal["table", "json", "jsonl", "tsv", "name"]
 ColumnChoice = Sequence[Column] | Columns
 

@@ -13,8 +13,6 @@ from agentctl.cli.report import report_error
 from agentctl.errors import PartFailed
 from agentctl.records.text import escape_controls
 
-__all__ = ["Counter", "report_failures", "run_all", "showing_progress", "successes"]
-
 DELAY_SECONDS = 1.0
 """Shorter work shows no progress."""
 

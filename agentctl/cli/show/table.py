@@ -14,16 +14,6 @@ from typing import Any, Literal, NamedTuple
 from agentctl.cli.io import IO
 from agentctl.cli.show.terminal import display_width, escape_controls
 
-__all__ = [
-    "Column",
-    "Columns",
-    "Record",
-    "format_fields",
-    "format_table",
-    "format_time",
-    "print_table",
-]
-
 Record = Mapping[str, Any]
 
 COLUMN_GAP = "  "

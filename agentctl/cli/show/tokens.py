@@ -9,20 +9,6 @@ from typing import Any
 from agentctl.cli.durations import format_span
 from agentctl.cli.show.table import Column, format_time
 
-__all__ = [
-    "ACCOUNT_TOKEN_COLUMNS",
-    "VERIFIED_COLUMNS",
-    "VIEW_COLUMNS",
-    "account_token_record",
-    "build_view",
-    "decode_unverified",
-    "minted_lines",
-    "operations_allowed_by",
-    "token_times",
-    "verified_record",
-    "view_rows",
-]
-
 VIEW_COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 VERIFIED_COLUMNS = [
     Column("verified"),

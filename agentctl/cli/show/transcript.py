@@ -14,8 +14,6 @@ from agentctl.records.kinds import KINDS
 if TYPE_CHECKING:
     from agentctl.operations import StreamEvent
 
-__all__ = ["Transcript"]
-
 MAXIMUM_LINE_WIDTH = 160
 """Columns of a line about a tool: its arguments and results can be very long."""
 

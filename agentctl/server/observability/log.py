@@ -26,8 +26,6 @@ from agentctl.records.text import escape_controls, replace_unstorable
 if TYPE_CHECKING:
     from agentctl.config.settings import Log
 
-__all__ = ["FIELDS_ATTRIBUTE", "FinishedRequest", "RequestObserver", "log_request", "log_to_stderr"]
-
 FIELDS_ATTRIBUTE = "fields"
 """Attribute of a log record with further fields of its line, by name."""
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from agentctl.records.numbers import DurationHistogram
 
-__all__ = ["LoopLag"]
-
 SAMPLE_SECONDS = 0.25
 WARNING_SECONDS = 1.0
 """Lag above this is logged."""

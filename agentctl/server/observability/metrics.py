@@ -31,8 +31,6 @@ from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.store.database import Database, Load
 
-__all__ = ["ServerMetrics"]
-
 PREFIX = "agentctl"
 
 _REQUEST_LABELS = ("operation", "method", "status")

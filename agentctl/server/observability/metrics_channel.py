@@ -12,8 +12,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-__all__ = ["MetricsChannel", "answer_metrics_requests", "gather_metrics", "merge_metrics"]
-
 MAXIMUM_PENDING_REQUESTS = 8
 """A worker with this number of pending requests gets no further one until it responds."""
 

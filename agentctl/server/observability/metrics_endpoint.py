@@ -17,8 +17,6 @@ from agentctl.server.answers import BytesResponse
 from agentctl.server.processes.listener import METRICS_PATH
 from agentctl.server.transport.server import serve_small_app
 
-__all__ = ["RenderMetrics", "serve_metrics"]
-
 RenderMetrics = Callable[[], Awaitable[str]]
 """Function that returns the text of all metrics."""
 

@@ -30,16 +30,6 @@ from agentctl.server.parameters import Header, Path, Query
 from agentctl.server.routing import Operation, Responses
 from agentctl.server.state import Call
 
-__all__ = [
-    "EVENT_STREAM_RESPONSES",
-    "NOT_READY_RESPONSES",
-    "RUN_RESPONSES",
-    "TITLE",
-    "add_base_path",
-    "build_document",
-    "oauth2_redirect_page",
-]
-
 TITLE = "agentctl"
 
 _EXAMPLES: dict[str, Any] = json.loads((files(__package__) / "examples.json").read_text("utf-8"))

@@ -23,15 +23,6 @@ from agentctl.server.openapi.document import add_base_path, oauth2_redirect_page
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "build_operations",
-    "get_docs",
-    "get_docs_asset",
-    "get_oauth2_redirect",
-    "get_openapi",
-    "get_redoc",
-]
-
 _HTML = b"text/html; charset=utf-8"
 _SCRIPT = b"text/javascript; charset=utf-8"
 

@@ -16,8 +16,6 @@ from agentctl.errors import PortInUse, Unavailable, UsageError
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["METRICS_PATH", "adopt_socket", "base_url", "bind_socket", "open_listeners"]
-
 METRICS_PATH = "/metrics"
 
 BACKLOG = 2048

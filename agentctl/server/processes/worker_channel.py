@@ -13,8 +13,6 @@ from typing import Any
 
 from agentctl import errors
 
-__all__ = ["DRAIN", "END", "PROCEED", "error_from_message", "error_to_message"]
-
 DRAIN = b"drain"
 """Accept no new runs, wait for live runs, then end."""
 

@@ -18,8 +18,6 @@ from agentctl.errors import AgentctlError, Unavailable
 from agentctl.server.observability.metrics_channel import MetricsChannel
 from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_from_message
 
-__all__ = ["Backoff", "WorkerHandle"]
-
 MINIMUM_PAUSE = 0.1
 MAXIMUM_PAUSE = 5.0
 STEADY_SECONDS = 5.0

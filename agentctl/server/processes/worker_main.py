@@ -25,8 +25,6 @@ from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer
 
-__all__ = ["main"]
-
 _RECEIVE_BYTES = 65_536
 
 

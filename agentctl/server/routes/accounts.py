@@ -21,13 +21,6 @@ from agentctl.server.routes.declared import (
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "build_operations",
-    "create_service_account",
-    "list_service_accounts",
-    "revoke_service_account",
-]
-
 AccountId = Annotated[str, Path("Id of the service account")]
 
 _NEW = RequestBody(NewAccountBody)

@@ -15,8 +15,6 @@ from agentctl.server.routes.declared import Limit
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = ["build_operations", "get_audit"]
-
 
 async def get_audit(
     call: Call,

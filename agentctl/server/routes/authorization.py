@@ -13,8 +13,6 @@ from agentctl.server.requests import ExplainBody
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = ["build_operations", "explain_auth", "get_me"]
-
 _EXPLAIN = RequestBody(ExplainBody)
 
 

@@ -59,17 +59,6 @@ from agentctl.server.routes.runs import (
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "build_operations",
-    "cancel_run",
-    "create_run",
-    "get_component",
-    "get_run",
-    "list_components",
-    "list_runs",
-    "resume_run",
-]
-
 _RECORDS: dict[ComponentKind, Any] = {
     "agent": AgentRecord,
     "team": TeamRecord,

@@ -12,22 +12,6 @@ from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Path, Query
 from agentctl.server.state import Call
 
-__all__ = [
-    "AfterCursor",
-    "ComponentId",
-    "DatabaseId",
-    "Limit",
-    "PageNumber",
-    "RunId",
-    "SessionId",
-    "SessionType",
-    "SortOrder",
-    "Table",
-    "TypeQuery",
-    "UserId",
-    "read_session_body",
-]
-
 SessionType = TypeAliasType("SessionType", Literal["agent", "team", "workflow"])
 """An enumeration of the OpenAPI document, with the values of `records.kinds.ComponentKind`."""
 

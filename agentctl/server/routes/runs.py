@@ -25,17 +25,6 @@ from agentctl.server.routes.declared import (
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "CreatedAfter",
-    "CreatedBefore",
-    "LiveQuery",
-    "SessionIdQuery",
-    "StatusQuery",
-    "build_operations",
-    "get_run",
-    "get_runs",
-]
-
 StatusQuery = Annotated[RunStatus | None, Query("Only runs with this status")]
 LiveQuery = Annotated[bool, Query("Only live runs; cannot be combined with `status`")]
 CreatedAfter = Annotated[ParsedTimestamp | None, Query("Only runs created at or after this time")]

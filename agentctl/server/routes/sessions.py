@@ -48,19 +48,6 @@ from agentctl.server.routes.declared import (
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "build_operations",
-    "create_session",
-    "delete_session",
-    "delete_sessions",
-    "get_session_by_id",
-    "get_session_run",
-    "get_session_runs",
-    "get_sessions",
-    "rename_session",
-    "update_session",
-]
-
 _NEW = RequestBody(NewSessionBody, optional=True)
 _UPDATE = RequestBody(UpdateSessionBody)
 _RENAME = RequestBody(RenameSessionBody)

@@ -18,16 +18,6 @@ from agentctl.server.openapi.document import NOT_READY_RESPONSES
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = [
-    "build_operations",
-    "get_api",
-    "get_config",
-    "get_health",
-    "get_info",
-    "get_models",
-    "get_readiness",
-]
-
 
 async def get_api(call: Call) -> Response:
     """Name the service."""

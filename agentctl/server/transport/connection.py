@@ -15,8 +15,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from agentctl.config.settings import Limits
 from agentctl.server.transport.cycle import RequestCycle, ResponseTransport
 
-__all__ = ["BODY", "HEAD", "IDLE", "TimedConnection"]
-
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""
 

@@ -16,8 +16,6 @@ from agentctl.server.authentication import add_common_headers
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
-__all__ = ["BodyRequestCycle", "RequestCycle", "ResponseTransport", "error_response_bytes"]
-
 MAXIMUM_DRAINED_BYTES = 65_536
 """An unwanted body up to this size is read to its end, so that the connection can be kept."""
 

@@ -39,8 +39,6 @@ from agentctl.server.transport.request_head import (
 if TYPE_CHECKING:
     from uvicorn._types import HTTPScope
 
-__all__ = ["HttpProtocol", "build_protocol_class"]
-
 _log = logging.getLogger("agentctl.server")
 
 PARSE_BYTES = 8_192

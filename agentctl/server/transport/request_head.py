@@ -13,16 +13,6 @@ from typing import NamedTuple
 
 from agentctl.errors import BadRequest
 
-__all__ = [
-    "CHUNKED",
-    "NOT_HTTP",
-    "BodyFraming",
-    "HeaderFields",
-    "check_head",
-    "check_request_line",
-    "head_size",
-]
-
 HeaderFields = Sequence[tuple[bytes, bytes]]
 
 NOT_HTTP = "The request is not valid HTTP"

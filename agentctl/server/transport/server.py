@@ -14,8 +14,6 @@ from uvicorn.server import ServerState
 from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 
-__all__ = ["Server", "serve_small_app"]
-
 
 class Server(uvicorn.Server):
     """uvicorn's server for one application, without signal handlers.

@@ -13,8 +13,6 @@ from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
-__all__ = ["check_models", "check_tools"]
-
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check that every model in use has its API key in the environment of this command."""

@@ -19,17 +19,6 @@ from agentctl.service.doctor.files import check_permissions, check_private
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store.sqlite.inspect import get_sqlite_version
 
-__all__ = [
-    "MINIMUM_SQLITE_VERSION",
-    "MINIMUM_VERSIONS",
-    "check_clock",
-    "check_configuration",
-    "check_exposure",
-    "check_settings",
-    "check_versions",
-    "is_at_least",
-]
-
 _LONG_LEEWAY = 60
 """Seconds; clocks that are synchronized over the network differ by less."""
 

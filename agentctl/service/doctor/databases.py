@@ -24,8 +24,6 @@ from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite import inspect
 
-__all__ = ["check_database", "check_postgres_server", "database_exists"]
-
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
 _LARGE_LOG = 4 * inspect.WAL_BYTES

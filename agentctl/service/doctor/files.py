@@ -13,8 +13,6 @@ from pathlib import Path
 
 from agentctl.service.doctor.finding import Finding, note, wrong
 
-__all__ = ["NETWORK_FILESYSTEMS", "check_permissions", "check_private", "detect_filesystem"]
-
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

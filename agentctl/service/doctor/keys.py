@@ -16,8 +16,6 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.service.doctor.files import check_permissions
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok
 
-__all__ = ["check_keys", "has_third_party_keys"]
-
 _CHECK = "keys"
 
 

@@ -13,8 +13,6 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 if TYPE_CHECKING:
     from agentctl.service.runs_doctor.find import ProblemKind
 
-__all__ = ["check_runs"]
-
 _CHECK = "runs"
 
 _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {

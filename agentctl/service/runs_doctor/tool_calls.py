@@ -13,8 +13,6 @@ import orjson
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.repositories.integrity import StoredMessages
 
-__all__ = ["OpenCall", "UnreadableMessages", "close_calls", "find_open_calls"]
-
 
 class UnreadableMessages(Exception):
     """The text is not a JSON array of messages."""

@@ -37,8 +37,6 @@ from agentctl.store.postgres.schema import prepare_schema
 from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.totals import Totals
 
-__all__ = ["PostgresDatabase"]
-
 T = TypeVar("T")
 
 CONFLICT_RETRIES = 3

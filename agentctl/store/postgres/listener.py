@@ -15,8 +15,6 @@ from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.postgres.connection import Connection, build_connect_arguments
 
-__all__ = ["Listener"]
-
 POLL_SECONDS = 0.5
 """Seconds between two polls, and maximum duration of a poll."""
 

@@ -17,8 +17,6 @@ from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.postgres.connection import CONNECTION_LOST, InDoubt, PooledConnection, connect
 
-__all__ = ["Pool"]
-
 IDLE_SECONDS = 300.0
 """Seconds after which an idle connection is closed."""
 

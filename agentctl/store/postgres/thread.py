@@ -23,8 +23,6 @@ from agentctl.store.postgres.connection import (
     to_public_error,
 )
 
-__all__ = ["ThreadConnection"]
-
 T = TypeVar("T")
 
 CLOSE_SECONDS = 1.0

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 
-__all__ = ["KEY_LIFETIME", "Claim", "claim_key", "delete_older", "has_older", "is_claimed"]
-
 KEY_LIFETIME = 24 * 60 * 60 * 1_000_000
 """Lifetime of a key, in microseconds."""
 

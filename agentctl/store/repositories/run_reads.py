@@ -12,25 +12,6 @@ from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
-__all__ = [
-    "IS_LIVE",
-    "LISTING",
-    "RUN_COLUMNS",
-    "RunRowPage",
-    "get",
-    "get_for_update",
-    "get_state",
-    "list_cancel_requests",
-    "list_children",
-    "list_histories",
-    "list_in_session",
-    "list_live_in_session",
-    "list_live_of_worker",
-    "list_live_owners",
-    "list_page",
-    "list_recent_messages",
-]
-
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 """The columns of `RunRow`, in its order."""
 

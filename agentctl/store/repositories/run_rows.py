@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NewRun", "RunEnd", "RunRow", "RunState"]
-
 
 # Not frozen, for the reason of `sessions.SummaryRow`.
 @dataclass(slots=True)

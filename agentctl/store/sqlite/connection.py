@@ -17,18 +17,6 @@ from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import Row, Work, compile_for_sqlite
 
-__all__ = [
-    "WAL_BYTES",
-    "BusyHandler",
-    "connect_reader",
-    "connect_writer",
-    "keep_wal_short",
-    "log",
-    "run_unit",
-    "run_unit_on_snapshot",
-    "to_public_error",
-]
-
 T = TypeVar("T")
 
 log = logging.getLogger("agentctl.store")

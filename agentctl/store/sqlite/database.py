@@ -30,8 +30,6 @@ from agentctl.store.sqlite.file import get_lock_folder
 from agentctl.store.sqlite.writer import Writer
 from agentctl.store.totals import Totals
 
-__all__ = ["SqliteDatabase"]
-
 T = TypeVar("T")
 
 READERS = 4

@@ -12,19 +12,6 @@ from pathlib import Path
 
 from agentctl import errors
 
-__all__ = [
-    "add_path",
-    "build_cannot_create",
-    "build_emptied",
-    "build_no_database",
-    "build_not_ours",
-    "check_file",
-    "get_file_size",
-    "get_lock_folder",
-    "get_wal_path",
-    "has_been_used",
-]
-
 _MAGIC = b"SQLite format 3\x00"
 
 _HEADER_BYTES = 100

@@ -33,18 +33,6 @@ from agentctl.store.sqlite.file import (
 )
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
-__all__ = [
-    "apply_pending",
-    "compare_schema",
-    "create_if_absent",
-    "expected_columns",
-    "expected_indexes",
-    "migrate",
-    "read_schema",
-    "read_stored_version",
-    "require_version",
-]
-
 CREATION_SECONDS = 10.0
 """Maximum wait for another process that creates the same database."""
 

@@ -12,8 +12,6 @@ import apsw
 
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 
-__all__ = ["ShouldStop", "run_on_thread"]
-
 T = TypeVar("T")
 
 ShouldStop = Callable[[], bool]

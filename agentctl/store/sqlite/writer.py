@@ -19,8 +19,6 @@ from agentctl import errors
 from agentctl.store.database import Work
 from agentctl.store.sqlite.connection import connect_writer, log, run_unit, to_public_error
 
-__all__ = ["Writer"]
-
 GROUP = 512
 """Maximum number of units in one transaction: it limits the wait of other processes."""
 

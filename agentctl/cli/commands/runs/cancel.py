@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import CancelRecord
 
-__all__ = ["cancel_runs"]
-
 DEFAULT_WAIT_SECONDS = 10.0
 """Default of --wait (docs/contract.md "Command line")."""
 

@@ -20,8 +20,6 @@ from agentctl.errors import ProblemsFound
 if TYPE_CHECKING:
     from agentctl.service.runs_doctor.find import Problem
 
-__all__ = ["examine_runs"]
-
 
 @with_target(only_locally="run it on the machine of the database, with --config FILE")
 async def examine_runs(

@@ -37,8 +37,6 @@ from agentctl.errors import UsageError
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.kinds import ComponentKind
 
-__all__ = ["app"]
-
 app = CommandApp(
     help="Start, follow, list, cancel and repair runs.",
     epilog="Example: agentctl runs list --live",

@@ -30,8 +30,6 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.operations import CancelRequest, RunRequest
 
-__all__ = ["start_run"]
-
 
 @with_target(create=True, needs_server=("background",))
 async def start_run(

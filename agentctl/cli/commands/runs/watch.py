@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
 
-__all__ = ["Idle", "watch_run", "with_idle_markers"]
-
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""
 
