@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunContext
 
-__all__ = ["execute_component", "prepare_components", "run_workflow"]
+__all__ = ["execute_component", "prepare_components"]
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -65,7 +65,7 @@ async def execute_component(
 
             await run_team(component, message, history, context, catalog)
         else:
-            await run_workflow(component, message, context, catalog)
+            await _run_workflow(component, message, context, catalog)
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
@@ -78,7 +78,7 @@ async def execute_component(
             context.transcript.add_user(message)
 
 
-async def run_workflow(
+async def _run_workflow(
     workflow: Component, message: str, context: RunContext, catalog: Catalog
 ) -> None:
     """Run a workflow to its end. Its content is the output of the last step that succeeded.
