@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -104,12 +105,19 @@ def create_deployment(
         server: settings to append to `[server]`.
         databases: the settings of the databases `main` and `second`.
     """
-    private = generate_key("RS256")
+    private, public_pem = _key_pair()
     write_private_key(folder / "keys" / "signing.pem", private)
-    (folder / "keys" / "signing.pub.pem").write_bytes(build_public_pem(private, "RS256"))
+    (folder / "keys" / "signing.pub.pem").write_bytes(public_pem)
     (folder / "world_tools.py").write_text(TOOLS)
     (folder / "agentctl.toml").write_text(_format_config(model_url, extra, server, databases))
     return Deployment(folder)
+
+
+@functools.cache
+def _key_pair() -> tuple[bytes, bytes]:
+    """Generate the key of all deployments of a process once: it takes 0.1 s."""
+    private = generate_key("RS256")
+    return private, build_public_pem(private, "RS256")
 
 
 def _format_config(model_url: str, extra: str, server: str, databases: Mapping[str, str]) -> str:
