@@ -54,7 +54,7 @@ class RunSpec:
 
 
 class LiveRun:
-    """The state of a run in this process; the `runtime.context.RunContext` of its component.
+    """The state of a run in this process; the `runtime.context.RunEnvironment` of its component.
 
     A member's run shares the stream of its root. The transcript is filled as data arrives, so that
     a run that is stopped keeps its partial result. All attributes are set by the methods of this

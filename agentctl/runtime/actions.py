@@ -19,7 +19,7 @@ from agentctl.runtime.unstopped import (
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.context import RunContext
+    from agentctl.runtime.context import RunEnvironment
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -62,7 +62,7 @@ class ToolAction:
             text = f"The tool {name} failed ({failure.name})"
         return CallOutcome(text, failed=True)
 
-    async def _call(self, arguments: Mapping[str, Any], context: RunContext) -> str:
+    async def _call(self, arguments: Mapping[str, Any], context: RunEnvironment) -> str:
         """Call the function within the time limit of tools.
 
         The wait is bounded here, not with `asyncio.timeout`: that would wait for ever for a tool
@@ -87,7 +87,7 @@ class ToolAction:
             raise _ToolFailed("GeneratorExit")
         return task.result()
 
-    async def _call_guarded(self, arguments: Mapping[str, Any], context: RunContext) -> str:
+    async def _call_guarded(self, arguments: Mapping[str, Any], context: RunEnvironment) -> str:
         """Call the function. Every exception of a tool is its failure, even SystemExit."""
         tool, limit = self.tool, context.limits.tool_result_bytes
         try:

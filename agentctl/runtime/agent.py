@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import RunContext
-    from agentctl.runtime.runners import Runner
+    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.runners.configured import ConfiguredRunner
 
 MAXIMUM_MODEL_CALLS = 50
 """Maximum model calls of one run. If the model then still calls tools, the run ends with
@@ -63,7 +63,7 @@ async def run_agent(
     agent: Component,
     message: str,
     history: list[dict[str, Any]],
-    context: RunContext,
+    context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
     """Run an agent to its end. The result is in the transcript.
@@ -78,7 +78,7 @@ async def run_agent(
 
 
 async def run_conversation(
-    runner: Runner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
+    runner: ConfiguredRunner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
 ) -> None:
     """Let the model answer a prompt; add its texts and calls to the conversation.
 
@@ -97,7 +97,7 @@ async def run_conversation(
 
 
 async def _take_turns(
-    runner: Runner, messages: list[ModelMessage], conversation: Conversation
+    runner: ConfiguredRunner, messages: list[ModelMessage], conversation: Conversation
 ) -> None:
     for turn in range(MAXIMUM_MODEL_CALLS):
         response = await _call_model(runner, messages, conversation, first=turn == 0)
@@ -116,7 +116,11 @@ async def _take_turns(
 
 
 async def _call_model(
-    runner: Runner, messages: list[ModelMessage], conversation: Conversation, *, first: bool
+    runner: ConfiguredRunner,
+    messages: list[ModelMessage],
+    conversation: Conversation,
+    *,
+    first: bool,
 ) -> ModelResponse:
     """Call the model once. However the call ends, its text and usage so far are kept.
 

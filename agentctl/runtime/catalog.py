@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.provider import ModelConnection
-    from agentctl.runtime.runners import Runner
+    from agentctl.runtime.runners.configured import ConfiguredRunner
     from agentctl.runtime.tools import Tool
 
 __all__ = ["SESSION_TABLE", "Catalog"]
@@ -55,7 +55,7 @@ class Catalog:
             self._components[component.kind][component.id] = component
         self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
         self._connections: dict[str, ModelConnection] = {}
-        self._runners: dict[tuple[ComponentKind, str], Runner] = {}
+        self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
@@ -127,7 +127,7 @@ class Catalog:
             self._tools[key] = load_tools(owner, component.spec.tools, folder)
         return self._tools[key]
 
-    def runner(self, component: Component) -> Runner:
+    def runner(self, component: Component) -> ConfiguredRunner:
         """Return the prepared model, tools and instructions of an agent or of a team's leader.
 
         Raises:
@@ -136,7 +136,7 @@ class Catalog:
         """
         key = (component.kind, component.id)
         if key not in self._runners:
-            from agentctl.runtime.runners import build_actions, build_runner
+            from agentctl.runtime.runners.configured import build_actions, build_runner
 
             tools = self.tools(component)
             members = self.members(component) if component.kind == "team" else {}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.events import RunEvent
     from agentctl.runtime.transcript import Transcript
 
-__all__ = ["MemberResult", "MemberStatus", "RunContext"]
+__all__ = ["MemberResult", "MemberStatus", "RunEnvironment"]
 
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
@@ -36,7 +36,7 @@ class MemberResult:
     error_code: str | None = None
 
 
-class RunContext(Protocol):
+class RunEnvironment(Protocol):
     """The environment of one run.
 
     Attributes:

@@ -20,7 +20,7 @@ from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.context import RunContext
+    from agentctl.runtime.context import RunEnvironment
 
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
@@ -84,7 +84,7 @@ class Conversation:
 
     def __init__(
         self,
-        context: RunContext,
+        context: RunEnvironment,
         message: str,
         actions: Mapping[str, Action],
         *,

@@ -15,7 +15,7 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import MemberResult, RunContext
+    from agentctl.runtime.context import MemberResult, RunEnvironment
 
 __all__ = ["execute_component", "prepare_components"]
 
@@ -42,7 +42,7 @@ async def execute_component(
     component: Component,
     message: str,
     history: list[dict[str, Any]],
-    context: RunContext,
+    context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
     """Run a component to its end. The results are in `context.transcript`.
@@ -79,7 +79,7 @@ async def execute_component(
 
 
 async def _run_workflow(
-    workflow: Component, message: str, context: RunContext, catalog: Catalog
+    workflow: Component, message: str, context: RunEnvironment, catalog: Catalog
 ) -> None:
     """Run a workflow to its end. Its content is the output of the last step that succeeded.
 

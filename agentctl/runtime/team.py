@@ -15,14 +15,14 @@ from agentctl.runtime.leadership import build_member_outcome
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import RunContext
+    from agentctl.runtime.context import RunEnvironment
 
 
 async def run_team(
     team: Component,
     message: str,
     history: list[dict[str, Any]],
-    context: RunContext,
+    context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
     """Run a team to its end. The transcript has the leader's messages and the team's answer.

@@ -27,7 +27,7 @@ MEMBER_SECONDS = 2.0
 
 
 class FakeContext:
-    """A `RunContext` that keeps its events.
+    """A `RunEnvironment` that keeps its events.
 
     Attributes:
         left: names of the work that still executed when the run ended.

@@ -25,7 +25,7 @@ _REQUIRE_TOOL_CALL: ModelSettings = {"tool_choice": "required"}
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class ConfiguredRunner:
     """The model, tools and instructions of an agent or of a team's leader.
 
     Attributes:
@@ -77,14 +77,14 @@ def build_runner(
     connection: ModelConnection,
     instructions: str,
     actions: Mapping[str, Action],
-) -> Runner:
+) -> ConfiguredRunner:
     """Build the runner of an agent or of a team's leader."""
     from pydantic_ai.models import ModelRequestParameters
 
     from agentctl.runtime.conversion import build_tool_definition
 
     routes = isinstance(component.spec, Team) and component.spec.mode == "route"
-    return Runner(
+    return ConfiguredRunner(
         model=connection.model,
         parameters=ModelRequestParameters(
             function_tools=[build_tool_definition(action.record()) for action in actions.values()]

@@ -1,0 +1,1 @@
+"""Runners: the ways to execute an agent, by the kind of its object."""
