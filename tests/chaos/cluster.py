@@ -1,41 +1,62 @@
-"""Two servers on one PostgreSQL. Each can be killed and started again on the same port."""
+"""The servers of an experiment and their database, on PostgreSQL or on SQLite.
+
+A server can be killed and started again on the same port.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+import apsw
 import asyncpg
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.postgres_server import PostgresServer, run_postgres_server
 from tests.process import ServerProcess, start_server
+from tests.server.worker_server import is_alive
 
-__all__ = ["Cluster", "Server", "start_cluster"]
+__all__ = ["Cluster", "Engine", "PostgresCluster", "Server", "SqliteCluster", "start_cluster"]
+
+Engine = Literal["postgresql", "sqlite"]
 
 SCHEMA = "chaos"
+
+WORKERS = 3
+"""Worker processes of the server on SQLite."""
+
+LIMITS = "[limits]\nconcurrent_runs = 1000\n"
 
 DATABASE = 'url = "{url}"\nsearch_path = "{schema}"'
 
 
 class Server:
-    """A server with its own folder; both servers have the same keys.
+    """A server with its own folder; all servers have the same keys.
+
+    Args:
+        options: options of `agentctl serve`.
 
     Attributes:
         url: the URL, the same after a restart; empty before the first start.
         logs: the log file of each start.
     """
 
-    def __init__(self, name: str, deployment: Deployment) -> None:
+    def __init__(self, name: str, deployment: Deployment, *options: str) -> None:
         self.name = name
         self.deployment = deployment
+        self._options = options
         self.url = ""
         self.logs = list[Path]()
         self._context = contextlib.ExitStack()
@@ -57,7 +78,7 @@ class Server:
         port = self.url.rpartition(":")[2] or "0"
         log = self.deployment.folder / f"{self.name}-{len(self.logs) + 1}.log"
         self.logs.append(log)
-        options = ("--config", str(self.deployment.path), "--port", port)
+        options = ("--config", str(self.deployment.path), "--port", port, *self._options)
         self._running = self._context.enter_context(start_server(*options, log=log))
         self.url = self._running.url
 
@@ -75,12 +96,22 @@ class Server:
 
 
 @dataclass
-class Cluster:
-    """Two servers, their database, and a token for an administrator."""
+class Cluster(ABC):
+    """The servers and a token for an administrator."""
 
-    postgres: PostgresServer
     servers: list[Server]
     token: str
+
+    @abstractmethod
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Query the database directly."""
+
+
+@dataclass
+class PostgresCluster(Cluster):
+    """Two servers on one PostgreSQL."""
+
+    postgres: PostgresServer
 
     async def crash_database(self, seconds: float) -> None:
         """Crash the database and start it again after `seconds`."""
@@ -88,53 +119,117 @@ class Cluster:
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self.postgres.start)
 
-    async def rows(self, sql: str) -> list[asyncpg.Record]:
-        """Query the database directly."""
+    async def cut_connections(self) -> None:
+        """Close all connections of the servers to the database."""
+        await self.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'agentctl'"
+        )
+
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
         connection = await asyncpg.connect(
             self.postgres.url, server_settings={"search_path": SCHEMA}
         )
         try:
-            return await connection.fetch(sql)
+            rows: Sequence[Sequence[Any]] = await connection.fetch(sql)
+            return rows
         finally:
             await connection.close()
 
 
+@dataclass
+class SqliteCluster(Cluster):
+    """One server with several worker processes on one file."""
+
+    file: Path
+
+    async def live_workers(self) -> list[int]:
+        """Return the process ids of the workers that run."""
+        pids = {row[0] for row in await self.rows("SELECT pid FROM workers")}
+        return sorted(pid for pid in pids if is_alive(pid))
+
+    async def lock_database(self, seconds: float) -> None:
+        """Hold the write lock of the database for `seconds`."""
+        await asyncio.to_thread(self._begin_and_wait, seconds)
+
+    async def stop_worker(self, pid: int, seconds: float) -> None:
+        """Stop a worker with SIGSTOP and continue it after `seconds`."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        return await asyncio.to_thread(self._query, sql)
+
+    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(self._connect(apsw.SQLITE_OPEN_READONLY)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def _begin_and_wait(self, seconds: float) -> None:
+        with contextlib.closing(self._connect(apsw.SQLITE_OPEN_READWRITE)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            threading.Event().wait(seconds)
+            connection.execute("ROLLBACK")
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        connection = apsw.Connection(str(self.file), flags=flags)
+        connection.set_busy_timeout(30_000)
+        return connection
+
+
 @contextlib.asynccontextmanager
-async def start_cluster(*, durable: bool) -> AsyncIterator[Cluster]:
-    """Start the database and both servers; stop them at the end of the block.
+async def start_cluster(engine: Engine, *, durable: bool) -> AsyncIterator[Cluster]:
+    """Start the database and the servers; stop them at the end of the block.
 
     Args:
-        durable: True if the database flushes commits to disk.
+        durable: True if PostgreSQL flushes commits to disk. SQLite always does.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
     endpoint = start_endpoint()
-    try:
-        with run_postgres_server(durable=durable) as postgres:
-            servers = _create_servers(folder, endpoint.base_url, postgres.url)
-            token = servers[0].deployment.token("me", ADMIN, seconds=7_200)
-            try:
-                for server in servers:
-                    await asyncio.to_thread(server.start)
-                yield Cluster(postgres, servers, token)
-                for server in servers:
-                    await asyncio.to_thread(server.stop)
-            finally:
-                for server in servers:
-                    if server.is_running:
-                        server.kill()
-    finally:
-        endpoint.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.ExitStack() as context:
+        context.callback(shutil.rmtree, folder, ignore_errors=True)
+        context.callback(endpoint.stop)
+        cluster: Cluster
+        if engine == "sqlite":
+            cluster = _create_sqlite_cluster(folder, endpoint.base_url)
+        else:
+            postgres = context.enter_context(run_postgres_server(durable=durable))
+            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres)
+        try:
+            for server in cluster.servers:
+                await asyncio.to_thread(server.start)
+            yield cluster
+            for server in cluster.servers:
+                await asyncio.to_thread(server.stop)
+        finally:
+            for server in cluster.servers:
+                if server.is_running:
+                    server.kill()
 
 
-def _create_servers(folder: Path, model_url: str, database_url: str) -> list[Server]:
+def _create_sqlite_cluster(folder: Path, model_url: str) -> SqliteCluster:
+    deployment = create_deployment(folder, model_url, extra=LIMITS)
+    server = Server("a", deployment, "--workers", str(WORKERS))
+    return SqliteCluster([server], _mint_token(deployment), folder / "main.db")
+
+
+def _create_postgres_cluster(
+    folder: Path, model_url: str, postgres: PostgresServer
+) -> PostgresCluster:
     databases = {
-        "main": DATABASE.format(url=database_url, schema=SCHEMA),
-        "second": DATABASE.format(url=database_url, schema=f"{SCHEMA}_second"),
+        "main": DATABASE.format(url=postgres.url, schema=SCHEMA),
+        "second": DATABASE.format(url=postgres.url, schema=f"{SCHEMA}_second"),
     }
     for name in ("a", "b"):
         (folder / name).mkdir()
-    limits = "[limits]\nconcurrent_runs = 1000\n"
-    deployment = create_deployment(folder / "a", model_url, extra=limits, databases=databases)
+    deployment = create_deployment(folder / "a", model_url, extra=LIMITS, databases=databases)
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
-    return [Server("a", deployment), Server("b", Deployment(folder / "b"))]
+    servers = [Server("a", deployment), Server("b", Deployment(folder / "b"))]
+    return PostgresCluster(servers, _mint_token(deployment), postgres)
+
+
+def _mint_token(deployment: Deployment) -> str:
+    return deployment.token("me", ADMIN, seconds=7_200)

@@ -103,7 +103,7 @@ async def check_consistency(cluster: Cluster, ledger: Ledger) -> None:
     for note in ledger.acknowledged:
         _check_row(ledger, note, stored.get(note.run_id or ""))
     await _check_names(cluster, ledger)
-    restarted = {row[0] for row in stored.values() if row["attempt"] > 1}
+    restarted = {row[0] for row in stored.values() if row[3] > 1}
     await _check_events(cluster, ledger, restarted)
     async with _client(cluster) as client:
         await _check_records(client, ledger)
@@ -114,9 +114,9 @@ def _check_row(ledger: Ledger, note: RunNote, row: Any) -> None:
     if row is None:
         ledger.violations["acknowledged runs that are lost"] += 1
         return
-    if note.status not in (None, row["status"]):
+    if note.status not in (None, row[1]):
         ledger.violations[f"received {note.status}, stored {row['status']}"] += 1
-    if row["input"] != note.message:
+    if row[2] != note.message:
         ledger.violations["runs with another message"] += 1
 
 
@@ -219,4 +219,4 @@ async def _check_keys(client: httpx2.AsyncClient, ledger: Ledger) -> None:
 
 def _client(cluster: Cluster) -> httpx2.AsyncClient:
     headers = {"Authorization": f"Bearer {cluster.token}"}
-    return httpx2.AsyncClient(base_url=cluster.servers[1].url, headers=headers, timeout=30)
+    return httpx2.AsyncClient(base_url=cluster.servers[-1].url, headers=headers, timeout=30)

@@ -7,7 +7,7 @@ import sys
 import time
 
 from tests.chaos.clients import Client
-from tests.chaos.cluster import Cluster, start_cluster
+from tests.chaos.cluster import Cluster, Engine, start_cluster
 from tests.chaos.consistency import check_consistency, wait_until_idle
 from tests.chaos.faults import inject_faults
 from tests.chaos.ledger import Ledger
@@ -22,17 +22,19 @@ CALM_SECONDS = 3.0
 """Time without new faults at the end of the load."""
 
 
-async def run_chaos(seconds: float, clients: int, *, pause: float, durable: bool = True) -> Result:
+async def run_chaos(
+    engine: Engine, seconds: float, clients: int, *, pause: float, durable: bool = True
+) -> Result:
     """Run clients while faults are injected, then check the stored data.
 
     Args:
         seconds: duration of the load.
         clients: number of concurrent clients.
         pause: average number of seconds between two faults.
-        durable: True if the database flushes commits to disk.
+        durable: True if PostgreSQL flushes commits to disk.
     """
     ledger = Ledger()
-    async with start_cluster(durable=durable) as cluster:
+    async with start_cluster(engine, durable=durable) as cluster:
         until = time.monotonic() + seconds
         faults = asyncio.create_task(inject_faults(cluster, until - CALM_SECONDS, pause))
         tasks = [

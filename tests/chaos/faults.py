@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import cycle
 
 import httpx2
 
-from tests.chaos.cluster import Cluster, Server
+from tests.chaos.cluster import Cluster, PostgresCluster, Server, SqliteCluster
 
 __all__ = ["BACK_SECONDS", "Outage", "inject_faults"]
 
 BACK_SECONDS = 5.0
 """Maximum time from the return of a database to the first response (docs/security-cases.md R19)."""
+
+LOST_SECONDS = 20.0
+"""Time without a heartbeat after which other workers have ended the runs of a worker."""
+
+Fault = Callable[[], Awaitable[tuple[str, float]]]
+"""Injects a fault; returns its description and the seconds until the servers answered again."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Outage:
 
 
 async def inject_faults(cluster: Cluster, until: float, pause: float) -> list[Outage]:
-    """Kill servers, crash the database and cut connections in turn.
+    """Inject the faults of the cluster's engine in turn.
 
     Args:
         until: time of `time.monotonic` after which no fault is injected.
@@ -43,35 +52,72 @@ async def inject_faults(cluster: Cluster, until: float, pause: float) -> list[Ou
     """
     dice, started_at = random.Random(5), time.monotonic()
     outages = list[Outage]()
-    a, b = cluster.servers
-    for fault in cycle(("database", a, "cut", "database", b, "both")):
+    if isinstance(cluster, SqliteCluster):
+        faults = _list_sqlite_faults(cluster, dice)
+    else:
+        assert isinstance(cluster, PostgresCluster)
+        faults = _list_postgres_faults(cluster, dice)
+    for inject in cycle(faults):
         await asyncio.sleep(pause * dice.uniform(0.5, 1.5))
         if time.monotonic() >= until:
             return outages
         at = time.monotonic() - started_at
-        if fault == "database":
-            down = dice.choice((0.0, 0.5, 2.0))
-            back = await _crash_database(cluster, down)
-            outages.append(Outage(f"database crashed, down for {down:g} s", at, back))
-        elif fault == "cut":
-            await cluster.rows(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'agentctl'"
-            )
-            outages.append(Outage("all connections cut", at, await _wait_for_answers(cluster)))
-        elif fault == "both":
-            restart = asyncio.create_task(_restart_server(a, dice))
-            await _crash_database(cluster, 0.5)
-            outages.append(Outage("server a and the database", at, await restart))
-        elif isinstance(fault, Server):
-            back = await _restart_server(fault, dice)
-            outages.append(Outage(f"server {fault.name} killed", at, back))
+        fault, back = await inject()
+        outages.append(Outage(fault, at, back))
     raise AssertionError("a cycle never ends")
 
 
-async def _crash_database(cluster: Cluster, seconds: float) -> float:
-    await cluster.crash_database(seconds)
-    return await _wait_for_answers(cluster)
+def _list_postgres_faults(cluster: PostgresCluster, dice: random.Random) -> list[Fault]:
+    """Return the faults of two servers and their database."""
+    a, b = cluster.servers
+
+    async def crash_database() -> tuple[str, float]:
+        seconds = dice.choice((0.0, 0.5, 2.0))
+        await cluster.crash_database(seconds)
+        return f"database crashed, down for {seconds:g} s", await _wait_for_answers(cluster)
+
+    async def kill_a() -> tuple[str, float]:
+        return "server a killed", await _restart_server(a, dice)
+
+    async def kill_b() -> tuple[str, float]:
+        return "server b killed", await _restart_server(b, dice)
+
+    async def cut_connections() -> tuple[str, float]:
+        await cluster.cut_connections()
+        return "all connections cut", await _wait_for_answers(cluster)
+
+    async def kill_and_crash() -> tuple[str, float]:
+        restart = asyncio.create_task(_restart_server(a, dice))
+        await cluster.crash_database(0.5)
+        await _wait_for_answers(cluster)
+        return "server a and the database", await restart
+
+    return [crash_database, kill_a, cut_connections, crash_database, kill_b, kill_and_crash]
+
+
+def _list_sqlite_faults(cluster: SqliteCluster, dice: random.Random) -> list[Fault]:
+    """Return the faults of one server with several workers."""
+
+    async def kill_worker() -> tuple[str, float]:
+        os.kill(dice.choice(await cluster.live_workers()), signal.SIGKILL)
+        return "a worker killed", await _wait_for_answers(cluster)
+
+    async def stop_worker() -> tuple[str, float]:
+        seconds = dice.choice((1.0, LOST_SECONDS))
+        await cluster.stop_worker(dice.choice(await cluster.live_workers()), seconds)
+        return f"a worker stopped for {seconds:g} s", await _wait_for_answers(cluster)
+
+    async def lock_database() -> tuple[str, float]:
+        seconds = dice.choice((0.5, 2.0))
+        await cluster.lock_database(seconds)
+        return f"database locked for {seconds:g} s", await _wait_for_answers(cluster)
+
+    async def kill_server() -> tuple[str, float]:
+        return "all workers and their parent killed", await _restart_server(
+            cluster.servers[0], dice
+        )
+
+    return [kill_worker, lock_database, stop_worker, kill_worker, kill_server]
 
 
 async def _restart_server(server: Server, dice: random.Random) -> float:

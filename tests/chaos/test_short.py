@@ -1,4 +1,4 @@
-"""A short experiment: some seconds with crashes of the database and killed servers."""
+"""Short experiments: some seconds with crashes of the database and killed processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 SECONDS, CLIENTS, PAUSE = 10.0, 16, 1.5
 
 
-def test_acknowledged_work_survives_crashes() -> None:
-    result = asyncio.run(run_chaos(SECONDS, CLIENTS, pause=PAUSE, durable=False))
+def test_acknowledged_work_survives_crashes_of_the_database() -> None:
+    result = asyncio.run(run_chaos("postgresql", SECONDS, CLIENTS, pause=PAUSE, durable=False))
     print(format_report(result))
     assert not result.ledger.violations
     assert result.tracebacks == 0
@@ -24,3 +24,12 @@ def test_acknowledged_work_survives_crashes() -> None:
     crashes = [outage for outage in result.outages if outage.fault.startswith("database")]
     assert crashes
     assert max(outage.back for outage in crashes) <= BACK_SECONDS
+
+
+def test_acknowledged_work_survives_killed_workers() -> None:
+    result = asyncio.run(run_chaos("sqlite", SECONDS, CLIENTS, pause=PAUSE))
+    print(format_report(result))
+    assert not result.ledger.violations
+    assert result.tracebacks == 0
+    assert len(result.ledger.acknowledged) > CLIENTS
+    assert any("killed" in outage.fault for outage in result.outages)
