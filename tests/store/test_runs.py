@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agentctl.store.database import Steps, unit
@@ -24,6 +26,32 @@ def test_a_new_run_is_pending_and_numbered(store: Store) -> None:
         "PENDING", 1, 1, 1, "Grüße",
     )  # fmt: skip
     assert (row.owner, row.user_id, row.messages, row.finished_at) == ("w1", None, None, None)
+
+
+def test_a_run_keeps_the_objects_of_its_request(store: Store) -> None:
+    store.write(sessions.create(a_session()))
+    store.write(runs.create(a_run(metadata='{"a":1}', session_state='{"b":[2]}')))
+    store.write(runs.create(a_run("r2")))
+    first, second = (store.read(runs.get(run_id, EVERYONE)) for run_id in ("r1", "r2"))
+    assert first is not None
+    assert second is not None
+    assert (first.metadata, first.session_state) == ('{"a":1}', '{"b":[2]}')
+    assert (second.metadata, second.session_state) == (None, None)
+
+
+def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:
+    store.write(sessions.create(a_session()))
+    for run_id, kind in (("r1", "langgraph"), ("r2", "pydantic-ai"), ("r3", None)):
+        native = None if kind is None else f'["{run_id}"]'
+        end = an_end(run_id, messages=f'[{{"role":"{run_id}"}}]')
+        store.write(
+            a_whole_run(a_run(run_id), replace(end, native_kind=kind, native_history=native))
+        )
+    found = store.read(runs.list_recent_native("s1", 5, "pydantic-ai"))
+    assert [(run.messages, run.native) for run in found] == [
+        ('[{"role":"r1"}]', None), ('[{"role":"r2"}]', '["r2"]'), ('[{"role":"r3"}]', None),
+    ]  # fmt: skip
+    assert len(store.read(runs.list_recent_native("s1", 2, "pydantic-ai"))) == 2
 
 
 def test_a_run_without_a_session_is_not_created(store: Store) -> None:
@@ -53,12 +81,16 @@ def test_a_run_is_claimed_once(store: Store) -> None:
 def test_an_end_stores_the_result_of_the_run(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
-    end = an_end(status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True)
+    end = an_end(
+        status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True,
+        output='{"n":1}', reasoning_content="so",
+    )  # fmt: skip
     assert store.write(runs.finish(end))
     row = store.read(runs.get("r1", EVERYONE))
     assert row is not None
     for name in ("status", "content", "history", "messages", "tools", "metrics", "error_code",
-                 "error_detail", "finished_at", "stopped_at"):  # fmt: skip
+                 "error_detail", "finished_at", "stopped_at", "output",
+                 "reasoning_content"):  # fmt: skip
         assert getattr(row, name) == getattr(end, name)
     assert row.late_result == 1
 

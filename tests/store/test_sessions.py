@@ -65,6 +65,17 @@ def test_an_update_replaces_only_given_values(store: Store) -> None:
     assert store.write(sessions.update("s1", ANN, {}, START + 7)) == cleared
 
 
+def test_merged_state_keeps_the_keys_that_it_does_not_name(store: Store) -> None:
+    store.write(sessions.create(a_session(session_state='{"kept":[1],"old":2,"gone":3}')))
+    merged = store.write(sessions.merge_state("s1", {"old": {"n": 4}, "new": None}, ["gone", "x"]))
+    assert merged is not None
+    assert json.loads(merged) == {"kept": [1], "old": {"n": 4}, "new": None}
+    assert store.read(sessions.get_state("s1")) == merged
+    assert store.write(sessions.merge_state("s1", {}, ["kept", "old", "new"])) is None
+    assert store.read(sessions.get_state("s1")) is None
+    assert store.write(sessions.merge_state("absent", {"a": 1})) is None
+
+
 def test_an_invisible_session_cannot_be_changed(store: Store) -> None:
     store.write(sessions.create(a_session()))
     assert store.write(sessions.update("s1", BOB, {"session_name": "x"}, START)) is None

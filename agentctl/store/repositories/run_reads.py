@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from agentctl.operations import RunFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
-from agentctl.store.repositories.run_rows import RunRow, RunState
+from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -36,6 +36,12 @@ _HISTORIES = Sql(
 
 _RECENT_MESSAGES = Sql(
     "SELECT messages FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+    " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
+)
+
+_RECENT_NATIVE = Sql(
+    "SELECT messages, CASE WHEN native_kind = :native_kind THEN native_history END FROM runs"
+    " WHERE session_id = :session_id AND parent_run_id IS NULL"
     " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
 )
 
@@ -142,6 +148,21 @@ def list_recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
     """
     rows = yield Statement(_RECENT_MESSAGES, {"session_id": session_id, "limit": limit})
     return [messages for (messages,) in reversed(rows)]
+
+
+@single_unit
+def list_recent_native(
+    session_id: str, limit: int, native_kind: str
+) -> Steps[list[EarlierMessages]]:
+    """Return the messages of the same runs as `list_recent_messages`, oldest first.
+
+    Args:
+        native_kind: the kind of runner whose native messages are returned as well.
+    """
+    rows = yield Statement(
+        _RECENT_NATIVE, {"session_id": session_id, "limit": limit, "native_kind": native_kind}
+    )
+    return [EarlierMessages(*row) for row in reversed(rows)]
 
 
 @single_unit

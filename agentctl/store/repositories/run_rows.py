@@ -10,7 +10,9 @@ from dataclasses import dataclass
 class RunRow:
     """A stored run. Times are microseconds UTC, flags 0 or 1.
 
-    `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended.
+    `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
+    `output`, which also is None if the run has no structured result. `metadata` and `session_state`
+    are JSON objects of the request, None if it had none.
     """
 
     run_id: str
@@ -40,6 +42,10 @@ class RunRow:
     content: str | None
     tools: str | None
     messages: str | None
+    metadata: str | None
+    session_state: str | None
+    output: str | None
+    reasoning_content: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class NewRun:
     Attributes:
         owner: the id of the worker that will claim it, if that is known.
         session_name: the name for a session without a name; None for the run of a member.
+        metadata, session_state: JSON objects of the request; None for none.
     """
 
     run_id: str
@@ -84,6 +91,8 @@ class NewRun:
     owner: str | None
     created_at: int
     session_name: str | None = None
+    metadata: str | None = None
+    session_state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,10 @@ class RunEnd:
         stopped_at: the time at which the work stopped; None if that is not known.
         late_result: True if a result arrived after the end and was dropped.
         cancel_reason: replaces the reason of the cancel request.
+        output: the structured result as JSON; None for none.
+        reasoning_content: the thinking of the model; None for none.
+        native_kind, native_history: the kind of runner, and the messages of the run in the JSON
+            form of its library; None for none.
     """
 
     run_id: str
@@ -113,3 +126,21 @@ class RunEnd:
     stopped_at: int | None
     late_result: bool = False
     cancel_reason: str | None = None
+    output: str | None = None
+    reasoning_content: str | None = None
+    native_kind: str | None = None
+    native_history: str | None = None
+
+
+@dataclass(slots=True)
+class EarlierMessages:
+    """The messages of an earlier run of a session.
+
+    Attributes:
+        messages: JSON array of the neutral messages.
+        native: the messages in the JSON form of a library; None if the run has none of the
+            requested kind.
+    """
+
+    messages: str
+    native: str | None

@@ -28,12 +28,14 @@ from agentctl.store.repositories.run_reads import (
     list_live_owners,
     list_page,
     list_recent_messages,
+    list_recent_native,
 )
-from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow, RunState
+from agentctl.store.repositories.run_rows import EarlierMessages, NewRun, RunEnd, RunRow, RunState
 from agentctl.store.repositories.sessions import parse_counters
 
 __all__ = [
     "LISTING",
+    "EarlierMessages",
     "NewRun",
     "RunEnd",
     "RunRow",
@@ -54,6 +56,7 @@ __all__ = [
     "list_live_owners",
     "list_page",
     "list_recent_messages",
+    "list_recent_native",
     "record_work_stopped",
     "request_cancel",
     "store_question",
@@ -61,9 +64,11 @@ __all__ = [
 
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
-    " user_id, status, background, attempt, owner, created_at, late_result, input)"
+    " user_id, status, background, attempt, owner, created_at, late_result, input, metadata,"
+    " session_state)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
-    " :user_id, 'PENDING', :background, 1, :owner, :created_at, 0, :input)"
+    " :user_id, 'PENDING', :background, 1, :owner, :created_at, 0, :input, :metadata,"
+    " :session_state)"
 )
 
 _CHANGED = "RETURNING session_id, seq, parent_run_id"
@@ -78,7 +83,9 @@ _FINISH = Sql(
     "UPDATE runs SET status = :status, content = :content, history = :history,"
     " messages = :messages, tools = :tools, metrics = :metrics, error_code = :error_code,"
     " error_detail = :error_detail, finished_at = :finished_at, stopped_at = :stopped_at,"
-    " late_result = :late_result, attempt = attempt + :lost,"
+    " late_result = :late_result, attempt = attempt + :lost, output = :output,"
+    " reasoning_content = :reasoning_content, native_kind = :native_kind,"
+    " native_history = :native_history,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )

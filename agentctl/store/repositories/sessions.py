@@ -6,9 +6,10 @@ reads neither runs nor histories.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, fields
 from itertools import combinations
+from typing import Any
 
 import orjson
 
@@ -224,6 +225,12 @@ _COUNT_REMOVALS = Sql(
     "UPDATE removals SET sessions = sessions + :sessions, runs = runs + :runs WHERE id = 1"
 )
 
+_GET_STATE = Sql("SELECT session_state FROM sessions WHERE session_id = :session_id")
+_HOLD_STATE = Sql("SELECT session_state FROM sessions WHERE session_id = :session_id FOR UPDATE")
+_WRITE_STATE = Sql(
+    "UPDATE sessions SET session_state = :session_state WHERE session_id = :session_id"
+)
+
 _CHANGEABLE = ("metadata", "session_name", "session_state")
 
 _UPDATES = {
@@ -351,6 +358,36 @@ def update(
     if "session_name" in changes:
         yield Statement(_COUNT_REMOVALS, {"sessions": 1, "runs": 0})
     return SessionRow(*rows[0])
+
+
+@single_unit
+def get_state(session_id: str) -> Steps[str | None]:
+    """Return the state of a session as JSON text; None if it has none or does not exist."""
+    rows = yield Statement(_GET_STATE, {"session_id": session_id})
+    return rows[0][0] if rows else None
+
+
+@unit
+def merge_state(
+    session_id: str, changes: Mapping[str, Any], removed: Collection[str] = ()
+) -> Steps[str | None]:
+    """Replace and remove top-level keys of the state of a session; other keys are kept.
+
+    Args:
+        changes: JSON values by key.
+        removed: keys to remove.
+
+    Returns:
+        The state after the change as JSON text, None if it is empty or there is no such session.
+    """
+    rows = yield Statement(_HOLD_STATE, {"session_id": session_id})
+    if not rows:
+        return None
+    stored = orjson.loads(rows[0][0]) if rows[0][0] is not None else {}
+    merged = {key: value for key, value in stored.items() if key not in removed} | dict(changes)
+    text = orjson.dumps(merged).decode() if merged else None
+    yield Statement(_WRITE_STATE, {"session_id": session_id, "session_state": text})
+    return text
 
 
 @unit
