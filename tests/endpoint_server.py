@@ -26,6 +26,12 @@
     history             answers with the roles and texts of the request, as JSON
     exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
+    script              parses the last user message as JSON and sends that response, byte by byte:
+                        `status`, `headers`, `pieces` (texts, or pairs of a text and a number of
+                        repetitions), `gzip` (compress them), `chunk` (number of characters of each
+                        write), `framing` (`chunked`, or `close` for a body that ends with the
+                        connection) and `cut` (close the connection before the last chunk); a
+                        request with results of tools is answered with them
 
 `GET /open` returns the number of open model calls, `GET /requests` the request bodies, newest last,
 and `GET /headers` their header fields; `DELETE /requests` forgets both. A call is closed when its
@@ -43,6 +49,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -222,6 +229,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
         raise _Disconnected
 
+    def script(self, body: Body) -> None:
+        answer = _answer_with_results(body)
+        if answer is not None:
+            self._message(body, answer)
+            return
+        script: Body = json.loads(_last_user_text(body))
+        self.send_response(script.get("status", 200))
+        for name, value in {"Content-Type": "text/event-stream", **script["headers"]}.items():
+            self.send_header(name, value)
+        framed = script.get("framing", "chunked") == "chunked"
+        self.send_header(*(("Transfer-Encoding", "chunked") if framed else ("Connection", "close")))
+        self.end_headers()
+        for data in _read_pieces(script):
+            self._chunk(data) if framed else self.wfile.write(data)
+            self._pause(0)
+        if framed and not script.get("cut"):
+            self._chunk(b"")
+        self.close_connection = not framed or script.get("cut", False)
+
     def _send(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -261,7 +287,23 @@ _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
     "half": _Handler.half,
     "garbage": _Handler.garbage,
     "reset": _Handler.reset,
+    "script": _Handler.script,
 }
+
+
+def _read_pieces(script: Body) -> Iterator[bytes]:
+    """Yield the writes of a scripted body; equal pieces are encoded once."""
+    encoder = zlib.compressobj(wbits=31) if script.get("gzip") else None
+    for piece in script["pieces"]:
+        text, count = (piece, 1) if isinstance(piece, str) else piece
+        size = script.get("chunk") or len(text)
+        parts = [text[start : start + size].encode() for start in range(0, len(text), size)]
+        for part in parts * count:
+            data = encoder.compress(part) if encoder else part
+            if data:
+                yield data
+    if encoder:
+        yield encoder.flush()
 
 
 def _answer_echo(body: Body, _: str = "") -> Body:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior
+from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UnexpectedModelBehavior
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -51,6 +51,9 @@ _TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_del
 """Attributes with the data of the parts and deltas that are not text."""
 
 _EVENT_OVERHEAD_BYTES = 16
+
+_UNKNOWN_REASON = "unknown"
+"""Finish reason of an answer whose provider sent one that the model library does not know."""
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
@@ -103,7 +106,7 @@ async def _take_turns(
         response = await _call_model(runner, messages, conversation, first=turn == 0)
         clean_response(response)
         calls = extract_calls(response)
-        conversation.end_answer(calls)
+        conversation.end_answer(calls, response.finish_reason or _UNKNOWN_REASON)
         if not calls:
             return
         results = await _perform_calls(calls, conversation)
@@ -126,6 +129,7 @@ async def _call_model(
 
     Raises:
         UnexpectedModelBehavior: the answer is empty because the provider cut or filtered it.
+        ModelAPIError: the stream ended before the answer was complete.
     """
     conversation.context.checkpoint()
     conversation.begin_answer()
@@ -142,6 +146,8 @@ async def _call_model(
         finally:
             conversation.context.transcript.set_usage(extract_usage(stream.usage))
         response = stream.get()
+    if not response.finish_reason and not (response.provider_details or {}).get("finish_reason"):
+        raise ModelAPIError(stream.model_name, "the stream ended without a finish reason")
     reason = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
     if reason and not response.tool_calls and not (response.text or "").strip():
         raise UnexpectedModelBehavior(reason)

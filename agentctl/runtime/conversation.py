@@ -34,6 +34,9 @@ MAXIMUM_CALLS = 128
 NOT_AN_OBJECT = "INVALID_JSON"
 """The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
 
+_COMPLETE_REASONS = {"stop", "tool_call"}
+"""Finish reasons with which the tool calls of an answer have arrived completely."""
+
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
@@ -156,17 +159,24 @@ class Conversation:
         self._transcript.replace_content(text)
         self.context.emit(Content(text))
 
-    def end_answer(self, calls: list[dict[str, Any]]) -> None:
+    def end_answer(self, calls: list[dict[str, Any]], finish_reason: str) -> None:
         """Complete the answer with its tool calls: `id`, `name` and `arguments` of each.
 
+        Args:
+            finish_reason: the reason of the provider (docs/contract.md "Run record").
+
         Raises:
-            ExecutionError: too many calls, or the run would exceed `limits.run_bytes`.
+            ExecutionError: too many calls, calls of an answer that was cut off, or the run would
+                exceed `limits.run_bytes`.
         """
         self._arriving_bytes = 0
+        if calls and finish_reason not in _COMPLETE_REASONS:
+            # The arguments of the last call may be missing, and more calls may have followed.
+            raise ExecutionError("MODEL_REJECTED", "The model's tool calls were cut off")
         if len(calls) > MAXIMUM_CALLS:
             raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
         self._reserve(len(orjson.dumps(calls)))
-        self._transcript.end_answer(calls)
+        self._transcript.end_answer(calls, finish_reason)
 
     async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
         """Execute a tool call and return its result for the model.

@@ -164,8 +164,10 @@ class _DemoResponse(StreamedResponse):
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         self._usage = RequestUsage(input_tokens=self.prompt_words)
         async for piece in self.pieces:
+            self.finish_reason = "stop" if isinstance(piece, str) else "tool_call"
             for event in self._events(piece):
                 yield event
+        self.finish_reason = self.finish_reason or "stop"
 
     def _events(self, piece: Piece) -> list[ModelResponseStreamEvent]:
         if isinstance(piece, str):

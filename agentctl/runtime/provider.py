@@ -27,6 +27,7 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
 
     from agentctl.config import settings as config
 
@@ -47,6 +48,9 @@ _ENVELOPE_BYTES = 65_536
 
 _OPENAI_URL = "https://api.openai.com/v1"
 """Set explicitly, so that the variable OPENAI_BASE_URL does not redirect a configured model."""
+
+_OPENAI_PROFILE: OpenAIModelProfile = {"openai_chat_streaming_requires_finish_reason": True}
+"""Without it the library reports a stream that was cut off as complete."""
 
 _PLACEHOLDER_KEY = "not-needed"
 """Key for private endpoints that need none: the client library requires a value."""
@@ -102,7 +106,7 @@ class _OpenAIConnection(ModelConnection):
             ),
         )
         provider = OpenAIProvider(openai_client=self._client)
-        super().__init__(OpenAIChatModel(model.model, provider=provider))
+        super().__init__(OpenAIChatModel(model.model, provider=provider, profile=_OPENAI_PROFILE))
         self.secret = "" if key == _PLACEHOLDER_KEY else key
 
     async def close(self) -> None:

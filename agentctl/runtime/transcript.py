@@ -6,10 +6,10 @@ share:
 
     {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
      "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
-     "metrics"?: {nine counters}}
+     "metrics"?: {nine counters}, "finish_reason"?: str | None}
 
-Assistant messages have `tool_calls` and `metrics`; tool messages have `tool_call_id` and
-`tool_name`. `runtime.conversion` converts them to the form of the model library
+Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
+`tool_call_id` and `tool_name`. `runtime.conversion` converts them to the form of the model library
 (docs/decisions/0005).
 """
 
@@ -87,7 +87,7 @@ class Transcript:
         """Add an answer that did not come from this run's model; it uses no tokens."""
         self.begin_answer()
         self.extend_answer(text)
-        self.end_answer([])
+        self.end_answer([], "stop")
 
     def begin_answer(self) -> None:
         """Start an answer. An open one is completed first, without tool calls."""
@@ -104,11 +104,18 @@ class Transcript:
         if self._answer is not None:
             self._answer.usage = {name: usage.get(name, 0) for name in TOKEN_COUNTERS}
 
-    def end_answer(self, tool_calls: list[dict[str, Any]]) -> None:
-        """Complete the open answer with its tool calls, which may be none."""
+    def end_answer(
+        self, tool_calls: list[dict[str, Any]], finish_reason: str | None = None
+    ) -> None:
+        """Complete the open answer with its tool calls, which may be none.
+
+        Args:
+            finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
+        """
         answer, self._answer = self._answer, None
         if answer is None:
             return
+        answer.finish_reason = finish_reason
         for name, count in answer.usage.items():
             self._usage[name] += count
         if tool_calls or not answer.is_empty:
@@ -179,6 +186,7 @@ class _AnswerInProgress:
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.usage = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self.finish_reason: str | None = None
         self.created_at = times.whole_seconds(times.now())
 
     @property
@@ -191,6 +199,7 @@ class _AnswerInProgress:
             "content": "".join(self.pieces),
             "created_at": self.created_at,
             "metrics": dict(self.usage),
+            "finish_reason": self.finish_reason,
         }
         return {**message, "tool_calls": tool_calls} if tool_calls else message
 

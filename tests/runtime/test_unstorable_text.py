@@ -95,7 +95,7 @@ async def process_answer(
     parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]
     response = ModelResponse(parts=[TextPart("".join(deltas)), *parts])
     clean_response(response)
-    conversation.end_answer(extract_calls(response))
+    conversation.end_answer(extract_calls(response), "stop")
     for part in response.tool_calls:
         await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
 
