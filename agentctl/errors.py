@@ -9,6 +9,7 @@ exception or a secret. The private reason of an error goes to the log only.
     |-- Unauthenticated           401
     |   `-- InvalidToken          the only error of the verification of a credential
     |-- Forbidden                 403
+    |   `-- CrossSiteRequest      a web page of another origin, to a server without authorization
     |-- NotFound                  404
     |-- MethodNotAllowed          405
     |-- Conflict                  409
@@ -44,6 +45,7 @@ __all__ = [
     "BadRequest",
     "ConfirmationDeclined",
     "Conflict",
+    "CrossSiteRequest",
     "Forbidden",
     "HeaderTooLarge",
     "InternalError",
@@ -184,6 +186,17 @@ class Forbidden(AgentctlError):
         names = [scope for scope in self.required_scopes if _SCOPE_TOKEN.fullmatch(scope)]
         scope = f', scope="{" ".join(names)}"' if names else ""
         return {"WWW-Authenticate": f'Bearer realm="agentctl", error="insufficient_scope"{scope}'}
+
+
+class CrossSiteRequest(Forbidden):
+    """A request that a web page of another origin may have made (403).
+
+    A server without authorization accepts none (docs/contract.md "Authentication"). No scope would
+    help, so there is no challenge.
+    """
+
+    def headers(self) -> dict[str, str]:
+        return {}
 
 
 class NotFound(AgentctlError):

@@ -1,6 +1,7 @@
 """The outermost ASGI layer: identifies the caller and adds the common header fields.
 
-It turns the Authorization header into a principal or a failure in the ASGI scope. The failure is
+With authorization off it first refuses requests that pages of web sites may have made. It turns
+the Authorization header into a principal or a failure in the ASGI scope. The failure is
 raised later, in `routing`, where the operation is known. Every response gets a new request id and
 the security header fields, also after an unexpected exception.
 
@@ -19,12 +20,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.errors import AgentctlError, BadRequest, InternalError, Unauthenticated, Unavailable
+from agentctl.errors import (
+    AgentctlError,
+    BadRequest,
+    CrossSiteRequest,
+    InternalError,
+    Unauthenticated,
+    Unavailable,
+)
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
+from agentctl.server.origin_guard import OriginGuard
 from agentctl.server.state import CALLER_KEY, AppState, Caller
 
 _log = logging.getLogger("agentctl.server")
@@ -100,6 +109,12 @@ class AuthenticationMiddleware:
     def __init__(self, app: ASGIApp, state: AppState) -> None:
         self.app = app
         self.state = state
+        settings = state.settings
+        self._guard = (
+            None
+            if settings.authorization.enabled
+            else OriginGuard(settings.server.host, settings.server.cors_origins)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,6 +130,8 @@ class AuthenticationMiddleware:
             scope = {**scope, "method": "GET"}
         try:
             self.state.running_service  # noqa: B018 - raises while the app is not running
+            if self._guard is not None:
+                self._guard.check(scope)
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
             await self.app(scope, receive, tracked)
         except Exception as error:
@@ -171,6 +188,8 @@ async def send_error_response(
     if shown is None or (shown.status == 500 and not isinstance(shown, InternalError)):
         _log.error("request %s failed", request_id, exc_info=error)
         shown = InternalError()
+    elif isinstance(shown, CrossSiteRequest):
+        _limited_log.log("refused with 403: %s", shown.detail)
     elif isinstance(shown, Unavailable):
         # The same cause fails many requests, and its source has logged it. Log it rarely here.
         _limited_log.log("requests fail with 503: %s", shown.detail)

@@ -1,0 +1,132 @@
+"""The guard of an address that asks for no credential, against the pages of web sites.
+
+A browser reaches every server that its machine reaches, also one on loopback. A page of any site
+can make it send requests: a form needs no permission of the server, and a name of the site that
+is resolved to 127.0.0.1 (DNS rebinding) makes responses readable. So such an address accepts only
+requests whose `Host` is a name of the server, and none that a page of another origin has made.
+docs/security-cases.md T20 to T22, docs/decisions/0037.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from starlette.types import Scope
+
+from agentctl.config.databases import is_loopback_host
+from agentctl.errors import CrossSiteRequest
+
+_WRONG_HOST = (
+    "The Host of the request is not accepted without authorization: call the server by a loopback"
+    " name or address or by server.host, or enable authorization"
+)
+_WRONG_ORIGIN = (
+    "A page of another origin has made the request, which is not accepted without authorization:"
+    " add the origin to server.cors_origins, or enable authorization"
+)
+_OTHER_SITES = (b"cross-site", b"same-site")
+"""Values of `Sec-Fetch-Site` for a request that a page of another origin has made."""
+
+
+class OriginGuard:
+    """The check of the Host and the origin of each request to one address.
+
+    Args:
+        host: the name or address that the server listens on. For all addresses of the machine, any
+            IP address and the name of the machine are accepted: rebinding needs a name of the
+            attacker.
+        origins: web origins whose pages may call; `*` for all.
+    """
+
+    def __init__(self, host: str, origins: Iterable[str] = ()) -> None:
+        self._everywhere = _is_unspecified(host)
+        name = socket.gethostname() if self._everywhere else host
+        self._name = _normalize(name.encode("ascii", "replace"))
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._is_accepted_host = functools.lru_cache(maxsize=64)(self._check_name)
+
+    def check(self, scope: Scope) -> None:
+        """Check the header of a request.
+
+        The navigation of a browser to a URL of the server is accepted from any page: it changes
+        nothing, and the page cannot read the response.
+
+        Raises:
+            CrossSiteRequest: the Host is not a name of the server, or a page of another origin has
+                made the request.
+        """
+        fields = dict[bytes, bytes](scope["headers"])
+        host = fields.get(b"host", b"")
+        if not self._is_accepted_host(host):
+            raise CrossSiteRequest(_WRONG_HOST)
+        if b"*" in self._origins:
+            return
+        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        if origins:
+            if any(not self._is_accepted_origin(origin, host) for origin in origins):
+                raise CrossSiteRequest(_WRONG_ORIGIN)
+        elif fields.get(b"sec-fetch-site") in _OTHER_SITES and not _is_navigation(scope, fields):
+            raise CrossSiteRequest(_WRONG_ORIGIN)
+
+    def accepts(self, scope: Scope) -> bool:
+        """Return True if `check` accepts the request."""
+        try:
+            self.check(scope)
+        except CrossSiteRequest:
+            return False
+        return True
+
+    def _check_name(self, host: bytes) -> bool:
+        name = _normalize(_remove_port(host))
+        if name == self._name or name == "localhost" or name.endswith(".localhost"):
+            return True
+        return _is_address(name) if self._everywhere else is_loopback_host(name)
+
+    def _is_accepted_origin(self, origin: bytes, host: bytes) -> bool:
+        """Return True for a configured origin and for that of the server's own pages."""
+        return origin in self._origins or origin.partition(b"://")[2].lower() == host.lower()
+
+
+def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
+    """Return True if the user follows a link to the server in a new page."""
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and fields.get(b"sec-fetch-mode") == b"navigate"
+        and fields.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _remove_port(host: bytes) -> bytes:
+    if host.endswith(b"]"):
+        return host
+    name, colon, _ = host.rpartition(b":")
+    return name if colon else host
+
+
+def _normalize(host: bytes) -> str:
+    """Return a name or address in lower case, without brackets or the dot of the root."""
+    text = host.decode("latin-1").lower()
+    if text.startswith("["):
+        return text[1:-1]
+    return text.removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_unspecified(host: str) -> bool:
+    """Return True if a server that listens on `host` listens on every address of the machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "0"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
