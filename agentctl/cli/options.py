@@ -10,8 +10,10 @@ import typer
 
 from agentctl.cli.show.output import Format
 from agentctl.errors import InvalidConfiguration, UsageError
-from agentctl.operations import MAXIMUM_LIMIT
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.requests import (
+    MAXIMUM_LIMIT,
+)
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

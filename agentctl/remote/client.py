@@ -9,27 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl import errors
-from agentctl.operations import (
-    ALL_RUNS,
-    BEFORE_FIRST_EVENT,
-    DEFAULT_LOCATOR,
-    DELETION_WAIT,
-    AccountFilter,
-    AuditFilter,
-    BulkDeletion,
-    CancelRequest,
-    ExplainRequest,
-    NewAccount,
-    NewSession,
-    ResumeRequest,
-    RunFilter,
-    RunRequest,
-    SessionFilter,
-    SessionLocator,
-    SessionPatch,
-    SessionRunsQuery,
-    StreamEvent,
-)
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.remote.address import check_credential, parse_address
@@ -51,6 +30,27 @@ from agentctl.remote.queries import (
     build_run_headers,
     build_session_body,
     query_of,
+)
+from agentctl.requests import (
+    ALL_RUNS,
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
+    DELETION_WAIT,
+    AccountFilter,
+    AuditFilter,
+    BulkDeletion,
+    CancelRequest,
+    ExplainRequest,
+    NewAccount,
+    NewSession,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionLocator,
+    SessionPatch,
+    SessionRunsQuery,
+    StreamEvent,
 )
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Query parameters and bodies of requests, from the dataclasses of `agentctl.operations`."""
+"""Query parameters and bodies of requests, from the dataclasses of `agentctl.requests`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from agentctl.records.times import format_rfc3339
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from agentctl.operations import ExplainRequest, NewAccount, NewSession, RunRequest
+    from agentctl.requests import (
+        ExplainRequest,
+        NewAccount,
+        NewSession,
+        RunRequest,
+    )
 
 Query = tuple[tuple[str, str], ...]
 """Names and values of query parameters, in order."""

@@ -14,8 +14,10 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple, TypeVar
 
 from agentctl import errors
-from agentctl.operations import StreamEvent
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.requests import (
+    StreamEvent,
+)
 from agentctl.runs.changes import ChangeTracker, DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run

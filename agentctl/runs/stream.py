@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agentctl.operations import StreamEvent
+from agentctl.requests import (
+    StreamEvent,
+)
 
 WINDOW_BYTES = 262_144
 """Maximum size of the stored events that stay in memory for followers."""

@@ -11,8 +11,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from agentctl.errors import AgentctlError, InternalError
-from agentctl.operations import StreamEvent
 from agentctl.records.document import Document
+from agentctl.requests import (
+    StreamEvent,
+)
 
 COMMENT_SECONDS = 15.0
 """Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""

@@ -6,7 +6,7 @@ them once into converters. FastAPI's own parser is not used: five typed paramete
 time of a small request in it, and its errors have another shape.
 
 The parser checks types only. The bounds are shown in the OpenAPI document and enforced by
-`agentctl.service`, from the same constants of `agentctl.operations`, so that local commands have
+`agentctl.service`, from the same constants of `agentctl.requests`, so that local commands have
 the same limits and the same messages.
 """
 

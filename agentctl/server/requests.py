@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal, NotRequired, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from agentctl.operations import (
+from agentctl.records.accounts import ACCOUNT_NAME
+from agentctl.records.ids import SESSION_ID
+from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
@@ -18,8 +20,6 @@ from agentctl.operations import (
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_SCOPES,
 )
-from agentctl.records.accounts import ACCOUNT_NAME
-from agentctl.records.ids import SESSION_ID
 
 
 class RunBody(TypedDict):

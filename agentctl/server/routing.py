@@ -22,10 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.errors import Unauthenticated, ValidationFailed
-from agentctl.operations import SessionLocator
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import ROUTES, RouteTable, has_encoded_slash
+from agentctl.requests import (
+    SessionLocator,
+)
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.state import CALLER_KEY, Call

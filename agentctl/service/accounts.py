@@ -11,13 +11,6 @@ from agentctl import errors
 from agentctl.auth import grants
 from agentctl.auth.tokens.account_lookup import StoredAccount
 from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, generate_account_token, hash_token
-from agentctl.operations import (
-    DEFAULT_ACCOUNT_DAYS,
-    MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_SCOPES,
-    AccountFilter,
-    NewAccount,
-)
 from agentctl.records.accounts import (
     ACCOUNT_NAME,
     AccountPage,
@@ -30,6 +23,13 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_text
+from agentctl.requests import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
+    AccountFilter,
+    NewAccount,
+)
 from agentctl.runs.tasks import Tasks
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily

@@ -7,11 +7,14 @@ import binascii
 from typing import cast
 
 from agentctl import errors
-from agentctl.operations import MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
+from agentctl.requests import (
+    MAXIMUM_LIMIT,
+    AuditFilter,
+)
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import agentctl
 from agentctl.auth import policy
-from agentctl.operations import SessionLocator
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.system import (
@@ -21,6 +20,9 @@ from agentctl.records.system import (
     ReadinessRecord,
     TeamEntry,
     WorkflowEntry,
+)
+from agentctl.requests import (
+    SessionLocator,
 )
 from agentctl.runtime.component import Component
 from agentctl.service.family import OperationFamily

@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import orjson
 
-from agentctl.operations import Page
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
+from agentctl.requests import (
+    Page,
+)
 from agentctl.runs.cancel import CancelResult
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
-from agentctl.operations import MAXIMUM_USER_ID_LENGTH, SessionLocator
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.validation import check_text
+from agentctl.requests import (
+    MAXIMUM_USER_ID_LENGTH,
+    SessionLocator,
+)
 from agentctl.runtime.catalog import SESSION_TABLE
 from agentctl.runtime.component import Component
 from agentctl.service.documents import read_run_documents

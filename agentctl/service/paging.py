@@ -6,8 +6,12 @@ import base64
 import binascii
 
 from agentctl import errors
-from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
 from agentctl.records.validation import check_text
+from agentctl.requests import (
+    MAXIMUM_LIMIT,
+    MAXIMUM_OFFSET,
+    Page,
+)
 from agentctl.store.listing import Cursor, Slice
 
 

@@ -12,7 +12,13 @@ import orjson
 
 from agentctl import errors
 from agentctl.auth.policy import operation_ids
-from agentctl.operations import (
+from agentctl.records.document import Document
+from agentctl.records.ids import is_idempotency_key, new_id
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.times import now
+from agentctl.records.validation import check_session_id, check_text, check_texts
+from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_CANCEL_WAIT,
     MAXIMUM_EVENT_NUMBER,
@@ -23,12 +29,6 @@ from agentctl.operations import (
     RunRequest,
     StreamEvent,
 )
-from agentctl.records.document import Document
-from agentctl.records.ids import is_idempotency_key, new_id
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord
-from agentctl.records.times import now
-from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
 from agentctl.runs.follow import follow_run, wait_until_final

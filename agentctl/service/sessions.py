@@ -8,7 +8,13 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.operations import (
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.times import now
+from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
+from agentctl.requests import (
     ALL_RUNS,
     DEFAULT_LOCATOR,
     DELETION_WAIT,
@@ -22,12 +28,6 @@ from agentctl.operations import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.records.document import Document
-from agentctl.records.ids import new_id
-from agentctl.records.runs import RunRecord
-from agentctl.records.sessions import SessionDetail, SessionPage
-from agentctl.records.times import now
-from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily

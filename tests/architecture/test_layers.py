@@ -14,13 +14,14 @@ import pytest
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import without_coverage
 
-BASE = {"errors", "records", "operations", "config"}
+BASE = {"errors", "records", "requests", "operations", "config"}
 LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "records": {"errors"},
-    "operations": {"errors", "records"},
+    "requests": {"records"},
+    "operations": {"errors", "records", "requests"},
     "config": {"errors", "records"},
     "auth": BASE,
     "store": BASE,

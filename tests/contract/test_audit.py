@@ -7,7 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.operations import AuditFilter, Operations
+from agentctl.operations import Operations
+from agentctl.requests import (
+    AuditFilter,
+)
 from tests.contract.backends import Backends, Outcome, call_operation, normalize
 from tests.contract.test_changes import (
     WRITER,

@@ -9,14 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.operations import (
+from agentctl.operations import Operations
+from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
     AccountFilter,
     BulkDeletion,
     CancelRequest,
     Grant,
     NewAccount,
     NewSession,
-    Operations,
     Page,
     ResumeRequest,
     RunFilter,
@@ -25,7 +26,6 @@ from agentctl.operations import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.records.kinds import ComponentKind
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 from tests.loops import wait_until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import (
+from agentctl.requests import (
     AccountFilter,
     Grant,
     NewAccount,

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.operations import (
+from agentctl.operations import Operations
+from agentctl.requests import (
     AuditFilter,
     BulkDeletion,
     NewSession,
-    Operations,
     Page,
     RunFilter,
     RunRequest,

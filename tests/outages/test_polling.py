@@ -9,7 +9,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from agentctl.operations import RunRequest
+from agentctl.requests import (
+    RunRequest,
+)
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint

@@ -15,7 +15,10 @@ from starlette.routing import Mount
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
-from agentctl.operations import (
+from agentctl.records.document import Document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.requests import (
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -32,9 +35,6 @@ from agentctl.operations import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.records.document import Document
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import ROUTES, operation_ids
 from agentctl.service.service import ServiceOperations
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario

@@ -15,8 +15,11 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, Publi
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.auth.tokens.account_tokens import generate_account_token
-from agentctl.operations import Grant, NewAccount
 from agentctl.records.routes import ROUTES
+from agentctl.requests import (
+    Grant,
+    NewAccount,
+)
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal

@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import CancelRequest, Operations, RunRequest
+from agentctl.operations import Operations
 from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
 from agentctl.remote.failures import build_connection_error
+from agentctl.requests import (
+    CancelRequest,
+    RunRequest,
+)
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import (
+from agentctl.operations import Operations
+from agentctl.remote import RemoteOperations
+from agentctl.requests import (
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -18,7 +20,6 @@ from agentctl.operations import (
     Grant,
     NewAccount,
     NewSession,
-    Operations,
     Page,
     RunFilter,
     RunRequest,
@@ -27,7 +28,6 @@ from agentctl.operations import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]

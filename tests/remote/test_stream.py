@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
+from agentctl.requests import (
+    ResumeRequest,
+    RunRequest,
+    StreamEvent,
+)
 from tests.remote.conftest import Serve, answer, stream_head
 
 REQUEST = RunRequest("hi", session_id="s")

@@ -11,7 +11,9 @@ import httpx2
 import orjson
 import pytest
 
-from agentctl.operations import CancelRequest
+from agentctl.requests import (
+    CancelRequest,
+)
 from agentctl.runs.recovery import LOST_SEQ_STEP
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint

@@ -10,9 +10,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentctl import errors
-from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
+from agentctl.requests import (
+    CancelRequest,
+    ResumeRequest,
+    RunRequest,
+    StreamEvent,
+)
 from agentctl.runs import stream
 from agentctl.runs.follow import PORTION_BYTES, follow_run, wait_until_final
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs

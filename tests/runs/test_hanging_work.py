@@ -16,7 +16,10 @@ from typing import Any
 import apsw
 import pytest
 
-from agentctl.operations import CancelRequest, RunRequest
+from agentctl.requests import (
+    CancelRequest,
+    RunRequest,
+)
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection

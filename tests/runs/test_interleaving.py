@@ -21,7 +21,11 @@ import asyncpg
 import pytest
 
 from agentctl.config.settings import Database as Entry
-from agentctl.operations import BulkDeletion, NewSession, SessionPatch
+from agentctl.requests import (
+    BulkDeletion,
+    NewSession,
+    SessionPatch,
+)
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun, RunSpec

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.operations import ResumeRequest
+from agentctl.requests import (
+    ResumeRequest,
+)
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events

@@ -16,8 +16,10 @@ import pytest
 from agentctl.auth.explain.checks import CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
-from agentctl.operations import AuditFilter
 from agentctl.records.routes import ROUTES
+from agentctl.requests import (
+    AuditFilter,
+)
 from agentctl.server import create_app, running
 from agentctl.server.refusals import AuthenticationFailureCounter
 from agentctl.service.audit_log import CHANGING_OPERATIONS

@@ -12,7 +12,9 @@ from typing import Any
 import apsw
 import httpx2
 
-from agentctl.operations import StreamEvent
+from agentctl.requests import (
+    StreamEvent,
+)
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
 

@@ -10,8 +10,12 @@ from typing import Any
 import orjson
 
 from agentctl.auth.principal import Principal, local_principal
-from agentctl.operations import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
+    RunFilter,
+    RunRequest,
+    StreamEvent,
+)
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

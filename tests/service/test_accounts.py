@@ -16,7 +16,7 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
 from agentctl.auth.tokens.account_tokens import generate_account_token, hash_token
-from agentctl.operations import (
+from agentctl.requests import (
     AccountFilter,
     AuditFilter,
     CancelRequest,

@@ -14,7 +14,10 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.config.settings import Audit
-from agentctl.operations import (
+from agentctl.records.audit import AuditRecord
+from agentctl.records.routes import ROUTES
+from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.requests import (
     AuditFilter,
     BulkDeletion,
     CancelRequest,
@@ -27,9 +30,6 @@ from agentctl.operations import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.records.audit import AuditRecord
-from agentctl.records.routes import ROUTES
-from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.runs.sweep import delete_expired
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
 from agentctl.service.service import Service, ServiceOperations

@@ -9,8 +9,12 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
+    CancelRequest,
+    RunFilter,
+    RunRequest,
+)
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint

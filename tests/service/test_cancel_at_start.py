@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
+    RunFilter,
+    RunRequest,
+)
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

@@ -14,8 +14,12 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import local_principal
-from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
+    CancelRequest,
+    RunFilter,
+    RunRequest,
+)
 from agentctl.runs import changes, engine, finish, supervision
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending

@@ -8,7 +8,11 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.operations import RunFilter, RunRequest, SessionRunsQuery
+from agentctl.requests import (
+    RunFilter,
+    RunRequest,
+    SessionRunsQuery,
+)
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
-from agentctl.operations import (
+from agentctl.requests import (
     BulkDeletion,
     CancelRequest,
     NewSession,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import (
+from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
     BulkDeletion,
     NewSession,
     Page,
@@ -20,7 +21,6 @@ from agentctl.operations import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.records.kinds import ComponentKind
 from agentctl.runs.process import identify_this_process
 from agentctl.service import sessions as service_sessions
 from agentctl.service.service import ServiceOperations

@@ -7,7 +7,11 @@ from dataclasses import fields
 from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
-from agentctl.operations import RunFilter, SessionFilter, SessionLocator
+from agentctl.requests import (
+    RunFilter,
+    SessionFilter,
+    SessionLocator,
+)
 from agentctl.store.database import Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import runs, sessions

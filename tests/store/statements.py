@@ -10,7 +10,9 @@ from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.operations import AccountFilter
+from agentctl.requests import (
+    AccountFilter,
+)
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import AuditFilter
+from agentctl.requests import (
+    AuditFilter,
+)
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import (

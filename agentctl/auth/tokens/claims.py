@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from agentctl.auth.scopes import is_well_formed
 from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidToken
-from agentctl.operations import MAXIMUM_SCOPES, MAXIMUM_USER_ID_LENGTH
 from agentctl.records.ids import is_session_id
+from agentctl.requests import (
+    MAXIMUM_SCOPES,
+    MAXIMUM_USER_ID_LENGTH,
+)
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

@@ -17,7 +17,7 @@ from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
-from agentctl.operations import (
+from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_LIMIT,

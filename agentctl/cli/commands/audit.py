@@ -28,8 +28,12 @@ from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import TooManyRequests, Unavailable, UsageError
-from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
+    AuditFilter,
+)
 
 app = CommandApp(
     help="Search the audit log.",

@@ -197,7 +197,9 @@ async def _explain(
     options: TargetOptions, request: tuple[str, str], token: str | None, form: Format
 ) -> None:
     """Explain a request with a token: empty for none, None for that of the caller."""
-    from agentctl.operations import ExplainRequest
+    from agentctl.requests import (
+        ExplainRequest,
+    )
 
     rules = LocalRules(reads_token=True)
     async with open_target(options, rules, fallback_token=token or None) as target:

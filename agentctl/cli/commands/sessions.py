@@ -23,7 +23,7 @@ from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
 from agentctl.cli.show.terminal import confirm
 from agentctl.cli.target import Target, with_target
-from agentctl.operations import (
+from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     BulkDeletion,

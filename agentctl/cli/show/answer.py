@@ -14,7 +14,9 @@ from agentctl.records.kinds import KINDS, ComponentKind
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
-    from agentctl.operations import StreamEvent
+    from agentctl.requests import (
+        StreamEvent,
+    )
 
 _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 

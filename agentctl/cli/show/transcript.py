@@ -12,7 +12,9 @@ from agentctl.cli.show.terminal import display_width, note_dim
 from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:
-    from agentctl.operations import StreamEvent
+    from agentctl.requests import (
+        StreamEvent,
+    )
 
 MAXIMUM_LINE_WIDTH = 160
 """Columns of a line about a tool: its arguments and results can be very long."""

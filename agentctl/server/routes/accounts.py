@@ -6,8 +6,14 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from agentctl.operations import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.records.accounts import AccountPage, NewAccountRecord
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    AccountFilter,
+    Grant,
+    NewAccount,
+    Page,
+)
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Path, Query

@@ -6,9 +6,12 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from agentctl.operations import DEFAULT_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage
 from agentctl.records.times import ParsedTimestamp
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    AuditFilter,
+)
 from agentctl.server.answers import document_response
 from agentctl.server.parameters import Query
 from agentctl.server.routes.declared import Limit

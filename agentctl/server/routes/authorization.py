@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from agentctl.operations import ExplainRequest
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.system import MeRecord
+from agentctl.requests import (
+    ExplainRequest,
+)
 from agentctl.server.answers import document_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import ExplainBody

@@ -12,7 +12,12 @@ from typing import Annotated, Any, TypeVar
 from starlette.responses import Response
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
-from agentctl.operations import (
+from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
     DEFAULT_LIMIT,
@@ -25,11 +30,6 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
 )
-from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
-from agentctl.records.ids import IDEMPOTENCY_KEY
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import operation_ids
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,

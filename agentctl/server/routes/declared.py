@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
-from agentctl.operations import MAXIMUM_LIMIT, SessionLocator
+from agentctl.requests import (
+    MAXIMUM_LIMIT,
+    SessionLocator,
+)
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Path, Query
 from agentctl.server.state import Call

@@ -6,9 +6,13 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.runs import RunPage, RunRecord, RunStatus
 from agentctl.records.times import ParsedTimestamp
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    Page,
+    RunFilter,
+)
 from agentctl.server.answers import document_response
 from agentctl.server.parameters import Query
 from agentctl.server.routes.declared import (

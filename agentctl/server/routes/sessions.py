@@ -7,7 +7,10 @@ from typing import Annotated, Literal
 from starlette.responses import Response
 
 from agentctl.errors import ValidationFailed
-from agentctl.operations import (
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     BulkDeletion,
@@ -18,9 +21,6 @@ from agentctl.operations import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import RunRecord
-from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from agentctl.operations import AccountFilter
+from agentctl.requests import (
+    AccountFilter,
+)
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 

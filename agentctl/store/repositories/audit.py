@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from agentctl.operations import AuditFilter
+from agentctl.requests import (
+    AuditFilter,
+)
 from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
 
 __all__ = [

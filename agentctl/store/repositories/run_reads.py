@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from agentctl.operations import RunFilter
+from agentctl.requests import (
+    RunFilter,
+)
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState

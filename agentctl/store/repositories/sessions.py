@@ -13,8 +13,10 @@ from typing import Any
 
 import orjson
 
-from agentctl.operations import SessionFilter
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.requests import (
+    SessionFilter,
+)
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import (
     MAXIMUM_TOTAL,

@@ -41,7 +41,13 @@ from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
-from agentctl.operations import MAXIMUM_CANCEL_WAIT, MAXIMUM_LIMIT, CancelRequest, Page, RunFilter
+from agentctl.requests import (
+    MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_LIMIT,
+    CancelRequest,
+    Page,
+    RunFilter,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

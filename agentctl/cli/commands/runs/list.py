@@ -34,8 +34,12 @@ from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_page
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.kinds import ComponentKind
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    Page,
+    RunFilter,
+)
 
 app = CommandApp(
     help="Start, follow, list, cancel and repair runs.",

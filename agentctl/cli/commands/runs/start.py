@@ -28,7 +28,10 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
-from agentctl.operations import CancelRequest, RunRequest
+from agentctl.requests import (
+    CancelRequest,
+    RunRequest,
+)
 
 
 @with_target(create=True, needs_server=("background",))

@@ -35,14 +35,18 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript import Transcript
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, RunFailed, TooManyRequests, Unavailable
-from agentctl.operations import ResumeRequest
+from agentctl.requests import (
+    ResumeRequest,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
-    from agentctl.operations import StreamEvent
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
+    from agentctl.requests import (
+        StreamEvent,
+    )
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""

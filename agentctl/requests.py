@@ -1,0 +1,318 @@
+"""Requests of operations: filters, pages, new resources and changes, with their bounds.
+
+Both backends use these classes: the local one executes them, the remote one sends them. The server
+builds them from HTTP requests, the command line from options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from agentctl.records.audit import AuditOutcome
+    from agentctl.records.kinds import ComponentKind
+    from agentctl.records.runs import RunStatus
+
+__all__ = [
+    "ALL_RUNS",
+    "BEFORE_FIRST_EVENT",
+    "DEFAULT_ACCOUNT_DAYS",
+    "DEFAULT_CANCEL_WAIT",
+    "DEFAULT_LIMIT",
+    "DEFAULT_LOCATOR",
+    "DELETION_WAIT",
+    "MAXIMUM_ACCOUNT_DAYS",
+    "MAXIMUM_CANCEL_WAIT",
+    "MAXIMUM_DELETED_SESSIONS",
+    "MAXIMUM_EVENT_NUMBER",
+    "MAXIMUM_LIMIT",
+    "MAXIMUM_OFFSET",
+    "MAXIMUM_REASON_LENGTH",
+    "MAXIMUM_SCOPES",
+    "MAXIMUM_SESSION_NAME_LENGTH",
+    "MAXIMUM_USER_ID_LENGTH",
+    "AccountFilter",
+    "AuditFilter",
+    "BulkDeletion",
+    "CancelRequest",
+    "ExplainRequest",
+    "Grant",
+    "NewAccount",
+    "NewSession",
+    "Page",
+    "ResumeRequest",
+    "RunFilter",
+    "RunRequest",
+    "SessionFilter",
+    "SessionLocator",
+    "SessionPatch",
+    "SessionRunsQuery",
+    "StreamEvent",
+]
+
+DEFAULT_LIMIT = 20
+MAXIMUM_LIMIT = 100
+"""Rows of one page of a list."""
+
+MAXIMUM_OFFSET = 10_000
+"""Rows that a page number can skip; a cursor goes further (docs/contract.md "Lists")."""
+
+DEFAULT_CANCEL_WAIT = 1.0
+MAXIMUM_CANCEL_WAIT = 30.0
+"""Seconds that a cancel waits for the end of the run (docs/contract.md "Cancel")."""
+
+MAXIMUM_REASON_LENGTH = 500
+"""Characters of the reason of a cancel."""
+
+BEFORE_FIRST_EVENT = -1
+"""The number before that of the first event of a run."""
+
+MAXIMUM_EVENT_NUMBER = 10**18 - 1
+"""The largest event number that a request may name."""
+
+DELETION_WAIT = 10.0
+"""Seconds that a deletion with `cancel` waits for the runs (docs/contract.md "Sessions")."""
+
+MAXIMUM_DELETED_SESSIONS = 100
+"""Sessions of one bulk deletion."""
+
+MAXIMUM_SESSION_NAME_LENGTH = 255
+"""Characters of a session name, which is indexed."""
+
+MAXIMUM_USER_ID_LENGTH = 255
+"""Characters of a user id, as of the `sub` claim (docs/contract.md "Claims")."""
+
+MAXIMUM_SCOPES = 256
+"""Scopes of a token or a service account; a JWT with more grants nothing."""
+
+DEFAULT_ACCOUNT_DAYS = 90
+MAXIMUM_ACCOUNT_DAYS = 3_650
+"""Days until a service account expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLocator:
+    """The database and table of a session, and conditions on the session.
+
+    Attributes:
+        type: the required type of the session; None: any type.
+        user_id: limits the operation to the sessions of this user; it never widens visibility.
+        db_id: id of a configured database; None: the default database.
+        table: `sessions` or None; another name is a NotFound.
+    """
+
+    type: ComponentKind | None = None
+    user_id: str | None = None
+    db_id: str | None = None
+    table: str | None = None
+
+
+DEFAULT_LOCATOR = SessionLocator()
+"""Any session with the id, in the default database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: a page number from 1, or the cursor of the previous page."""
+
+    limit: int = DEFAULT_LIMIT
+    page: int = 1
+    cursor: str | None = None
+    sort_by: Literal["created_at", "updated_at"] = "created_at"
+    sort_order: Literal["asc", "desc"] = "desc"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """The filter of a list of sessions. `session_name` is a case-insensitive prefix."""
+
+    where: SessionLocator = field(default_factory=SessionLocator)
+    component_id: str | None = None
+    session_name: str | None = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """The filter of a list of runs across sessions, ordered by `created_at`, newest first.
+
+    Attributes:
+        live: only runs without a final status; not together with `status`.
+        created_after, created_before: microseconds UTC, the first inclusive, the second exclusive.
+    """
+
+    status: RunStatus | None = None
+    component_type: ComponentKind | None = None
+    component_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    db_id: str | None = None
+    page: Page = field(default_factory=Page)
+    live: bool = False
+    created_after: int | None = None
+    created_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunsQuery:
+    """The runs of one session, oldest first: all, or `limit` runs after the run id `after`."""
+
+    where: SessionLocator = field(default_factory=SessionLocator)
+    limit: int | None = None
+    after: str | None = None
+
+
+ALL_RUNS = SessionRunsQuery()
+"""Every run of the session, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to create. `session_id` None: the service creates an id."""
+
+    type: ComponentKind = "agent"
+    session_id: str | None = None
+    session_name: str = ""
+    session_state: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    user_id: str | None = None
+    component_id: str | None = None
+    db_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPatch:
+    """New values of a session; each one replaces the whole value.
+
+    `changes` maps any of `session_name`, `session_state` and `metadata` to its new value.
+    """
+
+    changes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDeletion:
+    """Sessions to delete in one transaction, all or none; at most `MAXIMUM_DELETED_SESSIONS`."""
+
+    session_ids: tuple[str, ...]
+    db_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run to start (docs/contract.md "Runs").
+
+    A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters) returns the run of
+    the first request, for 24 hours.
+    """
+
+    message: str
+    session_id: str | None = None
+    user_id: str | None = None
+    background: bool = False
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """A cancel. `wait` is the time in seconds to wait for the end of the run."""
+
+    session_id: str | None = None
+    wait: float = DEFAULT_CANCEL_WAIT
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """The position at which a stream is resumed: after the event with number `after`."""
+
+    session_id: str | None = None
+    after: int = BEFORE_FIRST_EVENT
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """A request to explain.
+
+    Attributes:
+        method: HTTP method.
+        path: the request target: percent-encoded, with or without a query.
+        token: the credential of the request, without the word Bearer. Empty: no credential. None:
+            the caller's credential if it has one, which over HTTP is that of its request.
+    """
+
+    method: str
+    path: str
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A scope of a service account. `effect` is `allow`, the only value."""
+
+    scope: str
+    effect: str = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """A service account to create (docs/contract.md "Service accounts").
+
+    Attributes:
+        name: for people; unique among active accounts.
+        scopes: 1 to `MAXIMUM_SCOPES` scopes that the caller has.
+        expires_in_days: 1 to `MAXIMUM_ACCOUNT_DAYS`; None: `DEFAULT_ACCOUNT_DAYS`.
+        never_expires: not together with `expires_in_days`.
+        allow_privileged_scopes: required for scopes that write, delete, administer or manage
+            service accounts.
+    """
+
+    name: str
+    scopes: tuple[Grant, ...]
+    expires_in_days: int | None = None
+    never_expires: bool = False
+    allow_privileged_scopes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFilter:
+    """The filter of a list of service accounts, revoked ones included, by `created_at`."""
+
+    name: str | None = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """The filter of a list of audit entries, newest first. None: no condition.
+
+    Attributes:
+        principal: the authenticated caller: `sub`, `sa:<id>` or `local:<user>`.
+        operation: an operation id, or `authenticate` for rejected credentials.
+        since: microseconds UTC, inclusive.
+        limit: entries of the page, 1 to `MAXIMUM_LIMIT`.
+        cursor: `meta.next_cursor` of the previous page.
+    """
+
+    principal: str | None = None
+    operation: str | None = None
+    outcome: AuditOutcome | None = None
+    since: int | None = None
+    limit: int = DEFAULT_LIMIT
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One server-sent event of a run.
+
+    Attributes:
+        seq: number in the stream, from 0, ascending.
+        name: `RunStarted`, `TeamRunContent`, ... (docs/contract.md "Events").
+        data: one line of JSON, UTF-8; always with `run_id`, `session_id`, `created_at`, `event`.
+    """
+
+    seq: int
+    name: str
+    data: bytes
