@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from agentctl.config.types import Form, Range, Reference, Secret
+from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "LogLevel",
     "Metrics",
     "Model",
+    "ModelSettings",
     "OnBusy",
     "OnDisconnect",
     "Provider",
@@ -53,6 +54,7 @@ LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Id = Annotated[
     str,
@@ -283,14 +285,47 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """The table `settings` of a model, an agent or a team's leader.
+
+    None and an empty list mean: as the provider does by default. Settings of a component override
+    those of its model, key by key.
+
+    Attributes:
+        stop: texts at which the model stops.
+        timeout_seconds: maximum time without data from the provider.
+        extra_body: members that are added to the body of each request.
+    """
+
+    temperature: Annotated[float | None, Range(0, 2)] = None
+    max_tokens: Annotated[int | None, Range(1, 100_000_000)] = None
+    top_p: Annotated[float | None, Range(0, 1)] = None
+    stop: tuple[Annotated[str, Form(r"^(?s:.+)$", "a non-empty text")], ...] = ()
+    seed: Annotated[int | None, Range(0, 2**63 - 1)] = None
+    reasoning_effort: ReasoningEffort | None = None
+    timeout_seconds: Annotated[float | None, Range(0.01, 86_400)] = None
+    extra_body: Annotated[dict[str, Any] | None, JsonTable()] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """An entry of `[[models]]`. The variable in `api_key_env` has the API key."""
+    """An entry of `[[models]]`. The variable in `api_key_env` has the API key.
+
+    Attributes:
+        retries: maximum number of further attempts of a model call after temporary failures.
+        retry_seconds: maximum total time of the waits between them.
+        fallbacks: ids of models that are called, in order, if this one is not available.
+    """
 
     id: Id
     provider: Provider
     model: NotEmpty
     base_url: BaseUrl = ""
     api_key_env: VariableName = ""
+    settings: ModelSettings = ModelSettings()
+    retries: Annotated[int, Range(0, 10)] = 2
+    retry_seconds: Annotated[float, Range(0, 3_600)] = 30
+    fallbacks: tuple[ModelId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +337,7 @@ class Agent:
     name: str = ""
     description: str = ""
     instructions: str = ""
+    settings: ModelSettings = ModelSettings()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""
@@ -319,6 +355,7 @@ class Team:
     description: str = ""
     mode: TeamMode = "coordinate"
     instructions: str = ""
+    settings: ModelSettings = ModelSettings()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""

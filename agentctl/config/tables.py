@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentctl.config import settings
 from agentctl.config.environment import Variable
@@ -131,6 +131,8 @@ class TableReader:
             place = Place(self.file, key, given=False)
         elif value_type.is_list and value_type.item.type is settings.Step:
             value = self._steps(table[field.name], place, path)
+        elif dataclasses.is_dataclass(value_type.type):
+            value = self._inner_table(table[field.name], value_type, place, path)
         else:
             value = convert_value(table[field.name], value_type, place, self.base)
         self.places[key] = place
@@ -143,6 +145,13 @@ class TableReader:
         if field.default is dataclasses.MISSING:
             place.refuse(f"is missing; it must be {value_type.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
+
+    def _inner_table(
+        self, value: object, value_type: ValueType, place: Place, path: KeyPath
+    ) -> object:
+        if not isinstance(value, dict):
+            place.refuse("must be a table, such as { temperature = 0.2 }")
+        return self._table(value, cast(type, value_type.type), path, place.key)
 
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
         if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):

@@ -80,7 +80,7 @@ def _plain_value(value: Any, value_type: ValueType) -> Any:
     if isinstance(value, tuple):
         return [_plain_value(item, value_type.item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {key: item for key, item in _plain_table(value).items() if item}
+        return {key: item for key, item in _plain_table(value).items() if item not in ("", [])}
     if value_type.masked:
         return MASK
     if isinstance(value, Path):

@@ -5,6 +5,7 @@ The descriptions of rules are part of error messages and of the reference page.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import types
@@ -65,10 +66,22 @@ class Secret(NamedTuple):
     masked: bool = True
 
 
-Rule = Range | Form | Reference | Secret
+class JsonTable(NamedTuple):
+    """A rule for a table with free keys: all of its values are JSON values."""
+
+    description: str = "a table of texts, numbers, true and false, lists and tables"
+
+    def allows(self, value: object) -> bool:
+        """Return True if `value` can be written as JSON: no dates, no NaN, nested at most 64."""
+        return isinstance(value, dict) and _is_json(value)
+
+
+Rule = Range | Form | JsonTable | Reference | Secret
 
 
 _SHOWN = 40
+_MAXIMUM_DEPTH = 64
+_INTEGERS = range(-(2**63), 2**63)
 _key_types: dict[type, dict[str, ValueType]] = {}
 
 
@@ -110,7 +123,7 @@ class ValueType(NamedTuple):
         if self.reference is not None:
             return f"the id of an entry of {self.reference.description}"
         for rule in self.rules:
-            if isinstance(rule, Form):
+            if isinstance(rule, Form | JsonTable):
                 return rule.description
             if isinstance(rule, Range):
                 return f"{_describe_type(self)} {rule.description}"
@@ -142,7 +155,7 @@ def convert_value(value: object, value_type: ValueType, place: Place, base: Path
     if value_type.type is Path:
         return _convert_path(value, value_type, place, base)
     if not _is_of_type(value, value_type.type) or not all(
-        rule.allows(value) for rule in value_type.rules if isinstance(rule, Range | Form)
+        rule.allows(value) for rule in value_type.rules if isinstance(rule, Range | Form | JsonTable)
     ):
         place.refuse(f"must be {value_type.description}, not {_show_value(value, value_type)}")
     if isinstance(value, str) and not is_storable(value):
@@ -217,7 +230,23 @@ def _is_of_type(value: object, wanted: object) -> bool:
         return isinstance(value, str) and value in get_args(wanted)
     if wanted is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if get_origin(wanted) is dict:
+        return isinstance(value, dict)
     return type(value) is wanted
+
+
+def _is_json(value: object, depth: int = 1) -> bool:
+    if depth > _MAXIMUM_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all(is_storable(key) and _is_json(item, depth + 1) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_is_json(item, depth + 1) for item in value)
+    if isinstance(value, str):
+        return is_storable(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, bool) or (isinstance(value, int) and value in _INTEGERS)
 
 
 def _describe_type(value_type: ValueType) -> str:
