@@ -124,7 +124,7 @@ def _format_config(model_url: str, extra: str, server: str, databases: Mapping[s
     agents = [_format_agent(model) for model in MODELS]
     models = [
         f'[[models]]\nid = "{_agent_id(model)}"\nprovider = "openai"\nmodel = "{model}"\n'
-        f'base_url = "{model_url}"\n'
+        f'base_url = "{model_url}"\nretries = 0\n'
         for model in MODELS
     ]
     places = [f'[[databases]]\nid = "{name}"\n{lines}\n' for name, lines in databases.items()]

@@ -13,6 +13,9 @@
     no-usage            like echo, without reporting usage
     http-<status>       fails with that status
     http-key            fails with 401 and repeats the credential of the request
+    flaky               fails with 429, then answers like echo, fails with 529, and so on
+    later:SECONDS       fails with 429 and Retry-After, then answers like echo, and so on;
+                        later:date has the date two seconds later
     http-long           fails with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
@@ -50,7 +53,9 @@ import struct
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -69,6 +74,7 @@ class _State:
         self.lock = threading.Lock()
         self.open = 0
         self.requests: list[Body] = []
+        self.counts = Counter[str]()
         self.headers: list[Body] = []
 
 
@@ -115,6 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         with state.lock:
             state.open += 1
             state.requests.append(body)
+            state.counts[body["model"]] += 1
+            self.number = state.counts[body["model"]]
             fields = {name.lower(): value for name, value in self.headers.items()}
             state.headers.append({"model": body["model"], "fields": fields})
         try:
@@ -129,14 +137,18 @@ class _Handler(BaseHTTPRequestHandler):
         name, _, argument = body["model"].partition(":")
         if name.startswith("http-") and name not in _MISBEHAVIOURS:
             self._refuse(int(name.removeprefix("http-")))
+        elif name in ("flaky", "later") and self.number % 2:
+            status = 529 if name == "flaky" and self.number % 4 == 3 else 429
+            wait = formatdate(time.time() + 2, usegmt=True) if argument == "date" else argument
+            self._refuse(status, {"Retry-After": wait} if wait else {})
         elif name in _MISBEHAVIOURS:
             _MISBEHAVIOURS[name](self, body)
         else:
             self._message(body, _ANSWERS.get(name, _answer_echo)(body, argument))
 
-    def _refuse(self, status: int) -> None:
+    def _refuse(self, status: int, headers: dict[str, str] | None = None) -> None:
         error = {"message": "secret of the provider", "type": "test", "code": None}
-        self._send(status, json.dumps({"error": error}).encode())
+        self._send(status, json.dumps({"error": error}).encode(), headers)
 
     def _message(self, body: Body, message: Body) -> None:
         usage = None if body["model"] == "no-usage" else _count_usage(body, message)
@@ -248,8 +260,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(b"")
         self.close_connection = not framed or script.get("cut", False)
 
-    def _send(self, status: int, data: bytes) -> None:
+    def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import get_args
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
-from agentctl.config.places import Place, join_quoted
-from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
+from agentctl.config.places import Place
+from agentctl.config.providers import check_models
+from agentctl.config.settings import Database, Settings, Step, Team
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference, key_types, quote_text
 from agentctl.records.text import suggest_name
@@ -51,8 +51,8 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_bounds,
         _check_metrics,
         _check_databases,
-        _check_models,
         _check_references,
+        check_models,
         _check_steps,
         _check_shared_ids,
         _check_members,
@@ -110,19 +110,6 @@ def _check_databases(settings: Settings, places: Places) -> None:
                 places[f"{key}.{name}"].refuse("has no effect for SQLite")
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
-
-
-def _check_models(settings: Settings, places: Places) -> None:
-    names = get_args(DemoModel)
-    for model in settings.models:
-        if model.provider != "demo":
-            continue
-        key = f"models.{model.id}"
-        if model.model not in names:
-            places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')
-        for name in ("base_url", "api_key_env"):
-            if getattr(model, name):
-                places[f"{key}.{name}"].refuse('has no effect with the provider "demo"')
 
 
 def _check_references(settings: Settings, places: Places) -> None:

@@ -155,7 +155,9 @@ def convert_value(value: object, value_type: ValueType, place: Place, base: Path
     if value_type.type is Path:
         return _convert_path(value, value_type, place, base)
     if not _is_of_type(value, value_type.type) or not all(
-        rule.allows(value) for rule in value_type.rules if isinstance(rule, Range | Form | JsonTable)
+        rule.allows(value)
+        for rule in value_type.rules
+        if isinstance(rule, Range | Form | JsonTable)
     ):
         place.refuse(f"must be {value_type.description}, not {_show_value(value, value_type)}")
     if isinstance(value, str) and not is_storable(value):

@@ -70,6 +70,7 @@ class Engine:
     Attributes:
         closing: set when the process shuts down and waiting callers have to return.
         counters: counts of the runs since the process started.
+        model_counters: counts of further attempts of their model calls.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Engine:
     ) -> None:
         self.closing = asyncio.Event()
         self.counters = RunCounters()
+        self.model_counters = catalog.model_counters
         self._worker = worker
         self._databases = databases
         self._catalog = catalog

@@ -22,6 +22,7 @@ from pydantic_ai.messages import (
     TextPartDelta,
 )
 
+from agentctl.runtime.attempts import Attempts, PreparedModel
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.conversion import (
     build_prompt,
@@ -93,17 +94,16 @@ async def run_conversation(
         ExecutionError: the model or a tool ended the run.
     """
     messages = [*to_model_messages(history), build_prompt(prompt, runner.system)]
-    try:
-        await _take_turns(runner, messages, conversation)
-    except (AgentRunError, httpx2.HTTPError) as error:
-        raise classify_failure(error, conversation.context.run_id, runner.secret) from error
+    await _take_turns(runner, messages, conversation)
 
 
 async def _take_turns(
     runner: ConfiguredRunner, messages: list[ModelMessage], conversation: Conversation
 ) -> None:
+    attempts = Attempts(conversation.context.run_id, runner.models, runner.counters)
     for turn in range(MAXIMUM_MODEL_CALLS):
-        response = await _call_model(runner, messages, conversation, first=turn == 0)
+        attempts.begin_call()
+        response = await _call_model(runner, attempts, messages, conversation, first=turn == 0)
         clean_response(response)
         calls = extract_calls(response)
         conversation.end_answer(calls, response.finish_reason or _UNKNOWN_REASON)
@@ -120,6 +120,30 @@ async def _take_turns(
 
 async def _call_model(
     runner: ConfiguredRunner,
+    attempts: Attempts,
+    messages: list[ModelMessage],
+    conversation: Conversation,
+    *,
+    first: bool,
+) -> ModelResponse:
+    """Call the model, again after temporary failures while nothing of the answer has arrived.
+
+    Raises:
+        ExecutionError: the last attempt failed.
+    """
+    while True:
+        model = attempts.model
+        try:
+            return await _attempt_call(runner, model, messages, conversation, first=first)
+        except (AgentRunError, httpx2.HTTPError) as error:
+            failure = classify_failure(error, conversation.context.run_id, model.secret)
+            if conversation.has_answer_begun or not await attempts.wait_after(error, failure):
+                raise failure from error
+
+
+async def _attempt_call(
+    runner: ConfiguredRunner,
+    model: PreparedModel,
     messages: list[ModelMessage],
     conversation: Conversation,
     *,
@@ -132,11 +156,11 @@ async def _call_model(
         ModelAPIError: the stream ended before the answer was complete.
     """
     conversation.context.checkpoint()
-    conversation.begin_answer()
+    conversation.begin_answer(model.id)
     async with model_request_stream(
-        runner.model,
+        model.model,
         messages,
-        model_settings=runner.first_settings if first else None,
+        model_settings=model.first_settings if first else model.settings,
         model_request_parameters=runner.parameters,
         instrument=False,
     ) as stream:

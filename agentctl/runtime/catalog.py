@@ -7,12 +7,15 @@ needs it, so a list of components without tools does not need pydantic either.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.attempts import ModelCounters
 from agentctl.runtime.component import Component
 from agentctl.runtime.delegation import delegation_tools
+from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -41,6 +44,9 @@ class Catalog:
     """The components of one configuration, with the models and tools that their runs share.
 
     A process creates one and closes it at the end. The model connections belong to one event loop.
+
+    Attributes:
+        model_counters: counts of further attempts of model calls.
     """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
@@ -55,6 +61,7 @@ class Catalog:
             self._components[component.kind][component.id] = component
         self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
         self._connections: dict[str, ModelConnection] = {}
+        self.model_counters = ModelCounters(self._models)
         self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
 
     @classmethod
@@ -141,9 +148,22 @@ class Catalog:
             tools = self.tools(component)
             members = self.members(component) if component.kind == "team" else {}
             instructions, actions = build_actions(component, tools, members)
-            connection = self._connect(self.model(component))
-            self._runners[key] = build_runner(component, connection, instructions, actions)
+            model = self.model(component)
+            connections = [(model, self._connect(model)), *self._connect_fallbacks(model)]
+            self._runners[key] = build_runner(
+                component, connections, instructions, actions, self.model_counters
+            )
         return self._runners[key]
+
+    def _connect_fallbacks(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
+        """Return the fallbacks of a model that are usable, each followed by its own fallbacks."""
+        found: dict[str, tuple[config.Model, ModelConnection]] = {}
+        for fallback in (self._models[name] for name in model.fallbacks):
+            with suppress(ExecutionError):
+                found.setdefault(fallback.id, (fallback, self._connect(fallback)))
+            for entry in self._connect_fallbacks(fallback):
+                found.setdefault(entry[0].id, entry)
+        return list(found.values())
 
     def _connect(self, model: config.Model) -> ModelConnection:
         if model.id not in self._connections:

@@ -83,6 +83,7 @@ class Conversation:
     Attributes:
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
+        has_answer_begun: True if text of the current answer has arrived.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Conversation:
         self.actions = actions
         self.routed_answer: str | None = None
         self.is_routing = False
+        self.has_answer_begun = False
         self._publishes = publishes
         self._transcript = context.transcript
         self._run_bytes = context.limits.run_bytes
@@ -114,9 +116,14 @@ class Conversation:
             self._transcript.add_system(instructions)
         self._transcript.add_user(self.message)
 
-    def begin_answer(self) -> None:
-        """Start a new answer, before each call of the model."""
-        self._transcript.begin_answer()
+    def begin_answer(self, model: str) -> None:
+        """Start a new answer, before each call of a model.
+
+        Args:
+            model: id of the model in the configuration.
+        """
+        self._transcript.begin_answer(model)
+        self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._held_text.clear()
         self._arriving_bytes = 0
@@ -140,6 +147,7 @@ class Conversation:
         if not text:
             return
         self._reserve(len(text.encode()))
+        self.has_answer_begun = True
         self._transcript.extend_answer(text)
         if self._publishes:
             self._publish_text(text)

@@ -28,6 +28,7 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.profiles.openai import OpenAIModelProfile
+    from pydantic_ai.settings import ModelSettings
 
     from agentctl.config import settings as config
 
@@ -39,9 +40,6 @@ that a connection is established."""
 
 READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
-
-RETRIES = 1
-"""Number of retries of a model call after a temporary failure, before the run fails."""
 
 _ENVELOPE_BYTES = 65_536
 """Allowance for everything except the text in one event of an answer."""
@@ -64,6 +62,25 @@ class ModelConnection:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+
+    def convert_settings(self, settings: config.ModelSettings) -> ModelSettings | None:
+        """Convert the settings of model calls to those of the library; None for none."""
+        converted: dict[str, Any] = {
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            "top_p": settings.top_p,
+            "stop_sequences": list(settings.stop) or None,
+            "seed": settings.seed,
+            "timeout": settings.timeout_seconds,
+            "extra_body": settings.extra_body,
+            **self.convert_effort(settings.reasoning_effort),
+        }
+        given = {name: value for name, value in converted.items() if value is not None}
+        return cast("ModelSettings", given) if given else None
+
+    def convert_effort(self, effort: str | None) -> dict[str, Any]:
+        """Return the setting of the library for `reasoning_effort`."""
+        return {"thinking": False if effort == "none" else effort}
 
     async def close(self) -> None:
         """Close the connections to the provider."""
@@ -99,7 +116,7 @@ class _OpenAIConnection(ModelConnection):
         self._client = AsyncOpenAI(
             api_key=key,
             base_url=model.base_url or _OPENAI_URL,
-            max_retries=RETRIES,
+            max_retries=0,
             timeout=timeout,
             http_client=IsolatedClient(
                 timeout=timeout, limits=limits, event_hooks={"response": [hook]}
@@ -108,6 +125,10 @@ class _OpenAIConnection(ModelConnection):
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider, profile=_OPENAI_PROFILE))
         self.secret = "" if key == _PLACEHOLDER_KEY else key
+
+    def convert_effort(self, effort: str | None) -> dict[str, Any]:
+        """Return the parameter of the interface: the library knows the models of OpenAI only."""
+        return {"openai_reasoning_effort": effort}
 
     async def close(self) -> None:
         await self._client.close()

@@ -89,10 +89,14 @@ class Transcript:
         self.extend_answer(text)
         self.end_answer([], "stop")
 
-    def begin_answer(self) -> None:
-        """Start an answer. An open one is completed first, without tool calls."""
+    def begin_answer(self, model: str | None = None) -> None:
+        """Start an answer. An open one is completed first, without tool calls.
+
+        Args:
+            model: id of the model that answers; None if it is not a model of this run.
+        """
         self.end_answer([])
-        self._answer = _AnswerInProgress()
+        self._answer = _AnswerInProgress(model)
 
     def extend_answer(self, delta: str) -> None:
         """Append text to the open answer."""
@@ -183,7 +187,8 @@ class Transcript:
 class _AnswerInProgress:
     """An answer of the model while it arrives."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str | None) -> None:
+        self.model = model
         self.pieces: list[str] = []
         self.usage = dict.fromkeys(TOKEN_COUNTERS, 0)
         self.finish_reason: str | None = None
@@ -200,6 +205,7 @@ class _AnswerInProgress:
             "created_at": self.created_at,
             "metrics": dict(self.usage),
             "finish_reason": self.finish_reason,
+            "model": self.model,
         }
         return {**message, "tool_calls": tool_calls} if tool_calls else message
 

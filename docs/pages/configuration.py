@@ -40,8 +40,11 @@ _MEANINGS = {
     "models.id": "id in the other tables",
     "models.provider": '"openai": any OpenAI-compatible endpoint; "demo": built in and offline',
     "models.model": 'name of the model at the provider; with "demo": "echo", "slow" or "leader"',
+    "models.settings": "[settings of the model](#settings-of-a-model)",
     "agents.id": "id in paths, commands and the other tables",
     "agents.model": "model of the agent",
+    "agents.settings": "[settings of the model](#settings-of-a-model) that override those of its "
+    "entry",
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
     "agents.description": "description for people, and for the leader of a team",
@@ -51,6 +54,7 @@ _MEANINGS = {
     "teams.name": "empty: the id",
     "teams.description": "description for people, and for the leader of another team",
     "teams.instructions": "beginning of the leader's system message",
+    "teams.settings": "[settings](#settings-of-a-model) of the leader's model",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
     "teams.database": "empty: the first one",
@@ -62,10 +66,23 @@ _MEANINGS = {
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"reject": one run at a time in a session',
     "steps.name": "name in events; unique in the workflow",
+    "settings.temperature": "randomness of the answer",
+    "settings.max_tokens": "maximum number of tokens of an answer, including its thinking",
+    "settings.top_p": "share of the probability from which tokens are chosen",
+    "settings.stop": "texts at which the model stops",
+    "settings.seed": "makes answers repeatable as far as the provider can",
+    "settings.reasoning_effort": "amount of thinking before the answer",
+    "settings.timeout_seconds": "maximum time without data from the provider; 300 by default",
+    "settings.extra_body": "members to add to each request, for OpenAI-compatible endpoints",
     "steps.agent": "the agent of the step",
     "steps.team": "or the team of the step; exactly one of the two",
 }
 """Meanings of keys that have no comment in the sample, or a shorter one."""
+
+_SETTINGS = """The table `settings` of a model, an agent or a team, such as
+`settings = { temperature = 0.2, max_tokens = 2_000 }`. A key that is not set is not sent, so that
+the default of the provider applies. [Models](../models.md#settings) has the providers that know
+each key."""
 
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
@@ -78,7 +95,7 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 def page() -> str:
     """Build `configuration.md`."""
-    from agentctl.config.settings import Step
+    from agentctl.config.settings import ModelSettings, Step
     from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
     comments = _comments()
@@ -89,7 +106,9 @@ def page() -> str:
     for name, cls in ENTRY_TABLES.items():
         lines += [f"## [[{name}]]", "", *_table(name, cls, comments, variables=False), ""]
     lines += ["## A step of a workflow", ""]
-    lines += _table("steps", Step, comments, variables=False)
+    lines += [*_table("steps", Step, comments, variables=False), ""]
+    lines += ["## Settings of a model", "", _SETTINGS, ""]
+    lines += _table("settings", ModelSettings, comments, variables=False)
     return "\n".join(lines) + "\n"
 
 
@@ -105,7 +124,8 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
     rows = []
     for key, kind in key_types(cls).items():
         full = f"{name}.{key}"
-        row = [code(key), _allowed(full, kind), _default(defaults[key]), _meaning(full, comments)]
+        default = "not set" if name == "settings" else _default(defaults[key])
+        row = [code(key), _allowed(full, kind), default, _meaning(full, comments)]
         if variables:
             also = _ALSO.get(full)
             row.append(code(variable_name(full)) + (f", {also}" if also else ""))
@@ -120,8 +140,9 @@ def _allowed(key: str, kind: Any) -> str:
     refers = kind.item.reference if kind.is_list else kind.reference
     if refers is None:
         words = "a list of steps" if key == "workflows.steps" else str(kind.description)
+        words = "a table" if key.endswith(".settings") else words
         words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
-        return f"{words}, or empty" if kind.optional else words
+        return f"{words}, or empty" if kind.type is Path and kind.optional else words
     tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
     return f"a list of ids of {tables}" if kind.is_list else f"the id of an entry of {tables}"
 
@@ -130,6 +151,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
     value = field.default
     if value is dataclasses.MISSING:
         return "required"
+    if dataclasses.is_dataclass(value):
+        return code("{}")
     if value is None:
         return code('""')
     if isinstance(value, bool):

@@ -105,6 +105,39 @@ WRONG = {
     model("provider = 'demo'\nmodel = 'echo'\napi_key_env = 'KEY'"): (
         'models.m.api_key_env: has no effect with the provider "demo"'
     ),
+    model("provider = 'demo'\nmodel = 'echo'\nretries = 3"): (
+        'models.m.retries: has no effect with the provider "demo"'
+    ),
+    model("provider = 'demo'\nmodel = 'echo'\nsettings = { seed = 1 }"): (
+        'models.m.settings: has no effect with the provider "demo"'
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nsettings = 1"): (
+        "models.m.settings: must be a table, such as { temperature = 0.2 }"
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nsettings = { temperture = 1 }"): (
+        'models.m.settings.temperture: this version has no such key, did you mean "temperature"?'
+    ),
+    model("provider = 'openai'\nmodel = 'x'\n[models.settings]\ntemperature = 3"): (
+        "models.m.settings.temperature: must be a number from 0 to 2, not 3"
+    ),
+    model("provider = 'openai'\nmodel = 'x'\n[models.settings]\nextra_body = { a = nan }"): (
+        "models.m.settings.extra_body: must be a table of texts, numbers, true and false, lists "
+        "and tables, not a table"
+    ),
+    AGENT + "[agents.settings]\nreasoning_effort = 'much'": (
+        'agents.writer.settings.reasoning_effort: must be "none", "minimal", "low", "medium", '
+        '"high", "xhigh" or "max", not "much"'
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nfallbacks = ['n']"): (
+        'models.m.fallbacks: no entry of [[models]] has the id "n"; configured: m'
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nfallbacks = ['m']"): (
+        "models.m.fallbacks: the model is a fallback of itself: m -> m"
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nfallbacks = ['n']")
+    + model("provider = 'openai'\nmodel = 'x'\nfallbacks = ['m']").replace(
+        'id = "m"', 'id = "n"'
+    ): "models.m.fallbacks: the model is a fallback of itself: m -> n -> m",
     database("main", "mysql://me@host/name"): f"databases.main.url: must be {EITHER}",
     database("main", "postgresql://me@host/"): f"databases.main.url: must be {POSTGRES}",
     database("main", "postgresql://me@host:port/name"): f"databases.main.url: must be {POSTGRES}",

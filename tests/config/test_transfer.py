@@ -19,6 +19,7 @@ SCALARS: dict[object, st.SearchStrategy[Any]] = {
     str: st.text(max_size=12),
     bool: st.booleans(),
     Path: paths,
+    dict[str, Any]: st.dictionaries(st.text(max_size=6), st.integers(0, 9), max_size=3),
     dict[str, str]: st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentctl.config import effective_settings
+from agentctl.config.settings import ModelSettings
 from tests.config.conftest import AGENT, Reads, Refuses
 
 WRONG_VALUES = {
@@ -194,3 +196,31 @@ def test_hosts_are_names_or_addresses(host: str, reads: Reads) -> None:
 def test_values_in_messages_are_short(refuses: Refuses) -> None:
     line = refuses('[server]\nhost = "a\\n' + "b" * 100 + '"')
     assert line.endswith('not "a\\n' + "b" * 38 + '…"')
+
+
+def test_settings_of_models_are_nested_tables(reads: Reads) -> None:
+    text = """
+[[models]]
+id = "m"
+provider = "openai"
+model = "x"
+retries = 0
+[models.settings]
+temperature = 0
+stop = ["a", "b"]
+extra_body = { top_k = 3, nested = { on = true } }
+
+[[agents]]
+id = "writer"
+model = "m"
+settings = { max_tokens = 9 }
+"""
+    loaded = reads(text)
+    assert loaded.models[0].settings == ModelSettings(
+        temperature=0, stop=("a", "b"), extra_body={"top_k": 3, "nested": {"on": True}}
+    )
+    assert loaded.agents[0].settings == ModelSettings(max_tokens=9)
+    assert loaded.sources["models.m.settings.temperature"].endswith(":8")
+    shown = effective_settings(loaded)
+    assert shown["models"][0]["settings"]["temperature"] == 0
+    assert shown["agents"][0]["settings"] == {"max_tokens": 9}

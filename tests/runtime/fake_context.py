@@ -122,7 +122,7 @@ def settings(
 def _model(model_id: str, name: str, endpoint: ModelEndpoint | None) -> Model:
     if endpoint is None:
         return Model(model_id, "demo", name)
-    return Model(model_id, "openai", name, base_url=endpoint.base_url)
+    return Model(model_id, "openai", name, base_url=endpoint.base_url, retries=0)
 
 
 def served(model_id: str, name: str, endpoint: ModelEndpoint) -> Model:

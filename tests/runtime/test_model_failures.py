@@ -38,7 +38,6 @@ def test_failure_has_a_code_and_a_public_text(
     model: str,
     code: str,
 ) -> None:
-    monkeypatch.setattr(provider, "RETRIES", 0)
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
 
@@ -59,17 +58,6 @@ def test_text_before_a_broken_connection_is_kept(model_endpoint: ModelEndpoint) 
     assert ended.transcript.messages[-1]["content"] == "almost "
 
 
-@pytest.mark.parametrize("model", ["http-429", "http-500"])
-def test_model_call_is_retried_once(model_endpoint: ModelEndpoint, model: str) -> None:
-    model_endpoint.forget()
-
-    _, failure = attempt(settings(model_endpoint, model=model), "hi")
-
-    assert failure is not None
-    assert failure.code == "MODEL_UNAVAILABLE"
-    assert len(model_endpoint.requests(model)) == 1 + provider.RETRIES == 2
-
-
 @pytest.mark.parametrize(
     ("model", "code"),
     [
@@ -83,7 +71,6 @@ def test_model_call_is_retried_once(model_endpoint: ModelEndpoint, model: str) -
 def test_endless_response_ends_at_the_size_limit(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, model: str, code: str
 ) -> None:
-    monkeypatch.setattr(provider, "RETRIES", 0)
     limits = Limits(run_bytes=200 if model == "trickle" else 100_000)
 
     ended, failure = attempt(settings(model_endpoint, model=model, limits=limits), "hi")
@@ -117,7 +104,6 @@ def test_silent_model_times_out(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider, "READ_SECONDS", 0.2)
-    monkeypatch.setattr(provider, "RETRIES", 0)
 
     for model, said in (("hang", ""), ("half", "one two three")):
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
@@ -128,11 +114,12 @@ def test_silent_model_times_out(
 
 
 def test_unreachable_endpoint_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "RETRIES", 0)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        _, failure = attempt(_configured(Model("m", "openai", "echo", base_url=url)), "hi")
+        _, failure = attempt(
+            _configured(Model("m", "openai", "echo", base_url=url, retries=0)), "hi"
+        )
 
     assert failure is not None
     assert failure.code == "MODEL_UNAVAILABLE"

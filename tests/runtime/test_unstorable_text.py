@@ -89,7 +89,7 @@ async def process_answer(
     """Process one answer of a model with text and calls, like `runtime.agent`."""
     conversation = Conversation(told, "go", {"tool": Returns(result)})
     conversation.add_prompt("system")
-    conversation.begin_answer()
+    conversation.begin_answer("m")
     for delta in deltas:
         conversation.add_text(delta)
     parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, cast
 
 from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
@@ -12,9 +12,11 @@ from agentctl.runtime.actions import ToolAction
 from agentctl.runtime.leadership import build_leader_instructions, build_member_actions
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
+    from agentctl.config import settings as config
+    from agentctl.runtime.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.component import Component
     from agentctl.runtime.conversation import Action
     from agentctl.runtime.provider import ModelConnection
@@ -29,21 +31,20 @@ class ConfiguredRunner:
     """The model, tools and instructions of an agent or of a team's leader.
 
     Attributes:
+        models: the model of the component and its fallbacks, in order.
+        counters: counts further attempts of model calls.
         parameters: the tools that the model receives.
-        first_settings: settings of the first model call of a run.
         actions: the tools that the model may call, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
-        secret: API key that the provider receives and may repeat in errors; `""` for none.
     """
 
-    model: Model
+    models: Sequence[PreparedModel]
+    counters: ModelCounters
     parameters: ModelRequestParameters
-    first_settings: ModelSettings | None
     actions: Mapping[str, Action]
     system: str
     routes: bool
-    secret: str = field(repr=False)
 
 
 def build_actions(
@@ -74,24 +75,56 @@ def build_actions(
 
 def build_runner(
     component: Component,
-    connection: ModelConnection,
+    connections: Sequence[tuple[config.Model, ModelConnection]],
     instructions: str,
     actions: Mapping[str, Action],
+    counters: ModelCounters,
 ) -> ConfiguredRunner:
-    """Build the runner of an agent or of a team's leader."""
+    """Build the runner of an agent or of a team's leader.
+
+    Args:
+        connections: the model of the component and its fallbacks, in order.
+    """
     from pydantic_ai.models import ModelRequestParameters
 
     from agentctl.runtime.conversion import build_tool_definition
 
     routes = isinstance(component.spec, Team) and component.spec.mode == "route"
     return ConfiguredRunner(
-        model=connection.model,
+        models=[_prepare_model(component, model, connection) for model, connection in connections],
+        counters=counters,
         parameters=ModelRequestParameters(
             function_tools=[build_tool_definition(action.record()) for action in actions.values()]
         ),
-        first_settings=_REQUIRE_TOOL_CALL if routes else None,
         actions=actions,
         system=instructions,
         routes=routes,
+    )
+
+
+def _prepare_model(
+    component: Component, model: config.Model, connection: ModelConnection
+) -> PreparedModel:
+    from agentctl.runtime.attempts import PreparedModel
+
+    assert isinstance(component.spec, Agent | Team)
+    settings = connection.convert_settings(_merge(model.settings, component.spec.settings))
+    routes = isinstance(component.spec, Team) and component.spec.mode == "route"
+    first = cast("ModelSettings", {**(settings or {}), **_REQUIRE_TOOL_CALL})
+    return PreparedModel(
+        id=model.id,
+        model=connection.model,
+        settings=settings,
+        first_settings=first if routes else settings,
         secret=connection.secret,
+        retries=model.retries,
+        retry_seconds=model.retry_seconds,
+    )
+
+
+def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.ModelSettings:
+    """Return the settings of a model, overridden by those of a component."""
+    given = {item.name: getattr(over, item.name) for item in fields(over)}
+    return replace(
+        base, **{name: value for name, value in given.items() if value not in (None, ())}
     )

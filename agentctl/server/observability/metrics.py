@@ -102,6 +102,14 @@ class ServerMetrics:
         kinds = Counter(run.spec.component.kind for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
         yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
+        text = "Repetitions of model calls after temporary failures."
+        retries = [((model,), count) for model, count in self.engine.model_counters.retries.items()]
+        yield _build_counter("model_retries", text, ("model",), retries)
+        text = "Model calls that were passed to the fallback of a model."
+        passed = [
+            ((model,), count) for model, count in self.engine.model_counters.fallbacks.items()
+        ]
+        yield _build_counter("model_fallbacks", text, ("model",), passed)
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
 

@@ -17,6 +17,7 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check that every model in use has its API key in the environment of this command."""
     used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
+    used |= {fallback for model in settings.models for fallback in model.fallbacks}
     for model in settings.models:
         if model.id in used and model.provider != "demo":
             yield from _check_model(model)
