@@ -18,9 +18,19 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     """Run a command and return its exit code (docs/contract.md "Command line").
 
     Args:
-        arguments: the words after `agentctl`; None: those of this process.
+        arguments: the words after `agentctl`; None: those of this process, which the call ends if
+            work of tools would delay its exit.
         io: the streams to use; None: those of this process.
     """
+    code = _run_command(arguments, io)
+    if arguments is None and "asyncio" in sys.modules:
+        from agentctl.runtime.event_loop import finish_process
+
+        finish_process(code)
+    return code
+
+
+def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
         print(f"agentctl {__version__}", file=io.out if io else sys.stdout)

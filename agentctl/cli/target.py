@@ -93,23 +93,25 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     import asyncio
     import signal
 
+    from agentctl.runtime.event_loop import handle_signals, run_event_loop, stop_signals
+
     received: list[int] = []
 
     async def interruptible() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
 
         def stop(number: int) -> None:
             received.append(number)
             task.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                loop.add_signal_handler(number, stop, number)
-        await work
+        # The event loop itself handles SIGINT.
+        stopping = [number for number in stop_signals() if number != signal.SIGINT]
+        with handle_signals({number: functools.partial(stop, number) for number in stopping}):
+            await work
 
     try:
-        asyncio.run(interruptible())
+        run_event_loop(interruptible())
     except asyncio.CancelledError:
         raise typer.Exit(128 + received[0] if received else 1) from None
 

@@ -21,6 +21,7 @@ from agentctl.runs.tasks import Tasks
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
+from agentctl.store.threads import call_in_thread
 
 __all__ = ["HEARTBEAT_SECONDS", "Worker"]
 
@@ -141,7 +142,7 @@ class Worker:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        await asyncio.to_thread(thread.join)
+        await call_in_thread(thread.join)
         try:
             await self._databases.system.write(workers.remove(self._id))
         except errors.AgentctlError as error:

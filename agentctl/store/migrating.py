@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Work
 from agentctl.store.schema import Engine, Migration, load_migrations
+from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database as Entry
@@ -92,7 +92,7 @@ async def migrate(entry: Entry, applied: Applied) -> None:
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
-    if await asyncio.to_thread(_create_file, entry.id, path):
+    if await call_in_thread(_create_file, entry.id, path):
         for migration in load_migrations("sqlite"):
             applied(migration)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from dataclasses import replace
@@ -86,7 +87,8 @@ def serve(
             announce_stop=lambda runs: _announce_stop(settings, runs),
             announce_metrics=metrics.append,
         )
-    note("stopped")
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        note("stopped")
 
 
 def _apply_overrides(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from agentctl.runtime.event_loop import handle_signals, run_event_loop, stop_signals
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.loop_lag import LoopLag
@@ -30,8 +30,6 @@ GRACEFUL_SECONDS = 8
 
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ServerController(Protocol):
@@ -60,11 +58,11 @@ def serve(
     announce_stop: Callable[[int | None], None] | None = None,
     announce_metrics: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a configuration in this process until SIGTERM or SIGINT.
+    """Serve a configuration in this process until a stop signal.
 
-    The first signal drains: no new runs are accepted, and live runs can end for up to
-    `server.drain_seconds`. A second signal cancels them at once. The port is bound before anything
-    else is opened. A missing database is created.
+    The first SIGTERM, SIGINT or SIGHUP drains: no new runs are accepted, and live runs can end for
+    up to `server.drain_seconds`. A second signal cancels them at once. The port is bound before
+    anything else is opened. A missing database is created.
 
     Args:
         settings: the configuration; port 0 selects a free port.
@@ -98,12 +96,12 @@ def serve_on_socket(
     server = DrainingServer(app, settings, controller)
 
     async def run() -> None:
-        with _handle_signals(server.handle_signal), controller.control(server):
+        handlers = dict.fromkeys(stop_signals(), server.handle_signal)
+        with handle_signals(handlers), controller.control(server):
             async with running(app), _observe_server(app, controller):
                 await server.serve(sockets=[listener])
 
-    with asyncio.Runner(loop_factory=server.loop_factory()) as runner:
-        runner.run(run())
+    run_event_loop(run(), loop_factory=server.loop_factory())
 
 
 class _SingleProcess:
@@ -161,19 +159,6 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):
             yield
-
-
-@contextlib.contextmanager
-def _handle_signals(handle: Callable[[], None]) -> Iterator[None]:
-    """Have the event loop call `handle` on SIGINT and SIGTERM while the block lasts."""
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, handle)
-    try:
-        yield
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 class DrainingServer(Server):

@@ -13,12 +13,13 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
+from agentctl.runtime.event_loop import handle_signals, stop_signals
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import gather_metrics
 from agentctl.server.processes.listener import base_url, open_listeners
@@ -48,11 +49,11 @@ def serve_with_workers(
     announce_stop: Callable[[int | None], None] | None = None,
     announce_metrics: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a configuration with `server.workers` processes until SIGTERM or SIGINT.
+    """Serve a configuration with `server.workers` processes until a stop signal.
 
-    The first signal drains: no new runs are accepted, and live runs can end for up to
-    `server.drain_seconds`. A second signal cancels them at once. The port is bound before anything
-    else is opened. A missing database is created.
+    The first SIGTERM, SIGINT or SIGHUP drains: no new runs are accepted, and live runs can end for
+    up to `server.drain_seconds`. A second signal cancels them at once. The port is bound before
+    anything else is opened. A missing database is created.
 
     Args:
         settings: the configuration; port 0 selects a free port.
@@ -111,7 +112,8 @@ class _Supervisor:
 
     async def run(self) -> None:
         """Prepare the databases and keep the workers running until a signal."""
-        with self._handle_signals():
+        handlers: dict[int, Callable[[], None]] = dict.fromkeys(stop_signals(), self._stop)
+        with handle_signals({**handlers, signal.SIGCHLD: self._check_workers}):
             await _prepare_databases(self._settings)
             try:
                 async with self._publish_metrics():
@@ -223,22 +225,6 @@ class _Supervisor:
         # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
         with contextlib.suppress(OSError):
             self._announce_stop(sum(known) if len(known) == len(counts) else None)
-
-    @contextlib.contextmanager
-    def _handle_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        handlers = {
-            signal.SIGINT: self._stop,
-            signal.SIGTERM: self._stop,
-            signal.SIGCHLD: self._check_workers,
-        }
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
 
     def _check_workers(self) -> None:
         """Find the process that ended: SIGCHLD does not contain its id."""

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.transfer import settings_from_text
+from agentctl.runtime.event_loop import finish_process
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
@@ -28,14 +29,18 @@ if TYPE_CHECKING:
 _RECEIVE_BYTES = 65_536
 
 
-def main() -> None:
-    """Serve until the supervisor or a signal stops the worker, or the supervisor dies."""
+def main() -> int:
+    """Serve until the supervisor or a signal stops the worker, or the supervisor dies.
+
+    Returns:
+        The exit code.
+    """
     listener, control, metrics = (adopt_socket(int(number)) for number in sys.argv[1:4])
     with listener, control, metrics:
         supervisor = _SupervisorChannel(control, metrics)
         text = supervisor.read_line()
         if text is None:
-            sys.exit(1)
+            return 1
         settings = settings_from_text(text.decode())
         log_to_stderr(settings.log, with_process_id=True)
         try:
@@ -44,7 +49,8 @@ def main() -> None:
             serve_on_socket(listener, settings, supervisor)
         except Exception as error:
             supervisor.send(failed=error_to_message(error))
-            sys.exit(1)
+            return 1
+    return 0
 
 
 class _SupervisorChannel:
@@ -119,4 +125,6 @@ class _SupervisorChannel:
 
 
 if __name__ == "__main__":
-    main()
+    exit_code = main()
+    finish_process(exit_code)
+    sys.exit(exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import shutil
@@ -23,6 +22,7 @@ from agentctl.store.migrating import read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite import inspect
+from agentctl.store.threads import call_in_thread
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
@@ -67,8 +67,8 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
             yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
         else:
             yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
-        await asyncio.to_thread(inspect.try_write_lock, path)
-        mode = await asyncio.to_thread(inspect.read_journal_mode, path)
+        await call_in_thread(inspect.try_write_lock, path)
+        mode = await call_in_thread(inspect.read_journal_mode, path)
     except AgentctlError as failure:
         yield from_failure(check, failure)
         return

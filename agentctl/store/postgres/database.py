@@ -35,6 +35,7 @@ from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
 from agentctl.store.postgres.thread import ThreadConnection
+from agentctl.store.threads import call_in_thread
 from agentctl.store.totals import Totals
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class PostgresDatabase:
         if self._writes:
             await asyncio.wait(self._writes)
         await self._listener.close()
-        await asyncio.to_thread(self._thread_connection.close)
+        await call_in_thread(self._thread_connection.close)
         await self._pool.close()
 
     def _refuse_when_closed(self) -> None:

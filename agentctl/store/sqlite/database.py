@@ -28,6 +28,7 @@ from agentctl.store.sqlite.connection import (
 )
 from agentctl.store.sqlite.file import get_lock_folder
 from agentctl.store.sqlite.writer import Writer
+from agentctl.store.threads import call_in_thread
 from agentctl.store.totals import Totals
 
 T = TypeVar("T")
@@ -176,7 +177,7 @@ class SqliteDatabase:
         """Finish the accepted writes, then close every connection."""
         waits = self._shut_down()
         if waits:
-            await asyncio.get_running_loop().run_in_executor(None, _call_each, waits)
+            await call_in_thread(_call_each, waits)
 
     def close_blocking(self) -> None:
         """Do the same as `close`, for callers without an event loop."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 import apsw
 
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
+from agentctl.store.threads import call_in_thread
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ async def run_on_thread(
         finally:
             connection.close(True)
 
-    running = asyncio.ensure_future(asyncio.to_thread(run))
+    running = asyncio.ensure_future(call_in_thread(run))
     running.add_done_callback(_retrieve_exception)
     try:
         return await asyncio.shield(running)

@@ -1,0 +1,135 @@
+"""The event loop of a process that executes tools, and the end of such a process.
+
+Tools may leave work that cannot be stopped: tasks that ignore their cancellation, threads of
+an executor, threads that Python joins at its exit. A process that has stored the end of its runs
+and has closed its databases does not wait for such work (docs/cancellation.md "What can hang").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+from agentctl.runtime.unstopped import wait_until_done
+
+__all__ = ["finish_process", "handle_signals", "run_event_loop", "stop_signals"]
+
+T = TypeVar("T")
+
+LEFTOVER_SECONDS = 1.0
+"""Time that the remaining work has to end after its last cancel, and the threads after that."""
+
+_log = logging.getLogger("agentctl.runtime")
+
+_open_loops: set[asyncio.AbstractEventLoop] = set()
+"""Event loops of `run_event_loop` that are not closed, because some of their work did not end."""
+
+
+def run_event_loop(
+    work: Coroutine[Any, Any, T],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """Run `work` on a new event loop and return its result, as `asyncio.run` does.
+
+    Other than there, tasks that ignore their cancellation at the end are abandoned after
+    `LEFTOVER_SECONDS`. Then the process has to end by `finish_process`. A task that raises
+    SystemExit does not end the event loop: the exception stays in the task.
+
+    Raises:
+        KeyboardInterrupt: SIGINT was received, and `work` has ended or SIGINT was repeated.
+        BaseException: the exception of `work`.
+    """
+    runner = asyncio.Runner(loop_factory=loop_factory)
+    loop = runner.get_loop()
+    _open_loops.add(loop)
+    main = loop.create_task(work)
+    try:
+        while True:
+            try:
+                return runner.run(_wait_for(main))
+            except SystemExit:
+                if main.done():
+                    raise
+                _log.error("a task of a tool raised SystemExit, which ends only this task")
+    finally:
+        if loop.run_until_complete(_end_remaining_work()):
+            runner.close()
+            _open_loops.discard(loop)
+
+
+@contextlib.contextmanager
+def handle_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+    """Have the event loop call the handlers of signals while the block lasts."""
+    loop = asyncio.get_running_loop()
+    for number, handle in handlers.items():
+        loop.add_signal_handler(number, handle)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+def stop_signals() -> list[int]:
+    """Return the signals that stop a server; SIGHUP (a closed terminal) unless nohup ignores it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
+async def _wait_for(main: asyncio.Task[T]) -> T:
+    """Return the result of a task; pass a cancel on to it."""
+    return await main
+
+
+async def _end_remaining_work() -> bool:
+    """Cancel the remaining tasks and end the executor; return False if that did not succeed."""
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    executor = loop.create_task(loop.shutdown_default_executor())
+    remaining = asyncio.all_tasks() - {this, executor}
+    for task in remaining:
+        task.cancel()
+    ended = await wait_until_done({executor, *remaining}, LEFTOVER_SECONDS)
+    for task in remaining:
+        if task.done() and not task.cancelled():
+            task.exception()
+    if ended and not asyncio.all_tasks() - {this}:
+        return True
+    # Each run has logged what did not end; at the terminal of a command this is not repeated.
+    _log.info("the process ends although work of its tools continues")
+    return False
+
+
+def finish_process(code: int) -> None:
+    """End the process within some seconds, although work of tools remains.
+
+    Returns if nothing prevents an ordinary exit, which is then bounded in time: Python joins
+    threads at its exit, and a thread of a tool may never end.
+
+    Args:
+        code: the exit code.
+    """
+    if _open_loops:
+        _exit_now(code)
+    if threading.active_count() > 1:
+        threading.Thread(target=_exit_later, args=(code,), daemon=True).start()
+
+
+def _exit_later(code: int) -> None:
+    time.sleep(LEFTOVER_SECONDS)
+    _exit_now(code)
+
+
+def _exit_now(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,51 @@
+"""Blocking calls of agentctl itself, each in a new daemon thread.
+
+They do not use the executor of the event loop: tools use it as well, and a tool can occupy all of
+its threads for ever, which would prevent the close of the databases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["call_in_thread"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a blocking function in a new thread and return its result.
+
+    A cancel abandons the call: the thread continues, and its outcome is dropped.
+
+    Raises:
+        BaseException: the exception of the function.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def deliver(value: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(value)  # type: ignore[arg-type]  # without an error the result
+
+    def call() -> None:
+        value, error = None, None
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as failure:
+            error = failure
+        # The event loop may be closed: no one needs the outcome then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(deliver, value, error)
+
+    threading.Thread(target=call, name="agentctl blocking call", daemon=True).start()
+    return await outcome

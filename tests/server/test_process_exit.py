@@ -1,0 +1,230 @@
+"""The end of a process whose tools leave work that cannot be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import termios
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.process import base_environment, serve_config, start_agentctl, start_server
+from tests.server.concurrent_callers import SECONDS, open_client
+from tests.server.database_checks import open_read_only
+
+pytestmark = pytest.mark.slow
+
+END_SECONDS = 25.0
+"""Generous bound for the end of a process; the work of the tools takes ten minutes."""
+
+TOOLS = '''
+import asyncio
+import pathlib
+import threading
+import time
+
+
+async def ignore_cancels():
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            await asyncio.sleep(0)
+
+
+def began(name):
+    (pathlib.Path(__file__).parent / f"began-{name}").touch()
+
+
+async def swallow() -> str:
+    """Ignore every cancel."""
+    began("swallow")
+    await ignore_cancels()
+    return ""
+
+
+async def own_task() -> str:
+    """Wait for a task that ignores every cancel."""
+    began("own_task")
+    await asyncio.create_task(ignore_cancels())
+    return ""
+
+
+async def executor() -> str:
+    """Occupy every thread of the executor of the event loop."""
+    loop = asyncio.get_running_loop()
+    calls = [loop.run_in_executor(None, time.sleep, 600) for _ in range(64)]
+    began("executor")
+    await asyncio.gather(*calls)
+    return ""
+
+
+def thread() -> str:
+    """Start a thread that Python joins at its exit, and wait for it."""
+    started = threading.Thread(target=time.sleep, args=(600,))
+    started.start()
+    began("thread")
+    started.join()
+    return ""
+
+
+async def leave() -> str:
+    """Start a task that ends Python, and wait for it."""
+    task = asyncio.create_task(exit_python())
+    await asyncio.wait({task})
+    return f"a task raised {type(task.exception()).__name__}"
+
+
+async def exit_python():
+    raise SystemExit(3)
+'''
+
+NAMES = ("swallow", "own_task", "thread", "executor")
+
+
+def agents(model_url: str) -> str:
+    """Return the tables of one agent for each tool."""
+    return "".join(
+        f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
+        f'base_url = "{model_url}"\n'
+        f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
+        for name in (*NAMES, "leave")
+    )
+
+
+@pytest.fixture
+def leaving(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
+    """A configuration with agents whose tools cannot be stopped."""
+    (tmp_path / "leftover.py").write_text(TOOLS)
+    return create_deployment(
+        tmp_path, model_endpoint.base_url, extra=agents(model_endpoint.base_url)
+    )
+
+
+def has_begun(deployment: Deployment, *names: str) -> bool:
+    return all((deployment.folder / f"began-{name}").exists() for name in names)
+
+
+def statuses(deployment: Deployment) -> list[str]:
+    with open_read_only(deployment.folder / "main.db") as connection:
+        rows = connection.execute("SELECT status FROM runs ORDER BY status").fetchall()
+    return [status for (status,) in rows]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
+    leaving: Deployment, workers: int
+) -> None:
+    options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
+    with start_server(*options, log=leaving.folder / "server.log") as served:
+        async with open_client(leaving, served.url) as client:
+            for name in NAMES:
+                body = {"message": "{}", "background": True, "stream": False}
+                answer = await client.post(f"/agents/call-{name}/runs", json=body)
+                assert answer.status_code == 202
+                await wait_until(partial(has_begun, leaving, name), SECONDS)
+            served.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 0, served.log_text
+    assert statuses(leaving) == ["CANCELLED"] * len(NAMES)
+    assert "Traceback" not in served.log_text
+    assert "Task was destroyed" not in served.log_text
+
+
+async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Deployment) -> None:
+    with serve_config(leaving.path) as served:
+        async with open_client(leaving, served.url) as client:
+            for _ in range(2):
+                body = {"message": "{}", "stream": False}
+                run = (await client.post("/agents/call-leave/runs", json=body)).json()
+                assert (run["status"], run["content"]) == (
+                    "COMPLETED",
+                    "a task raised SystemExit",
+                )
+    assert "raised SystemExit" in served.log_text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_closed_terminal_stops_the_server_in_order(leaving: Deployment, workers: int) -> None:
+    terminal, inner = pty.openpty()
+    options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
+    try:
+        process = start_agentctl(
+            *("serve", *options),
+            cwd=leaving.folder,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            preexec_fn=partial(become_terminal, inner),
+        )
+        os.close(inner)
+        url = await asyncio.to_thread(read_url, terminal)
+        async with open_client(leaving, url) as client:
+            body = {"message": "{}", "background": True, "stream": False}
+            answer = await client.post("/agents/hang/runs", json=body)
+            assert answer.status_code == 202
+            os.close(terminal)
+            assert await asyncio.to_thread(process.wait, END_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert statuses(leaving) == ["CANCELLED"]
+
+
+def become_terminal(inner: int) -> None:
+    """Make the terminal that of this process, so that its end is signalled."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    fcntl.ioctl(inner, termios.TIOCSCTTY, 0)
+
+
+def read_url(terminal: int) -> str:
+    """Return the URL of a server that writes to a terminal."""
+    said = b""
+    while not (found := re.search(rb"listens on (http://[^\s,]+),", said)):
+        said += os.read(terminal, 4096)
+    return found[1].decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "code"),
+    [
+        ("swallow", signal.SIGINT, 130),
+        ("executor", signal.SIGTERM, 143),
+        ("thread", signal.SIGINT, 130),
+    ],
+)
+def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
+    leaving: Deployment, name: str, number: signal.Signals, code: int
+) -> None:
+    with start_agentctl(
+        *("runs", "start", "--agent", f"call-{name}", "-m", "{}", "--config", str(leaving.path)),
+        env=base_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # A job in the background makes its children ignore signals.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as process:
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not has_begun(leaving, name):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=END_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == code
+    assert said.decode().splitlines()[-1].endswith(" is CANCELLED")
+    assert statuses(leaving) == ["CANCELLED"]
