@@ -24,7 +24,9 @@ class AuditRecord(TypedDict):
     only, percent-encoded, cut at 1,000 characters. `outcome` is `allowed`; `denied`, by the policy;
     or `failed`, for another reason. `status` is that of the response; `reason` has the required
     scopes or the error code. An operation whose entry was committed before its change, and that
-    failed, has two entries.
+    failed, has two entries. `count` is the number of requests: denials and rejected credentials of
+    one minute are one entry. `resource` and `reason` of such an entry are null if they differ, and
+    `request_id` is null.
     """
 
     seq: int
@@ -37,6 +39,7 @@ class AuditRecord(TypedDict):
     status: int | None
     reason: str | None
     request_id: str | None
+    count: int
 
 
 class AuditMeta(TypedDict):

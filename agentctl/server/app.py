@@ -78,7 +78,6 @@ async def running(app: Starlette) -> AsyncIterator[None]:
         RuntimeError: a route has no row in the policy table.
     """
     from agentctl.server.observability.log import log_request
-    from agentctl.server.refusals import AuthenticationFailureCounter
     from agentctl.service.service import Service
 
     check_routes(app.routes)
@@ -86,16 +85,13 @@ async def running(app: Starlette) -> AsyncIterator[None]:
     async with Service.open(state.settings, create=True) as service:
         verifier = service.verifier
         await service.prepare()
-        async with AuthenticationFailureCounter(
-            service.hosting.audit_log
-        ).flush_on_exit() as refusals:
-            state.service, state.verifier, state.refusals = service, verifier, refusals
-            state.request_observers = [log_request]
-            try:
-                with verifier.watch_key_files():
-                    yield
-            finally:
-                state.service = None
+        state.service, state.verifier = service, verifier
+        state.request_observers = [log_request]
+        try:
+            with verifier.watch_key_files():
+                yield
+        finally:
+            state.service = None
 
 
 def get_app_state(app: Starlette) -> AppState:

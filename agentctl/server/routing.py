@@ -30,6 +30,7 @@ from agentctl.requests import (
 )
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
+from agentctl.server.refusals import count_rejection
 from agentctl.server.state import CALLER_KEY, Call
 
 if TYPE_CHECKING:
@@ -205,9 +206,9 @@ class Dispatcher:
         except ClientDisconnect:
             return
         except Exception as error:
-            refusals = caller.app_state.refusals
-            if isinstance(error, Unauthenticated) and refusals is not None:
-                refusals.count(error)
+            service = caller.app_state.service
+            if isinstance(error, Unauthenticated) and service is not None:
+                count_rejection(service.hosting.audit_log.counter, error)
             await send_error_response(error, caller.request_id, tracked, scope, receive)
 
     def _match_operation(self, scope: Scope) -> Operation:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.operations import LocalOperations
     from agentctl.server.observability.log import RequestObserver
-    from agentctl.server.refusals import AuthenticationFailureCounter
     from agentctl.service.service import Service
 
 CALLER_KEY = "agentctl.caller"
@@ -35,7 +34,6 @@ class AppState:
         settings: the configuration.
         service: the local backend of the operations; None while the application is not running.
         verifier: turns an Authorization header into a principal; None while not running.
-        refusals: counts the 401s; None while not running.
         openapi_document: JSON without a base path.
         request_observers: callables that receive every finished request.
     """
@@ -43,7 +41,6 @@ class AppState:
     settings: Settings
     service: Service | None = None
     verifier: Verifier | None = None
-    refusals: AuthenticationFailureCounter | None = None
     openapi_document: bytes = b"{}"
     request_observers: Sequence[RequestObserver] = ()
 

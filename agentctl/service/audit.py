@@ -63,6 +63,7 @@ def _build_record(row: AuditRow) -> AuditRecord:
         status=row.status,
         reason=row.reason,
         request_id=row.request_id,
+        count=row.count,
     )
 
 

@@ -1,9 +1,10 @@
 """The writer of the audit log (docs/contract.md "Audit").
 
 A change in the system database and its audit entry are one transaction. A change in another
-database has its entry committed first, and a second entry, `failed`, if the change fails. A denied
-or failed operation has one entry. If the entry of a change cannot be written, the change is not
-made. If nothing was changed, the caller gets the original error and the log reports the missing
+database has its entry committed first, and a second entry, `failed`, if the change fails. A failed
+operation has one entry; a denied one has one too, unless the caller was denied the same operation
+in the last minute: then it is counted. If the entry of a change cannot be written, the change is
+not made. If nothing was changed, the caller gets the original error and the log reports the missing
 entry.
 """
 
@@ -25,6 +26,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.routes import ROUTES, operation_ids
 from agentctl.records.times import now
+from agentctl.service.audit_counter import EntryCounter
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit
@@ -67,11 +69,15 @@ class AuditLog:
     Args:
         databases: the databases of the service; the system database has the log.
         reads: record reads as well.
+
+    Attributes:
+        counter: the entries that are counted, not written one by one.
     """
 
     def __init__(self, databases: Databases, *, reads: bool) -> None:
         self._databases = databases
         self._reads = reads
+        self.counter = EntryCounter(self.commit)
 
     @property
     def database(self) -> Database:
@@ -97,6 +103,22 @@ class AuditLog:
             await self.database.write(_append_all(entries))
         except errors.AgentctlError as error:
             raise _audit_unavailable(error) from error
+
+    async def close(self) -> None:
+        """Write the counted entries."""
+        await self.counter.close()
+
+    async def record_denial(self, entry: NewAuditEntry) -> None:
+        """Write the first denial of a caller and an operation in a minute; count the others.
+
+        A denial that cannot be written is counted, so that it is written later.
+        """
+        key = (entry.principal, entry.via, entry.operation)
+        if self.counter.is_first(key):
+            with contextlib.suppress(errors.Unavailable):
+                await self.commit(entry)
+                return
+        self.counter.count(key, entry)
 
     async def try_commit(self, entry: NewAuditEntry) -> None:
         """Write the entry of a refused operation, or log that it is missing."""
@@ -244,10 +266,12 @@ class AuditedCall:
         """Write the entry of a denied or failed call, if it has to have one."""
         if isinstance(error, errors.Forbidden):
             scopes = ", ".join(quote(scope, safe=":*@") for scope in error.required_scopes)
-            entry = self._build_entry("denied", error.status, scopes or error.error_code)
-        elif not self._audit.records(self._operation):
+            reason = scopes or error.error_code
+            await self._audit.record_denial(self._build_entry("denied", error.status, reason))
             return
-        elif isinstance(error, errors.AgentctlError):
+        if not self._audit.records(self._operation):
+            return
+        if isinstance(error, errors.AgentctlError):
             entry = self._build_entry("failed", error.status, error.error_code)
         else:
             entry = self._build_entry("failed", 500, errors.InternalError.error_code)

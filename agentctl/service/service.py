@@ -132,6 +132,8 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)
             stack.push_async_callback(databases.close)
+            audit_log = AuditLog(databases, reads=settings.audit.reads)
+            stack.push_async_callback(audit_log.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
             worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
@@ -153,8 +155,7 @@ class Service:
             verifier = functools.cache(lambda: _build_verifier(settings, accounts))
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=AuditLog(databases, reads=settings.audit.reads), readiness=readiness,
-                verifier=verifier,
+                audit_log=audit_log, readiness=readiness, verifier=verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
 

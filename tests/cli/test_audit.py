@@ -23,7 +23,7 @@ from tests.cli.local_project import in_database, running_command, wait_for_line,
 
 _numbers = itertools.count()
 
-HEADING = "seq\tat\tprincipal\tvia\toperation\tresource\toutcome\tstatus\treason\trequest_id"
+HEADING = "seq\tat\tprincipal\tvia\toperation\tresource\toutcome\tstatus\treason\trequest_id\tcount"
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ STORIES: tuple[Story, ...] = (
 CALLERS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "writer": (WRITER, {"allowed", "failed"}),
     "administrator": ((ADMIN,), {"allowed", "failed"}),
-    "powerless": ((), {"denied"}),
 }
 """Scopes and the required outcomes."""
 
@@ -84,6 +83,17 @@ async def test_both_backends_write_the_same_entries(separate: Backends, caller: 
     assert whole[0] == whole[1]
     separate.compare_engines(f"the audit of what {caller} did", whole[0])
     assert {row["outcome"] for row in here} == outcomes
+
+
+async def test_both_backends_record_the_same_denials(separate: Backends) -> None:
+    """A service writes the counts of repeated denials later; `here` has one for each story."""
+    here, there = await _entries_of_stories(separate, ())
+    first = {row["operation"]: row for row in reversed(here)}
+    assert len(there) == len(first) < len(here) < sum(row["count"] for row in here)
+    for row in there:
+        one = first[row["operation"]]
+        assert {**row, "at": "", "seq": 0} == {**one, "at": "", "seq": 0}
+        assert (row["outcome"], row["count"]) == ("denied", 1)
 
 
 async def test_both_backends_page_and_reject_alike(separate: Backends) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import httpx2
+import orjson
 import pytest
 
 from agentctl.auth.explain.checks import CHECKS
@@ -21,9 +22,12 @@ from agentctl.requests import (
     AuditFilter,
 )
 from agentctl.server import create_app, running
-from agentctl.server.refusals import AuthenticationFailureCounter
+from agentctl.server.refusals import count_rejection
+from agentctl.service.audit_counter import EntryCounter
 from agentctl.service.audit_log import CHANGING_OPERATIONS
 from agentctl.service.service import Service
+from agentctl.store.repositories.audit import NewAuditEntry
+from tests.commands import run_command
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
 from tests.server.test_mounting import bearer, client
@@ -32,30 +36,30 @@ from tests.server.worker_server import serve_with_two_workers
 pytestmark = pytest.mark.slow
 
 FIELDS = ("operation", "resource", "outcome", "status", "reason")
+COUNTS = "SELECT operation, resource, reason, request_id, count FROM audit_log ORDER BY seq"
 ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
 
 
-def rows(deployment: Deployment) -> list[tuple[Any, ...]]:
+def rows(deployment: Deployment, statement: str = ROWS) -> list[tuple[Any, ...]]:
     """Return the audit entries of the database file."""
     path = deployment.folder / "main.db"
     if not path.exists():
         return []
     with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as file:
         file.set_busy_timeout(5_000)
-        return file.execute(ROWS).fetchall()
+        return file.execute(statement).fetchall()
 
 
 def counted(deployment: Deployment) -> Counter[str]:
     """Return the sums of the counted 401s by cause."""
     found: Counter[str] = Counter()
-    for principal, via, request_id, operation, resource, outcome, status, reason in rows(
-        deployment
-    ):
+    for principal, via, request_id, operation, resource, outcome, status, _ in rows(deployment):
         if operation == "authenticate":
             assert (principal, via, request_id, resource) == (None, "http", None, None)
             assert (outcome, status) == ("denied", 401)
-            cause, _, count = reason.rpartition(": ")
-            found[cause] += int(count)
+    for operation, _, reason, _, count in rows(deployment, COUNTS):
+        if operation == "authenticate":
+            found[reason] += count
     return found
 
 
@@ -91,10 +95,10 @@ async def test_every_403_has_an_entry(deployment: Deployment) -> None:
             if answer.status_code == 403:
                 wanted = answer.json().get("required_scopes", [])
                 expected.append((answer.headers["x-request-id"], name, len(wanted)))
+        found = rows(deployment)
         head = await http.head("/sessions/s1", headers=bearer(deployment))
         assert head.status_code == 403
-        expected.append((head.headers["x-request-id"], "get_session_by_id", 3))
-    found = rows(deployment)
+    assert rows(deployment, COUNTS)[-1][::4] == ("get_session_by_id", 1)
     told = []
     for principal, via, request_id, operation, resource, outcome, status, reason in found:
         assert (principal, via, outcome, status) == ("me", "http", "denied", 403)
@@ -202,17 +206,16 @@ def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
 
 async def test_counts_are_written_periodically_with_few_causes(deployment: Deployment) -> None:
     async with Service.open(deployment.settings, create=True) as service:
-        async with AuthenticationFailureCounter(
-            service.hosting.audit_log, seconds=0.05
-        ).flush_on_exit() as refusals:
-            for number in range(1_000):
-                refusals.count(InvalidToken("x", check=f"secret {number}"))
-                refusals.count(InvalidToken("secret", check="signature"))
-                refusals.count(Unauthenticated())
-            await wait_until(lambda: len(rows(deployment)) == 3)
-            refusals.count(Unauthenticated())
-            await wait_until(lambda: len(rows(deployment)) == 4)
-            refusals.count(Unauthenticated())
+        counter = EntryCounter(service.hosting.audit_log.commit, seconds=0.05)
+        for number in range(1_000):
+            count_rejection(counter, InvalidToken("x", check=f"secret {number}"))
+            count_rejection(counter, InvalidToken("secret", check="signature"))
+            count_rejection(counter, Unauthenticated())
+        await wait_until(lambda: len(rows(deployment)) == 3)
+        count_rejection(counter, Unauthenticated())
+        await wait_until(lambda: len(rows(deployment)) == 4)
+        count_rejection(counter, Unauthenticated())
+        await counter.close()
         assert counted(deployment) == {"other": 1_000, "signature": 1_000, "no credential": 1_002}
         assert len(rows(deployment)) == 5
         assert "secret" not in str(rows(deployment))
@@ -222,19 +225,17 @@ async def test_unwritten_counts_are_kept(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Service.open(deployment.settings, create=True) as service:
-        audit = service.hosting.audit_log
-        async with AuthenticationFailureCounter(audit, seconds=0.05).flush_on_exit() as refusals:
-            assert service.hosting.databases.system.id == "main"  # and it is open
-            with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:
-                file.set_busy_timeout(5_000)
-                file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
-                refusals.count(Unauthenticated())
-                await wait_until(
-                    lambda: "rejected credentials are not in the audit log yet" in caplog.text
-                )
-                refusals.count(Unauthenticated())
-                file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
-            await wait_until(lambda: bool(rows(deployment)))
+        counter = EntryCounter(service.hosting.audit_log.commit, seconds=0.05)
+        assert service.hosting.databases.system.id == "main"  # and it is open
+        with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:
+            file.set_busy_timeout(5_000)
+            file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
+            count_rejection(counter, Unauthenticated())
+            await wait_until(lambda: "counted requests are not in the audit log yet" in caplog.text)
+            count_rejection(counter, Unauthenticated())
+            file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
+        await wait_until(lambda: bool(rows(deployment)))
+        await counter.close()
         assert counted(deployment) == {"no credential": 2}
 
 
@@ -258,11 +259,85 @@ def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
         weak = {**bearer(deployment), "Connection": "close"}
         ids = [served.client.get("/config", headers=weak).headers["x-request-id"] for _ in range(6)]
         denied = [row[2] for row in rows(deployment) if row[5] == "denied"]
-        assert denied == ids
+        assert denied == [request_id for request_id in ids if request_id in denied]
+        assert denied[0] == ids[0]
+        assert len(denied) <= 2  # The first one of each worker.
         page = served.client.get("/audit?outcome=denied&limit=100").json()
-        assert [row["request_id"] for row in page["data"]] == ids[::-1]
+        assert [row["request_id"] for row in page["data"]] == denied[::-1]
     assert counted(deployment) == {"no credential": asked}
-    assert len(rows(deployment)) <= 6 + 2
+    found = rows(deployment, COUNTS)
+    assert sum(row[4] for row in found if row[0] == "get_config") == 6
+    assert len(found) <= 4 + 2
+
+
+async def _deny_repeatedly(deployment: Deployment) -> None:
+    weak, other = bearer(deployment), {"Authorization": f"Bearer {deployment.token('you')}"}
+    async with served(deployment) as http:
+        for number in range(60):
+            path = f"/sessions/s{number % 2}"
+            assert (await http.delete(path, headers=weak)).status_code == 403
+        for _ in range(5):
+            assert (await http.get("/config", headers=weak)).status_code == 403
+        assert (await http.get("/config", headers=other)).status_code == 403
+        first = rows(deployment, COUNTS)
+        assert [(row[0], row[1], row[4]) for row in first] == [
+            ("delete_session", "session:s0", 1),
+            ("get_config", None, 1),
+            ("get_config", None, 1),
+        ]
+        assert all(row[3] for row in first)
+    later = rows(deployment, COUNTS)[3:]
+    assert later == [
+        ("delete_session", None, None, None, 59),
+        ("get_config", None, first[1][2], None, 4),
+    ]
+
+
+def test_denials_of_a_caller_and_operation_are_counted(deployment: Deployment) -> None:
+    """F15: a token without scopes cannot fill the audit log."""
+    asyncio.run(_deny_repeatedly(deployment))
+    config = ("--config", str(deployment.path))
+    shown = [
+        run_command("audit", *arguments, *config, environment={}, folder=deployment.folder)
+        for arguments in (
+            ("list", "-o", "tsv"), ("list", "-o", "table"), ("export",), ("list", "-o", "json"),
+        )
+    ]  # fmt: skip
+    assert shown[0].lines[0].endswith("\tcount")
+    assert "COUNT" in shown[1].lines[0]
+    assert [line.rpartition("\t")[2] for line in shown[0].lines[1:]] == ["4", "59", "1", "1", "1"]
+    assert [orjson.loads(line)["count"] for line in shown[2].lines] == [4, 59, 1, 1, 1]
+    assert [row["count"] for row in orjson.loads(shown[3].raw)["data"]] == [4, 59, 1, 1, 1]
+
+
+async def test_repeated_denials_have_one_entry_a_minute(deployment: Deployment) -> None:
+    async with Service.open(deployment.settings, create=True) as service:
+        log = service.hosting.audit_log
+        log.counter = EntryCounter(log.commit, seconds=0.3)
+        entry = NewAuditEntry(1, "me", "http", "get_config", None, "denied", 403, "x", "id")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        sent = 0
+        while loop.time() < began + 1.2:
+            await log.record_denial(entry)
+            sent += 1
+            await asyncio.sleep(0.001)
+        minutes = (loop.time() - began) / 0.3
+        await log.counter.close()
+    found = rows(deployment, COUNTS)
+    assert sum(row[4] for row in found) == sent
+    assert 2 <= len(found) <= minutes + 2
+
+
+async def test_denial_without_a_database_is_counted(deployment: Deployment) -> None:
+    async with served(deployment) as http:
+        assert (await http.get("/config", headers=bearer(deployment, ADMIN))).status_code == 200
+        with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:
+            file.set_busy_timeout(5_000)
+            file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
+            assert (await http.get("/config", headers=bearer(deployment))).status_code == 403
+            file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
+    assert [row[::4] for row in rows(deployment, COUNTS)] == [("get_config", 1)]
 
 
 async def test_audit_log_is_paged_over_http(deployment: Deployment) -> None:

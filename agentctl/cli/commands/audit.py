@@ -78,8 +78,11 @@ SinceOption = Annotated[
 
 _TSV_NAMES = (
     "seq", "at", "principal", "via", "operation", "resource", "outcome", "status", "reason",
-    "request_id",
+    "request_id", "count",
 )  # fmt: skip
+
+_COUNT = Column("count", read=lambda entry: entry["count"] if entry.get("count", 1) > 1 else None)
+"""The count of an entry that represents several requests."""
 
 AUDIT_COLUMNS = Columns(
     tsv=[Column(name) for name in _TSV_NAMES],
@@ -91,6 +94,7 @@ AUDIT_COLUMNS = Columns(
         Column("resource", look="text"),
         Column("reason", look="text"),
         Column("status"),
+        _COUNT,
         Column("via"),
         Column("seq"),
         Column("request_id"),
@@ -103,6 +107,7 @@ _TAIL_COLUMNS = [
     Column("operation"),
     Column("resource"),
     Column("reason"),
+    _COUNT,
 ]
 
 

@@ -51,6 +51,7 @@ class NewAuditEntry(NamedTuple):
     status: int | None
     reason: str | None
     request_id: str | None
+    count: int = 1  # type: ignore[assignment]
 
 
 class AuditRow(NamedTuple):
@@ -65,6 +66,7 @@ class AuditRow(NamedTuple):
     status: int | None
     reason: str | None
     request_id: str | None
+    count: int  # type: ignore[assignment]
     seq: int
 
 
