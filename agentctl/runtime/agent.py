@@ -20,6 +20,7 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ToolCallPart,
 )
 
 from agentctl.runtime.attempts import Attempts, PreparedModel
@@ -200,6 +201,7 @@ def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) 
         else:
             conversation.count_arriving(_event_size(event))
     elif isinstance(event, PartStartEvent):
+        conversation.count_part(is_call=isinstance(event.part, ToolCallPart))
         if isinstance(event.part, TextPart):
             conversation.add_text(event.part.content)
         else:

@@ -31,6 +31,9 @@ MAXIMUM_UNKNOWN = 3
 MAXIMUM_CALLS = 128
 """Maximum number of tool calls in one answer: they are executed concurrently."""
 
+MAXIMUM_PARTS = 1_024
+"""Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
+
 NOT_AN_OBJECT = "INVALID_JSON"
 """The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
 
@@ -107,6 +110,8 @@ class Conversation:
         self._held_text: list[str] = []
         self._kept_bytes = 0
         self._arriving_bytes = 0
+        self._arriving_calls = 0
+        self._arriving_parts = 0
         self._failures: Counter[str] = Counter()
         self._unknown_calls = 0
 
@@ -126,7 +131,23 @@ class Conversation:
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._held_text.clear()
-        self._arriving_bytes = 0
+        self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
+
+    def count_part(self, *, is_call: bool) -> None:
+        """Count a part of the answer, such as a tool call, when it begins to arrive.
+
+        The model library works longer for each part, so their number is limited before the answer
+        is complete.
+
+        Raises:
+            ExecutionError: too many parts, or too many calls.
+        """
+        self._arriving_parts += 1
+        self._arriving_calls += is_call
+        if self._arriving_calls > MAXIMUM_CALLS:
+            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
+        if self._arriving_parts > MAXIMUM_PARTS:
+            raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
 
     def count_arriving(self, size: int) -> None:
         """Count bytes of an incomplete tool call or of reasoning.
@@ -174,15 +195,13 @@ class Conversation:
             finish_reason: the reason of the provider (docs/contract.md "Run record").
 
         Raises:
-            ExecutionError: too many calls, calls of an answer that was cut off, or the run would
-                exceed `limits.run_bytes`.
+            ExecutionError: calls of an answer that was cut off, or the run would exceed
+                `limits.run_bytes`.
         """
         self._arriving_bytes = 0
         if calls and finish_reason not in _COMPLETE_REASONS:
             # The arguments of the last call may be missing, and more calls may have followed.
             raise ExecutionError("MODEL_REJECTED", "The model's tool calls were cut off")
-        if len(calls) > MAXIMUM_CALLS:
-            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
         self._reserve(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls, finish_reason)
 

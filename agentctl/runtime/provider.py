@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +23,7 @@ from pydantic_ai.exceptions import (
 
 from agentctl.config.transfer import MASK
 from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.response_limits import UnusableResponse, build_limit_hook
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -40,9 +40,6 @@ that a connection is established."""
 
 READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
-
-_ENVELOPE_BYTES = 65_536
-"""Allowance for everything except the text in one event of an answer."""
 
 _OPENAI_URL = "https://api.openai.com/v1"
 """Set explicitly, so that the variable OPENAI_BASE_URL does not redirect a configured model."""
@@ -112,15 +109,12 @@ class _OpenAIConnection(ModelConnection):
 
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-        hook = build_size_limit_hook(2 * run_bytes + _ENVELOPE_BYTES)
         self._client = AsyncOpenAI(
             api_key=key,
             base_url=model.base_url or _OPENAI_URL,
             max_retries=0,
             timeout=timeout,
-            http_client=IsolatedClient(
-                timeout=timeout, limits=limits, event_hooks={"response": [hook]}
-            ),
+            http_client=IsolatedClient(run_bytes, timeout=timeout, limits=limits),
         )
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider, profile=_OPENAI_PROFILE))
@@ -150,18 +144,24 @@ def _read_api_key(model: config.Model) -> str:
 
 
 class IsolatedClient(httpx2.AsyncClient):
-    """An HTTP client that sends each request in an empty context.
+    """An HTTP client that sends each request in an empty context and limits the responses.
 
     A connection outlives the run that opened it, and its transport keeps the context of the task
     that created it. The model library stores the run in that context, with all of its messages: a
     hundred idle connections would keep a hundred finished runs in memory.
 
     All clients share one set of trusted certificate authorities, which takes a megabyte and 20 ms
-    to load. So `verify` is not an argument; all others are those of `httpx2.AsyncClient`.
+    to load. So `verify` is not an argument.
+
+    Args:
+        run_bytes: maximum size of a run, and therefore of an answer (`runtime.response_limits`).
+        options: other arguments of `httpx2.AsyncClient`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(verify=_create_ssl_context(), **options)
+    def __init__(self, run_bytes: int, **options: Any) -> None:
+        hooks = {"response": [build_limit_hook(run_bytes)]}
+        super().__init__(verify=_create_ssl_context(), event_hooks=hooks, **options)
+        self.headers["Accept-Encoding"] = "identity"
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; see `httpx2.AsyncClient.send`."""
@@ -178,48 +178,6 @@ class IsolatedClient(httpx2.AsyncClient):
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
-
-
-_EVENT_SEPARATORS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-
-
-class ResponseTooLarge(httpx2.RemoteProtocolError):
-    """A provider sent more data in one event or body than a run may store."""
-
-
-def build_size_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Build a response hook that limits each event, or a body without events, to `limit` bytes.
-
-    Reading more raises ResponseTooLarge. No layer above has such a limit: the data of complete
-    events is counted in the conversation, but an event or an error body without an end would fill
-    the memory.
-    """
-
-    async def hook(response: httpx2.Response) -> None:
-        streamed = response.headers.get("content-type", "").startswith("text/event-stream")
-        stream = cast(httpx2.AsyncByteStream, response.stream)
-        response.stream = _LimitedStream(stream, limit, _EVENT_SEPARATORS if streamed else ())
-
-    return hook
-
-
-class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, ends: tuple[bytes, ...]) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._ends = ends
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._stream:
-            after = max((chunk.rfind(end) for end in self._ends), default=-1)
-            size = len(chunk) - after if after >= 0 else size + len(chunk)
-            if size > self._limit:
-                raise ResponseTooLarge("an event or body of the provider is too large")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 _GATEWAY_TIMEOUTS = {408, 504}
@@ -240,7 +198,8 @@ def classify_failure(
         run_id: run that called the model.
         secret: the API key of the provider, which is masked in the log.
     """
-    text = " ".join(str(error).split())
+    unusable = _find_unusable_response(error)
+    text = " ".join(f"{error} ({unusable})".split() if unusable else str(error).split())
     if len(secret) >= _MINIMUM_SECRET_LENGTH:
         text = text.replace(secret, MASK)
     text = text[:_LOGGED_CHARACTERS]
@@ -253,7 +212,7 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
 
     While an error body is read, the model library does not wrap failures of the connection.
     """
-    if isinstance(error.__cause__, ValueError) or _is_too_large(error):
+    if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_REJECTED"
     if isinstance(error, httpx2.TimeoutException):
@@ -269,7 +228,8 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     return "INTERNAL"
 
 
-def _is_too_large(error: BaseException | None) -> bool:
-    return error is not None and (
-        isinstance(error, ResponseTooLarge) or _is_too_large(error.__cause__)
-    )
+def _find_unusable_response(error: BaseException | None) -> UnusableResponse | None:
+    """Return the reason for which a response was not read, if the error has one."""
+    while error is not None and not isinstance(error, UnusableResponse):
+        error = error.__cause__
+    return error
