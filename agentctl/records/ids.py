@@ -20,8 +20,14 @@ __all__ = [
 COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The grammar of ids in the configuration: agents, teams, workflows, models, databases."""
 
-SESSION_ID = r"^[A-Za-z0-9._~@-]{1,128}$"
-"""The grammar of session ids from clients."""
+SESSION_ID = (
+    r"^([A-Za-z0-9_~@-][A-Za-z0-9._~@-]{0,127}"
+    r"|\.[A-Za-z0-9_~@-][A-Za-z0-9._~@-]{0,126}"
+    r"|\.\.[A-Za-z0-9._~@-]{1,126})$"
+)
+"""The grammar of session ids from clients: `.` and `..` are excluded, because no path can have them
+as a segment (RFC 3986 5.2.4). A lookahead would say so in fewer words, but not every reader of the
+OpenAPI document knows them."""
 
 IDEMPOTENCY_KEY = r"^[!-~]{1,255}$"
 """The grammar of idempotency keys: visible ASCII, as in a header."""

@@ -92,6 +92,6 @@ def check_session_id(session_id: str) -> str:
     """
     if not is_session_id(session_id):
         raise ValidationFailed(
-            "session_id must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -"
+            "session_id must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, but not . or .."
         )
     return session_id

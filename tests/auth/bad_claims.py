@@ -92,7 +92,7 @@ _ISSUERS = (
     "", {}, "https://issuer.example ", "https://issuer.example\0",
 )  # fmt: skip
 
-_SESSIONS = (
+_SESSIONS = (".", "..",
     None, 5, True, ["s"], {}, "", "a b", "a/b", "s\0", "s\n", "../s", "s%2f", "s\u00e9", "\ud800",
     "x" * 129,
 )  # fmt: skip
