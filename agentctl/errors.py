@@ -20,7 +20,8 @@ exception or a secret. The private reason of an error goes to the log only.
     |-- HeaderTooLarge            431
     |-- InternalError             500
     |-- Unavailable               503  (database or server)
-    |   `-- OutcomeUnknown        a change that may or may not be committed
+    |   |-- OutcomeUnknown        a change that may or may not be committed
+    |   `-- InvalidResponse       a server that does not follow the interface
     |-- UsageError                an invalid command line
     |   |-- InvalidConfiguration
     |   `-- InvalidKey            a key that is rejected when it is loaded
@@ -51,6 +52,7 @@ __all__ = [
     "InternalError",
     "InvalidConfiguration",
     "InvalidKey",
+    "InvalidResponse",
     "InvalidToken",
     "MethodNotAllowed",
     "NotFound",
@@ -289,6 +291,10 @@ class Unavailable(AgentctlError):
 
 class OutcomeUnknown(Unavailable):
     """The connection was lost at the commit: the change may or may not be committed."""
+
+
+class InvalidResponse(Unavailable):
+    """A response of a server that is not what the interface defines: a retry does not help."""
 
 
 class UsageError(AgentctlError):

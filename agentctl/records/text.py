@@ -5,10 +5,17 @@ PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals execute co
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
-__all__ = ["escape_controls", "is_storable", "replace_unstorable", "suggest_name"]
+__all__ = [
+    "escape_controls",
+    "escape_json_controls",
+    "is_storable",
+    "replace_unstorable",
+    "suggest_name",
+]
 
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals execute them
@@ -17,6 +24,7 @@ _CONTROLS = (
 )
 _control = re.compile(f"[{_CONTROLS}]")
 _control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
+_not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -39,6 +47,23 @@ def escape_controls(text: str, *, lines: bool = False) -> str:
         lines: keep line feeds and tabs, for text of several lines; else the result is one line.
     """
     return (_control_in_text if lines else _control).sub(_escape, text)
+
+
+def escape_json_controls(text: str, *, ascii_only: bool = False) -> str:
+    r"""Return JSON with control characters escaped (`\u009b`), safe for a terminal.
+
+    The result is the same JSON. A carriage return, which is white space there, becomes a space.
+
+    Args:
+        text: the body of a response that may not be JSON.
+        ascii_only: escape every character that is not ASCII.
+    """
+    pattern = _not_ascii if ascii_only else _control_in_text
+    return pattern.sub(_escape_json, text.replace("\r", " "))
+
+
+def _escape_json(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f")
 
 
 def _escape(match: re.Match[str]) -> str:

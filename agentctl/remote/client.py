@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 from agentctl import errors
-from agentctl.records.kinds import KINDS
+from agentctl.records.accounts import AccountPage, NewAccountRecord
+from agentctl.records.audit import AuditPage
+from agentctl.records.authorization import ExplainRecord
+from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.system import (
+    ApiRecord,
+    ConfigRecord,
+    HealthRecord,
+    InfoRecord,
+    MeRecord,
+    ModelEntry,
+    ReadinessRecord,
+)
+from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
     Connection,
@@ -54,24 +71,20 @@ from agentctl.requests import (
 )
 
 if TYPE_CHECKING:
-    from agentctl.records.accounts import AccountPage, NewAccountRecord
-    from agentctl.records.audit import AuditPage
-    from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
-    from agentctl.records.kinds import ComponentKind
-    from agentctl.records.runs import CancelRecord, RunPage, RunRecord
-    from agentctl.records.sessions import SessionDetail, SessionPage
-    from agentctl.records.system import (
-        ApiRecord,
-        ConfigRecord,
-        HealthRecord,
-        InfoRecord,
-        MeRecord,
-        ModelEntry,
-        ReadinessRecord,
-    )
 
 Record = TypeVar("Record")
+
+_RECORDS: dict[ComponentKind, Any] = {
+    "agent": AgentRecord,
+    "team": TeamRecord,
+    "workflow": WorkflowRecord,
+}
+_LISTS: dict[ComponentKind, Any] = {
+    "agent": list[AgentRecord],
+    "team": list[TeamRecord],
+    "workflow": list[WorkflowRecord],
+}
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
@@ -86,6 +99,8 @@ class RemoteOperations:
         read_timeout: seconds to wait for a response. The wait of a cancel is added; a run in the
             foreground has no limit.
         stream_timeout: seconds without a byte, comments included, until a stream counts as lost.
+        whole_timeout: seconds for a whole response once it has begun, and for one event of a
+            stream, however often a byte arrives.
         allow_insecure: send the token over plain http to another machine.
 
     Raises:
@@ -100,13 +115,14 @@ class RemoteOperations:
         connect_timeout: float = 5.0,
         read_timeout: float = 30.0,
         stream_timeout: float = 60.0,
+        whole_timeout: float = 300.0,
         allow_insecure: bool = False,
     ) -> None:
         address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
-        timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout)
-        self._connection = Connection(address, token, timeouts)
+        self._timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout, whole_timeout)
+        self._connection = Connection(address, token, self._timeouts)
 
     def __repr__(self) -> str:
         return f"RemoteOperations({self._connection.address.base!r})"
@@ -126,43 +142,47 @@ class RemoteOperations:
     # System
 
     async def get_api(self) -> Document[ApiRecord]:
-        return await self._get(build_path("get_api"))
+        return await self._get(ApiRecord, build_path("get_api"))
 
     async def get_health(self) -> Document[HealthRecord]:
-        return await self._get(build_path("get_health"))
+        return await self._get(HealthRecord, build_path("get_health"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         # A server that is not ready responds with 503 and the record, not with an error body.
         return await self._request_document(
-            Request("GET", build_path("get_readiness"), accepted_status=503)
+            ReadinessRecord, Request("GET", build_path("get_readiness"), accepted_status=503)
         )
 
     async def get_info(self) -> Document[InfoRecord]:
-        return await self._get(build_path("get_info"))
+        return await self._get(InfoRecord, build_path("get_info"))
 
     async def get_config(self) -> Document[ConfigRecord]:
-        return await self._get(build_path("get_config"))
+        return await self._get(ConfigRecord, build_path("get_config"))
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        return await self._get(build_path("get_models"), shape="array")
+        return await self._get(list[ModelEntry], build_path("get_models"))
 
     async def get_me(self) -> Document[MeRecord]:
-        return await self._get(build_path("get_me"))
+        return await self._get(MeRecord, build_path("get_me"))
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
         body = build_explain_body(request)
-        return await self._request_document(Request("POST", build_path("explain_auth"), body=body))
+        return await self._request_document(
+            ExplainRecord, Request("POST", build_path("explain_auth"), body=body)
+        )
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        return await self._get(build_path("get_audit"), query_of(filter))
+        return await self._get(AuditPage, build_path("get_audit"), query_of(filter))
 
     # Components
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        return await self._get(build_path(operation_ids(kind).list), shape="array")
+        return await self._get(_LISTS[kind], build_path(operation_ids(kind).list))
 
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
-        return await self._get(_component_path(operation_ids(kind).get, kind, component_id))
+        return await self._get(
+            _RECORDS[kind], _component_path(operation_ids(kind).get, kind, component_id)
+        )
 
     # Runs
 
@@ -174,7 +194,7 @@ class RemoteOperations:
         wait = 0.0 if request.background else None
         headers = build_run_headers(request)
         post = Request("POST", path, body=body, headers=headers, extra_wait=wait)
-        return await self._request_document(post)
+        return await self._request_document(RunRecord, post)
 
     async def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -208,70 +228,84 @@ class RemoteOperations:
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a stream; if the server sends no numbers, count from `after`."""
         async with self._connection.stream(request) as chunks:
-            parser = EventParser()
+            parser, blocks, began = EventParser(), 0, time.monotonic()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
                     event = _number_event(received, after)
                     after = event.seq
                     yield event
+                if parser.blocks > blocks or not parser.incomplete:
+                    blocks, began = parser.blocks, time.monotonic()
+                elif time.monotonic() - began > self._timeouts.whole:
+                    raise failures.build_slow_response_error(self._connection.address)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        return await self._get(build_path("get_runs"), query_of(filter, without=("sort_by",)))
+        return await self._get(
+            RunPage, build_path("get_runs"), query_of(filter, without=("sort_by",))
+        )
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
-        return await self._get(build_path("get_run", run_id=run_id), build_query(db_id=db_id))
+        return await self._get(
+            RunRecord, build_path("get_run", run_id=run_id), build_query(db_id=db_id)
+        )
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
         path = _component_path(operation_ids(kind).list_runs, kind, component_id)
         return await self._get(
-            path, query_of(filter, without=("component_type", "component_id", "sort_by"))
+            RunPage, path, query_of(filter, without=("component_type", "component_id", "sort_by"))
         )
 
     async def get_component_run(
         self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
         path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
-        return await self._get(path, build_query(session_id=session_id))
+        return await self._get(RunRecord, path, build_query(session_id=session_id))
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
         path = _component_path(operation_ids(kind).cancel_run, kind, component_id, run_id)
         query = query_of(request)
-        return await self._request_document(Request("POST", path, query, extra_wait=request.wait))
+        return await self._request_document(
+            CancelRecord, Request("POST", path, query, extra_wait=request.wait)
+        )
 
     # Sessions
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        return await self._get(build_path("get_sessions"), query_of(filter))
+        return await self._get(SessionPage, build_path("get_sessions"), query_of(filter))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         query = build_query(type=session.type, db_id=session.db_id)
         body = build_session_body(session)
         return await self._request_document(
-            Request("POST", build_path("create_session"), query, body)
+            SessionDetail, Request("POST", build_path("create_session"), query, body)
         )
 
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("get_session_by_id", session_id=session_id)
-        return await self._get(path, query_of(where))
+        return await self._get(SessionDetail, path, query_of(where))
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("update_session", session_id=session_id)
-        return await self._request_document(Request("PATCH", path, query_of(where), patch.changes))
+        return await self._request_document(
+            SessionDetail, Request("PATCH", path, query_of(where), patch.changes)
+        )
 
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("rename_session", session_id=session_id)
         body = {"session_name": session_name}
-        return await self._request_document(Request("POST", path, query_of(where), body))
+        return await self._request_document(
+            SessionDetail, Request("POST", path, query_of(where), body)
+        )
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -290,36 +324,38 @@ class RemoteOperations:
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
         path = build_path("get_session_runs", session_id=session_id)
-        return await self._get(path, query_of(query), shape="array")
+        return await self._get(list[RunRecord], path, query_of(query))
 
     async def get_session_run(
         self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
-        return await self._get(path, query_of(where))
+        return await self._get(RunRecord, path, query_of(where))
 
     # Service accounts
 
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
         body = build_account_body(account)
         return await self._request_document(
-            Request("POST", build_path("create_service_account"), body=body)
+            NewAccountRecord, Request("POST", build_path("create_service_account"), body=body)
         )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
         return await self._get(
-            build_path("list_service_accounts"), query_of(filter, without=("sort_by",))
+            AccountPage, build_path("list_service_accounts"), query_of(filter, without=("sort_by",))
         )
 
     async def revoke_service_account(self, account_id: str) -> None:
         path = build_path("revoke_service_account", account_id=account_id)
         await self._connection.send(Request("DELETE", path))
 
-    async def _get(self, path: str, query: Query = (), *, shape: Shape = "object") -> Document[Any]:
-        return await self._request_document(Request("GET", path, query), shape)
+    async def _get(self, record: Any, path: str, query: Query = ()) -> Document[Any]:
+        return await self._request_document(record, Request("GET", path, query))
 
-    async def _request_document(self, request: Request, shape: Shape = "object") -> Document[Any]:
-        return ReceivedDocument(await self._connection.fetch(request, shape))
+    async def _request_document(self, record: Any, request: Request) -> Document[Any]:
+        """Send a request; `record` is the type of the response."""
+        shape: Shape = "array" if get_origin(record) is list else "object"
+        return ReceivedDocument(await self._connection.fetch(request, shape), record)
 
 
 def _component_path(

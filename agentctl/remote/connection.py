@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from urllib.parse import quote, urlencode
 from agentctl import errors
 from agentctl.records.document import Document
 from agentctl.records.routes import ROUTES
+from agentctl.records.shape import find_mismatch
 from agentctl.remote import failures
 from agentctl.remote.address import Address
 
@@ -24,24 +26,38 @@ Shape = Literal["object", "array"]
 _BRACKETS: dict[Shape, tuple[bytes, bytes]] = {"object": (b"{", b"}"), "array": (b"[", b"]")}
 _SPACE = b" \t\r\n"
 
+MAXIMUM_DOCUMENT_BYTES = 268_435_456
+"""Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReceivedDocument(Document[Record]):
-    """A document from a server, parsed on demand; its JSON may be malformed."""
+    """A document from a server, parsed on demand; its JSON may be malformed.
+
+    Attributes:
+        expected: the type of the record.
+    """
+
+    expected: Any = Any
 
     @property
     def value(self) -> Record:
         """The parsed record.
 
         Raises:
-            errors.Unavailable: the bytes are not JSON.
+            errors.InvalidResponse: the bytes are not JSON, or not that of such a record.
         """
         import orjson
 
         try:
-            return cast(Record, orjson.loads(self.raw))
+            record = orjson.loads(self.raw)
         except orjson.JSONDecodeError:
-            raise errors.Unavailable("The response of the server is not valid JSON") from None
+            raise failures.build_invalid_response("it is not valid JSON") from None
+        place = find_mismatch(record, self.expected)
+        if place is not None:
+            where = f"{place} is" if place else "the whole document is"
+            raise failures.build_invalid_response(f"{where} missing or of another type")
+        return cast(Record, record)
 
 
 def has_shape(raw: bytes, shape: Shape) -> bool:
@@ -53,11 +69,19 @@ def has_shape(raw: bytes, shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts in seconds: for a connection, for a response, for the next bytes of a stream."""
+    """Timeouts in seconds.
+
+    Attributes:
+        connect: for a connection.
+        read: for the next bytes of a response.
+        stream: for the next bytes of a stream.
+        whole: for all bytes of a response once it has begun, and for those of one event.
+    """
 
     connect: float = 5.0
     read: float = 30.0
     stream: float = 60.0
+    whole: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +145,7 @@ class Connection:
 
         Raises:
             errors.AgentctlError: the error of the response; or the server cannot be reached, or
-                the response is not JSON of this shape.
+                the response is not JSON of this shape, too large, or too slow.
         """
         response = await self._request(request)
         if _media_type(response) != "application/json" or not has_shape(response.content, shape):
@@ -135,32 +159,54 @@ class Connection:
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open an event stream and yield its chunks; an error response raises before that."""
-        outgoing = self._build_request(request, "text/event-stream", self._timeouts.stream)
-        response = await self._sent(outgoing, stream=True)
-        try:
+        wait = self._timeouts.stream
+        async with self._open(request, "text/event-stream", wait) as response:
             if response.status_code != 200 or _media_type(response) != "text/event-stream":
-                await self._read_to_end(response)
-                self._refuse_unless_ok(response)
-                raise failures.build_unexpected_response_error(self.address, response)
+                complete = await self._read_to_end(response)
+                self._refuse_unless_ok(complete)
+                raise failures.build_unexpected_response_error(self.address, complete)
+            if _is_encoded(response):
+                raise failures.build_encoded_response_error()
             yield self._read_chunks(response)
-        finally:
-            await response.aclose()
 
     async def _request(self, request: Request) -> httpx2.Response:
         wait = request.extra_wait
-        timeout = None if wait is None else self._timeouts.read + wait
-        outgoing = self._build_request(request, "application/json", timeout)
-        response = await self._sent(outgoing, stream=False)
+        wait = None if wait is None else self._timeouts.read + wait
+        async with self._open(request, "application/json", wait) as incoming:
+            response = await self._read_to_end(incoming)
         if response.status_code != request.accepted_status or failures.has_error_body(response):
             self._refuse_unless_ok(response)
         return response
+
+    @contextlib.asynccontextmanager
+    async def _open(
+        self, request: Request, accept: str, wait: float | None
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a request and yield the response without its body.
+
+        Args:
+            wait: seconds until the next bytes; None has no limit, also not for the whole header.
+        """
+        import httpx2
+
+        outgoing = self._build_request(request, accept, wait)
+        try:
+            async with self._deadline(None if wait is None else wait + self._timeouts.whole):
+                response = await self._opened_client().send(outgoing, stream=True)
+        except httpx2.HTTPError as error:
+            raise failures.build_connection_error(self.address, error) from error
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     def _build_request(
         self, request: Request, accept: str, timeout: float | None
     ) -> httpx2.Request:
         import httpx2
 
-        headers = {"accept": accept, **dict(request.headers)}
+        # A few compressed bytes can become gigabytes, so none are accepted.
+        headers = {"accept": accept, "accept-encoding": "identity", **dict(request.headers)}
         if request.body is not None:
             headers["content-type"] = "application/json"
         query = f"?{_encode_query(request.query)}" if request.query else ""
@@ -172,30 +218,48 @@ class Connection:
             timeout=httpx2.Timeout(timeout, connect=self._timeouts.connect),
         )
 
-    async def _sent(self, outgoing: httpx2.Request, *, stream: bool) -> httpx2.Response:
-        import httpx2
-
-        try:
-            return await self._opened_client().send(outgoing, stream=stream)
-        except httpx2.HTTPError as error:
-            raise failures.build_connection_error(self.address, error) from error
-
     async def _read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
         import httpx2
 
         try:
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():
                 yield chunk
         except httpx2.HTTPError as error:
             raise failures.build_connection_error(self.address, error) from error
 
-    async def _read_to_end(self, response: httpx2.Response) -> None:
+    async def _read_to_end(self, response: httpx2.Response) -> httpx2.Response:
+        """Return the response with its body, within the limits of size and time."""
         import httpx2
 
+        body = bytearray()
+        headers = {
+            name: value
+            for name, value in response.headers.items()
+            if name not in ("content-encoding", "content-length", "transfer-encoding")
+        }
+        if not _is_encoded(response):
+            async with self._deadline(self._timeouts.whole):
+                async for chunk in self._read_chunks(response):
+                    body += chunk
+                    if len(body) > MAXIMUM_DOCUMENT_BYTES:
+                        raise failures.build_invalid_response(
+                            f"it is larger than {MAXIMUM_DOCUMENT_BYTES >> 20} MB",
+                            hint="request less, for example with --limit",
+                        )
+        elif response.is_success:
+            raise failures.build_encoded_response_error()
+        return httpx2.Response(
+            response.status_code, headers=headers, content=bytes(body), request=response.request
+        )
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, seconds: float | None) -> AsyncIterator[None]:
+        """Bound the time of the block, however often bytes arrive."""
         try:
-            await response.aread()
-        except httpx2.HTTPError as error:
-            raise failures.build_connection_error(self.address, error) from error
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise failures.build_slow_response_error(self.address) from None
 
     def _refuse_unless_ok(self, response: httpx2.Response) -> None:
         if response.status_code >= 400:
@@ -238,6 +302,12 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
 
 def _media_type(response: httpx2.Response) -> str:
     return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
+
+
+def _is_encoded(response: httpx2.Response) -> bool:
+    """Return True if the body is compressed, which the request excludes."""
+    encoding = str(response.headers.get("content-encoding", "")).strip().lower()
+    return encoding not in ("", "identity")
 
 
 def _quote_segment(segment: str) -> str:

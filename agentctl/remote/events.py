@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from agentctl import errors
+from agentctl.remote.failures import build_invalid_response
 
 MAXIMUM_EVENT_BYTES = 134_217_728
 """Bytes of the largest event: no event of a run is larger, because of `limits.run_bytes`."""
@@ -28,6 +28,9 @@ class EventParser:
 
     Lines end in LF, CR or CRLF. Comments, `retry` fields and events without data are ignored. An
     event that the end of the stream cuts off is dropped.
+
+    Attributes:
+        blocks: the number of empty lines so far, which end events and comments.
     """
 
     def __init__(self) -> None:
@@ -36,22 +39,29 @@ class EventParser:
         self._first_line = True
         self._id: str | None = None
         self._name = ""
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data = bytearray()
+        self.blocks = 0
+
+    @property
+    def incomplete(self) -> bool:
+        """True if the last line, or the event of the last lines, has not ended yet."""
+        return bool(self._line or self._data)
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
         """Return the events that `chunk` completes.
 
         Raises:
-            errors.Unavailable: an event grows beyond MAXIMUM_EVENT_BYTES.
+            errors.InvalidResponse: an event grows beyond MAXIMUM_EVENT_BYTES.
         """
         events = []
         for line in self._lines(chunk):
             event = self._take(line)
             if event is not None:
                 events.append(event)
-        if self._size + len(self._line) > MAXIMUM_EVENT_BYTES:
-            raise errors.Unavailable("The server sent an event that is too large")
+        if len(self._data) + len(self._line) > MAXIMUM_EVENT_BYTES:
+            raise build_invalid_response(
+                f"an event of the stream is larger than {MAXIMUM_EVENT_BYTES >> 20} MB"
+            )
         return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:
@@ -79,8 +89,8 @@ class EventParser:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
-            self._size += len(value)
+            self._data += value
+            self._data += b"\n"
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:
@@ -89,7 +99,9 @@ class EventParser:
 
     def _dispatch(self) -> ServerEvent | None:
         name, data = self._name, self._data
-        self._name, self._data, self._size = "", [], 0
+        self._name, self._data = "", bytearray()
+        self.blocks += 1
         if not data:
             return None
-        return ServerEvent(self._id, name or "message", b"\n".join(data))
+        del data[-1]
+        return ServerEvent(self._id, name or "message", bytes(data))

@@ -31,11 +31,7 @@ def build_connection_error(address: Address, error: Exception) -> errors.Unavail
         cause, hint = _explain_connect_error(address, error)
         return errors.Unavailable("Cannot reach the server", cause=cause, hint=hint)
     if isinstance(error, httpx2.TimeoutException):
-        return errors.Unavailable(
-            "The server did not respond in time",
-            cause=f"{address.base} sent nothing for too long",
-            hint="it may have processed the request: check before you retry",
-        )
+        return _build_timeout(f"{address.base} sent nothing for too long")
     if isinstance(error, httpx2.RemoteProtocolError | httpx2.DecodingError):
         cause = f"{address.base} cut off its response, or does not speak HTTP"
     else:
@@ -92,10 +88,47 @@ def build_unexpected_response_error(
     )
 
 
+def build_invalid_response(
+    cause: str, hint: str = "check --url, including its path, and the version of the server"
+) -> errors.InvalidResponse:
+    """Build the error of a response that does not follow the interface.
+
+    Args:
+        cause: continues "it", the response; it contains nothing that the server sent except the
+            names of fields.
+    """
+    return errors.InvalidResponse(
+        "The response of the server is not what agentctl expects",
+        cause=to_printable_line(cause),
+        hint=hint,
+    )
+
+
+def build_encoded_response_error() -> errors.InvalidResponse:
+    """Build the error of a compressed response; its size is not known before it is unpacked."""
+    return build_invalid_response(
+        "it is compressed, although the request excludes that",
+        hint="disable compression in the proxy in front of the server",
+    )
+
+
+def build_slow_response_error(address: Address) -> errors.Unavailable:
+    """Build the error of a response that is sent too slowly, in however many pieces."""
+    return _build_timeout(f"{address.base} did not complete its response")
+
+
 def to_printable_line(text: str) -> str:
     """Return `text` as one line for a terminal: without control characters, at most 500 long."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return line if len(line) <= _MAXIMUM_TEXT else line[:_MAXIMUM_TEXT] + "…"
+
+
+def _build_timeout(cause: str) -> errors.Unavailable:
+    return errors.Unavailable(
+        "The server did not respond in time",
+        cause=cause,
+        hint="it may have processed the request: check before you retry",
+    )
 
 
 def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str]:

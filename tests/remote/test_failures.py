@@ -342,8 +342,9 @@ def test_malformed_json_body_is_reported(serve: Serve) -> None:
 
     document = asyncio.run(teams())
     assert document.raw == b"[nonsense]"
-    with pytest.raises(errors.Unavailable, match="not valid JSON"):
+    with pytest.raises(errors.InvalidResponse) as caught:
         _ = document.value
+    assert caught.value.cause == "it is not valid JSON"
 
 
 def test_truncated_body_is_reported(serve: Serve) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from agentctl.cli.durations import format_span, parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
+from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import Format, resolve_format, show_page, show_record, write_line
 from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
@@ -243,13 +244,12 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 async def _find_by_name(target: Target, name: str) -> AsyncIterator[Record]:
     """Yield the accounts with a name, newest first, also from a server that does not filter."""
-    cursor: str | None = None
-    while True:
+
+    def read(cursor: str | None) -> Awaitable[Document[Any]]:
         wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
-        found = (await target.operations.list_service_accounts(wanted)).value
-        for record in found["data"]:
+        return target.operations.list_service_accounts(wanted)
+
+    async for rows in read_pages(read):
+        for record in rows:
             if record.get("name") == name:
                 yield record
-        cursor = found["meta"].get("next_cursor")
-        if cursor is None:
-            return

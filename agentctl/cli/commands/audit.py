@@ -22,12 +22,13 @@ from agentctl.cli.files import check_absent
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.io import current_io
 from agentctl.cli.options import Cursor, Limit, Output
-from agentctl.cli.show.output import Format, resolve_format, show_list, write_bytes, write_line
+from agentctl.cli.paging import check_row_count, read_pages
+from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import TooManyRequests, Unavailable, UsageError
+from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.records.audit import AuditOutcome
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -130,7 +131,7 @@ async def list_audit(
     wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
     document = await target.operations.get_audit(wanted)
     if form == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
         return
     page: Any = document.value
     show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq")
@@ -217,18 +218,16 @@ async def export_audit(
         at_terminal = current_io().out_is_terminal
         async with nullcontext() if at_terminal else showing_progress(counter):
             async for part in parts:
-                write_bytes(part)
+                write_json(part)
 
 
-async def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
+def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
     """Yield the pages, newest first. Entries that are added meanwhile would precede the first."""
-    while True:
-        page: Any = (await target.operations.get_audit(wanted)).value
-        yield page["data"]
-        next_cursor = page["meta"].get("next_cursor")
-        if not next_cursor or next_cursor == wanted.cursor:
-            return
-        wanted = replace(wanted, cursor=next_cursor)
+    return read_pages(
+        lambda cursor: target.operations.get_audit(
+            wanted if cursor is None else replace(wanted, cursor=cursor)
+        )
+    )
 
 
 async def _newest_number(target: Target) -> int:
@@ -257,6 +256,7 @@ async def _rows_after(target: Target, last: int) -> list[AuditRow]:
         async for rows in pages:
             new = [row for row in rows if row["seq"] > last]
             found += new
+            check_row_count(found)
             if len(new) < len(rows):
                 break
     return found[::-1]
@@ -270,7 +270,7 @@ async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
         try:
             return await _rows_after(target, last)
         except (Unavailable, TooManyRequests) as failure:
-            if target.local is not None:
+            if target.local is not None or isinstance(failure, InvalidResponse):
                 raise
             note(f"{failure.detail}; retrying in {delay:g} s")
         await asyncio.sleep(delay)
@@ -295,7 +295,7 @@ def _write_rows(rows: list[AuditRow], form: Format) -> None:
 
     for row in rows:
         if form in ("json", "jsonl"):
-            write_bytes(orjson.dumps(row))
+            write_json(orjson.dumps(row))
         elif form == "table":
             write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
         elif form == "tsv":

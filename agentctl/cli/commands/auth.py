@@ -28,7 +28,7 @@ from agentctl.cli.options import (
     WorkflowId,
     resolve_admin_scope,
 )
-from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_bytes
+from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_json
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import (
@@ -117,7 +117,7 @@ async def whoami(target: Target, output: Output = None) -> None:
     form = resolve_format(output)
     me = await target.operations.get_me()
     if form == "json":
-        write_bytes(me.raw)
+        write_json(me.raw)
         return
     record = {**me.value, **token_times(target.token)}
     times = [Column(name) for name in record if name not in me.value]
@@ -217,7 +217,7 @@ def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
 
     record = document.value
     if form == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
     else:
         whole = form != "table"
         steps = [step for step in record["steps"] if whole or step["outcome"] != "skipped"]

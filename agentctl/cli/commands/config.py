@@ -9,7 +9,7 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import resolve_format, show_list, write_bytes, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 
@@ -39,7 +39,7 @@ def show_config(
     tables = effective_settings(settings)
     if form == "json":
         whole = {**tables, "sources": settings.sources} if sources else tables
-        write_bytes(build_document(whole).raw)
+        write_json(build_document(whole).raw)
         return
     rows = [
         {"key": key, "value": value, "source": settings.sources.get(key)}

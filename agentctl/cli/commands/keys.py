@@ -19,7 +19,7 @@ import typer
 
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Output, Yes
-from agentctl.cli.show.output import resolve_format, show_list, write_bytes, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.config.settings import Algorithm
@@ -398,7 +398,7 @@ def print_jwks(config: Config = None) -> None:
     settings = load_settings(config)
     private = read_private_key(settings.signing.key_file)
     jwks = build_public_jwks(private, settings.authorization.algorithm, settings.signing.key_id)
-    write_bytes(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
+    write_json(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
 
 
 app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotate_key)

@@ -102,7 +102,7 @@ def inspect_token(
     from agentctl.auth.tokens.account_tokens import is_account_token
     from agentctl.cli.options import load_optional_settings, resolve_admin_scope
     from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import resolve_format, show_list, show_record, write_bytes
+    from agentctl.cli.show.output import resolve_format, show_list, show_record, write_json
     from agentctl.records.document import build_document
 
     form = resolve_format(output)
@@ -123,7 +123,7 @@ def inspect_token(
     view = tokenview.build_view(seen, reason, resolve_admin_scope(settings))
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
     if form == "json":
-        write_bytes(build_document(view).raw)
+        write_json(build_document(view).raw)
     else:
         show_list(
             build_document(list(tokenview.view_rows(view))),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import TypedDict
+
 from agentctl.cli.show.output import write_text
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalTarget, Target
-from agentctl.errors import AgentctlError, RunFailed, Unavailable
+from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, Unavailable
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.shape import find_mismatch
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
@@ -19,6 +23,40 @@ if TYPE_CHECKING:
     )
 
 _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
+
+
+class _EventData(TypedDict, total=False):
+    """The fields of an event that commands read."""
+
+    run_id: str | None
+    session_id: str | None
+    agent_id: str | None
+    team_id: str | None
+    workflow_id: str | None
+    tool: dict[str, Any] | None
+    error: dict[str, Any] | None
+    metrics: dict[str, Any] | None
+
+
+def parse_event(event: StreamEvent) -> dict[str, Any]:
+    """Return the data of an event.
+
+    Raises:
+        InvalidResponse: it is not a JSON object, or a field has another type.
+    """
+    import orjson
+
+    try:
+        data = orjson.loads(event.data)
+    except orjson.JSONDecodeError:
+        data = None
+    if find_mismatch(data, _EventData) is not None:
+        raise InvalidResponse(
+            "the server sent an event that is not what agentctl expects",
+            cause=f"the data of event {event.seq} is not JSON, or has fields of another type",
+            hint="check --url, including its path, and the version of the server",
+        )
+    return dict(data)
 
 
 class RunOutput:
@@ -45,7 +83,10 @@ class RunOutput:
         self.session_id = ""
         self.end: Mapping[str, Any] = {}
         self._to_stdout = to_stdout
-        self._text = ""
+        # The text can be long, and is needed only to find out how much of it was written.
+        self._length = 0
+        self._digest = hashlib.sha256()
+        self._in_line = False
         self._prefix = KINDS[kind].event_prefix
         # Only the last event of a workflow has its text.
         self._whole = whole or kind == "workflow"
@@ -53,13 +94,11 @@ class RunOutput:
     @property
     def in_line(self) -> bool:
         """True if the text so far does not end with a line feed."""
-        return bool(self._text) and not self._text.endswith("\n")
+        return self._in_line
 
     def take(self, event: StreamEvent) -> bool:
         """Read one event. Return True for the first, which names the run."""
-        import orjson
-
-        data = orjson.loads(event.data)
+        data = parse_event(event)
         first = not self.run_id
         if first:
             self.run_id = str(data.get("run_id") or "")
@@ -103,13 +142,22 @@ class RunOutput:
 
     def _write_rest(self, content: str) -> None:
         """Write the part of the text that was not streamed; for a workflow that is all of it."""
-        if self._whole and content.startswith(self._text):
-            self._write(content[len(self._text) :])
+        begin = hashlib.sha256(_encode(content[: self._length]))
+        if self._whole and begin.digest() == self._digest.digest():
+            self._write(content[self._length :])
 
     def _write(self, text: str) -> None:
-        self._text += text
-        if self._to_stdout and text:
+        if not text:
+            return
+        self._length += len(text)
+        self._digest.update(_encode(text))
+        self._in_line = not text.endswith("\n")
+        if self._to_stdout:
             write_text(text)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 _HINTS = {

@@ -1,7 +1,8 @@
 """Documents as a table, JSON, JSON Lines, TSV or names on stdout.
 
-stdout carries nothing but data. `json` is the bytes of the document unchanged; only the other
-formats parse it. Off a terminal nothing is wrapped or cut (docs/contract.md "Command line").
+stdout carries nothing but data. `json` is the bytes of the document unchanged, except for control
+characters on a terminal; only the other formats parse it. Off a terminal nothing is wrapped or cut
+(docs/contract.md "Command line").
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agentctl.cli.show.table import (
 )
 from agentctl.cli.show.terminal import escape_controls, note
 from agentctl.errors import UsageError
+from agentctl.records.text import escape_json_controls
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -53,7 +55,7 @@ def show_list(
 ) -> None:
     """Write a document that is an array of records; `-o name` prints the `id_field` of each."""
     if format == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
     else:
         _show_records(document.value, columns, format, id_field)
 
@@ -63,7 +65,7 @@ def show_page(
 ) -> None:
     """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page."""
     if format == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
         return
     page = document.value
     _show_records(page["data"], columns, format, id_field)
@@ -78,33 +80,53 @@ def show_record(
 ) -> None:
     """Write a document that is one record: in tables one line for each field."""
     if format == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
     elif format == "table":
         _write_lines(format_fields(document.value, columns))
     else:
         _show_records([document.value], columns, format, id_field)
 
 
-def write_bytes(data: bytes) -> None:
-    """Write data and a newline without any change, and flush."""
-    out = current_io().out
-    out.flush()
-    out.buffer.write(data + b"\n")
-    out.buffer.flush()
+def write_json(data: bytes) -> None:
+    """Write JSON and a newline; on a terminal, control characters are escaped as in JSON."""
+    _write(_escape_json(data) if current_io().out_is_terminal else data, b"\n")
 
 
 def write_line(text: str) -> None:
     """Write a line of data; characters that stdout cannot encode are escaped."""
-    write_bytes(text.encode(current_io().out.encoding or "utf-8", "backslashreplace"))
+    _write(_encode(text), b"\n")
 
 
 def write_text(text: str) -> None:
     """Write text of several lines; on a terminal control characters are escaped."""
+    _write(_encode(text))
+
+
+def _encode(text: str) -> bytes:
     io = current_io()
     safe = escape_controls(text, lines=True) if io.out_is_terminal else text
-    io.out.flush()
-    io.out.buffer.write(safe.encode(io.out.encoding or "utf-8", "backslashreplace"))
-    io.out.buffer.flush()
+    return safe.encode(io.out.encoding or "utf-8", "backslashreplace")
+
+
+def _escape_json(data: bytes) -> bytes:
+    """Escape the characters of JSON that a terminal would interpret, as `\\u009b`.
+
+    JSON has no control characters outside of its texts but white space, and inside of them the
+    result means the same. Bytes that are not UTF-8, which JSON excludes, become `\\xff`.
+    """
+    text = escape_json_controls(data.decode("utf-8", "backslashreplace"))
+    encoding = current_io().out.encoding or "utf-8"
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:
+        return escape_json_controls(text, ascii_only=True).encode(encoding, "backslashreplace")
+
+
+def _write(*parts: bytes) -> None:
+    out = current_io().out
+    out.flush()
+    out.buffer.write(b"".join(parts))
+    out.buffer.flush()
 
 
 def _show_records(
@@ -125,7 +147,7 @@ def _show_records(
         import orjson
 
         for record in records:
-            write_bytes(orjson.dumps(record))
+            write_json(orjson.dumps(record))
 
 
 def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field: str) -> None:

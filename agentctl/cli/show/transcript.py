@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.show.answer import RunOutput
+from agentctl.cli.show.answer import RunOutput, parse_event
 from agentctl.cli.show.terminal import display_width, note_dim
 from agentctl.records.kinds import KINDS
 
@@ -21,6 +21,9 @@ MAXIMUM_LINE_WIDTH = 160
 
 MAXIMUM_LINE_LENGTH = 400
 """Characters of a member's line that are shown before the line ends."""
+
+MAXIMUM_PARTIAL_LINES = 1_000
+"""Members with an unfinished line; that of the first one then ends."""
 
 Data = Mapping[str, Any]
 
@@ -40,9 +43,7 @@ class Transcript:
 
     def take(self, event: StreamEvent) -> None:
         """Write one event."""
-        import orjson
-
-        data: Data = orjson.loads(event.data)
+        data: Data = parse_event(event)
         own = data.get("run_id") == self._output.run_id
         name = "" if own else _component_name(data)
         if event.name.endswith("Content"):
@@ -72,6 +73,8 @@ class Transcript:
             self._write_line(name, rest)
         elif rest:
             self._partial_lines[run_id] = name, rest
+        if len(self._partial_lines) > MAXIMUM_PARTIAL_LINES:
+            self._end_member_line(next(iter(self._partial_lines)))
 
     def _end_member_line(self, run_id: str) -> None:
         name, rest = self._partial_lines.pop(run_id, ("", ""))

@@ -7,7 +7,7 @@ run that does not stop delays no other request.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +28,7 @@ from agentctl.cli.options import (
     component_of_run,
     resolve_component,
 )
+from agentctl.cli.paging import check_row_count, read_pages
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record
 from agentctl.cli.show.progress import (
@@ -51,7 +52,7 @@ from agentctl.requests import (
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
-    from agentctl.records.runs import CancelRecord
+    from agentctl.records.runs import CancelRecord, RunPage
 
 DEFAULT_WAIT_SECONDS = 10.0
 """Default of --wait (docs/contract.md "Command line")."""
@@ -293,17 +294,17 @@ async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
     """Read every page. New runs precede the first one, so a cursor never reaches them."""
     runs: list[Run] = []
     counter = Counter("runs found")
-    part = Page(limit=MAXIMUM_LIMIT)
+
+    def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
+        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+        return target.operations.get_runs(replace(wanted, page=part))
+
     async with showing_progress(counter):
-        while True:
-            page = (await target.operations.get_runs(replace(wanted, page=part))).value
-            for record in page["data"]:
+        async for rows in read_pages(read):
+            for record in rows:
                 runs.append({k: v for k, v in record.items() if k not in _LARGE_FIELDS})
+            check_row_count(runs)
             counter.done = len(runs)
-            next_cursor = page["meta"].get("next_cursor")
-            if not next_cursor or next_cursor == part.cursor:
-                break
-            part = replace(part, cursor=next_cursor)
     ids = {run["run_id"] for run in runs}
     top_level = [run for run in runs if run.get("parent_run_id") not in ids]
     return _Selection(top_level, len(runs) - len(top_level))

@@ -23,7 +23,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.output import Format, resolve_format, write_bytes, write_text
+from agentctl.cli.show.output import Format, resolve_format, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -97,7 +97,7 @@ async def _stream_run(
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 if form == "jsonl":
-                    write_bytes(event.data)
+                    write_json(event.data)
                 if run_output.take(event):
                     _note_started(target, request, run_output.run_id, run_output.session_id)
     except asyncio.CancelledError:
@@ -147,7 +147,8 @@ async def _wait_for_run(
     run = document.value
     _note_started(target, request, run["run_id"], run["session_id"])
     if form in ("table", "tsv") and not request.background:
-        write_text(f"{run['content']}\n" if run["content"] else "")
+        content = run.get("content")
+        write_text(f"{content}\n" if content else "")
     else:
         columns.show_run(document, form)
     if not request.background:

@@ -29,12 +29,12 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.output import Format, resolve_format, write_bytes
+from agentctl.cli.show.output import Format, resolve_format, write_json
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript import Transcript
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import AgentctlError, RunFailed, TooManyRequests, Unavailable
+from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
 from agentctl.requests import (
     ResumeRequest,
 )
@@ -209,7 +209,7 @@ class _Watch:
             return
         self.last, self.known = event.seq, True
         if self.form == "jsonl":
-            write_bytes(event.data)
+            write_json(event.data)
         if self.form in ("table", "tsv"):
             self.transcript.take(event)
         else:
@@ -301,7 +301,8 @@ async def _follow_streams(watch: _Watch) -> None:
             if watch.output.end or await _has_ended(watch):
                 return
         except (Unavailable, TooManyRequests) as failure:
-            if watch.watched.target.local is not None or not watch.known:
+            is_broken = isinstance(failure, InvalidResponse)  # the next stream would be, too
+            if watch.watched.target.local is not None or not watch.known or is_broken:
                 raise
             cause = failure
         if watch.last > before:
