@@ -231,6 +231,8 @@ class Limits:
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
+    concurrent_members: Annotated[int, Range(1, 100_000)] = 256
+    members_per_run: Annotated[int, Range(1, 100_000)] = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from agentctl.runs.admission import (
     admit_run,
 )
 from agentctl.runs.live import LiveRun, RunSpec
+from agentctl.runs.members import MemberSlots
 from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
@@ -94,6 +95,7 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
+        self._member_slots = MemberSlots(settings.limits)
         self._supervision = Supervision(catalog, self._run_tasks, self.counters)
 
     @property
@@ -117,6 +119,11 @@ class Engine:
     def root_runs(self) -> list[LiveRun]:
         """Return the live runs that have no parent."""
         return [run for run in self._live.values() if run.parent is None]
+
+    @property
+    def waiting_members(self) -> int:
+        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        return self._member_slots.waiting
 
     async def submit(self, submission: Submission) -> LiveRun | EarlierRun:
         """Commit the row of a root run and start its work.
@@ -183,10 +190,16 @@ class Engine:
             if parent.spec.component.kind == "team"
             else parent.spec.time_limit,
         )
-        run = LiveRun(spec, parent, self._run_member)
+        async with self._member_slots.hold(parent):
+            parent.checkpoint()
+            return await self._execute_member(LiveRun(spec, parent, self._run_member))
+
+    async def _execute_member(self, run: LiveRun) -> MemberResult:
+        parent = run.parent
+        assert parent is not None
         try:
             await self._start(
-                run, lambda worker_id: admit_member_run(spec, parent.user_id, worker_id)
+                run, lambda worker_id: admit_member_run(run.spec, parent.user_id, worker_id)
             )
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:

@@ -65,6 +65,7 @@ class LiveRun:
         run_member: the engine's function that executes a member's run.
 
     Attributes:
+        root: the root run of its tree; the run itself if it has no parent.
         identity: the fields that all events of the run have.
         worker_id, user_id: owner and user in the row of the run, once it is committed.
         recorder: stores the events of a recorded root run, once its row is committed.
@@ -82,6 +83,7 @@ class LiveRun:
     def __init__(self, spec: RunSpec, parent: LiveRun | None, run_member: MemberRunner) -> None:
         self.spec = spec
         self.parent = parent
+        self.root: LiveRun = parent.root if parent is not None else self
         self.stream: Stream
         self.stream = parent.stream if parent is not None else Stream(recorded=spec.recorded)
         self.identity = event_format.RunIdentity(

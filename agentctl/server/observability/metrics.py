@@ -102,6 +102,11 @@ class ServerMetrics:
         kinds = Counter(run.spec.component.kind for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
         yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
+        members = sum(run.parent is not None for run in self.engine.live_runs())
+        text = "Live runs of members and steps of this process."
+        yield _build_gauge("members_live", text, (), [((), members)])
+        text = "Members of teams that wait for a slot (limits.concurrent_members)."
+        yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
         text = "Repetitions of model calls after temporary failures."
         retries = [((model,), count) for model, count in self.engine.model_counters.retries.items()]
         yield _build_counter("model_retries", text, ("model",), retries)
