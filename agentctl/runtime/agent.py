@@ -7,7 +7,8 @@ model library talks to the providers; this module runs the agent loop (docs/deci
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -105,7 +106,6 @@ async def _take_turns(
     for turn in range(MAXIMUM_MODEL_CALLS):
         attempts.begin_call()
         response = await _call_model(runner, attempts, messages, conversation, first=turn == 0)
-        clean_response(response)
         calls = extract_calls(response)
         conversation.end_answer(calls, response.finish_reason or _UNKNOWN_REASON)
         if not calls:
@@ -150,33 +150,64 @@ async def _attempt_call(
     *,
     first: bool,
 ) -> ModelResponse:
-    """Call the model once. However the call ends, its text and usage so far are kept.
+    """Call the model once and return its cleaned answer.
+
+    However the call ends, its text and usage so far are kept.
 
     Raises:
-        UnexpectedModelBehavior: the answer is empty because the provider cut or filtered it.
+        UnexpectedModelBehavior: the answer is empty because the provider cut or filtered it, or it
+            cannot be read.
         ModelAPIError: the stream ended before the answer was complete.
     """
     conversation.context.checkpoint()
     conversation.begin_answer(model.id)
-    async with model_request_stream(
+    request = model_request_stream(
         model.model,
         messages,
         model_settings=model.first_settings if first else model.settings,
         model_request_parameters=runner.parameters,
         instrument=False,
-    ) as stream:
+    )
+    async with AsyncExitStack() as stack:
+        with _reject_unreadable_answers():
+            stream = await stack.enter_async_context(request)
+        events = aiter(stream)
         try:
-            async for event in stream:
+            while True:
+                with _reject_unreadable_answers():
+                    event = await anext(events, None)
+                if event is None:
+                    break
                 _process_event(event, conversation)
         finally:
             conversation.context.transcript.set_usage(extract_usage(stream.usage))
-        response = stream.get()
+        with _reject_unreadable_answers():
+            response = stream.get()
+            clean_response(response)
     if not response.finish_reason and not (response.provider_details or {}).get("finish_reason"):
         raise ModelAPIError(stream.model_name, "the stream ended without a finish reason")
     reason = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
     if reason and not response.tool_calls and not (response.text or "").strip():
         raise UnexpectedModelBehavior(reason)
     return response
+
+
+@contextmanager
+def _reject_unreadable_answers() -> Iterator[None]:
+    """Report an exception of the model library as a fault of the provider's answer.
+
+    The library reads most fields of an answer without a check of their types.
+
+    Raises:
+        UnexpectedModelBehavior: the library raised an exception that is not about models.
+    """
+    try:
+        yield
+    except (AgentRunError, httpx2.HTTPError):
+        raise
+    except Exception as error:
+        reason = f"the answer cannot be read: {type(error).__name__}: {error}"
+        raise UnexpectedModelBehavior(reason) from error
 
 
 async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:

@@ -22,12 +22,16 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from agentctl.records.components import ToolRecord
+from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.transcript import CANCELLED_RESULT
 
 _MAXIMUM_DEPTH = 100
 """Maximum nesting of the arguments of a call: JSON writers have a limit."""
+
+MAXIMUM_TOKENS = 10**12
+"""Maximum of a counter of one model call. The sum over any session then fits into 64 bits."""
 
 _INTEGERS = range(-(2**63), 2**64)
 """Integers that JSON writers accept."""
@@ -60,14 +64,19 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
 def clean_response(response: ModelResponse) -> None:
     """Clean an answer for storage, in place: the library sends it back together with the results.
 
-    The arguments of a call become an object; any other value is stored under `NOT_AN_OBJECT`.
+    The arguments of a call become an object; any other value is stored under `NOT_AN_OBJECT`. The
+    calls get different ids: some servers repeat one id, and a result belongs to one call.
     """
+    ids: set[str] = set()
     for part in response.parts:
         if isinstance(part, TextPart | ThinkingPart):
             part.content = replace_unstorable(part.content)
         elif isinstance(part, ToolCallPart):
             part.tool_name = replace_unstorable(part.tool_name)
             part.tool_call_id = replace_unstorable(part.tool_call_id)
+            if part.tool_call_id in ids:
+                part.tool_call_id = new_id()
+            ids.add(part.tool_call_id)
             part.args = _parse_arguments(part.args)
 
 
@@ -111,9 +120,9 @@ def _clean_value(value: Any, depth: int = 1) -> Any:
 
 
 def extract_usage(usage: RequestUsage) -> dict[str, int]:
-    """Return the nine counters of one model call so far."""
+    """Return the nine counters of one model call so far, each from 0 to `MAXIMUM_TOKENS`."""
     audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
-    return {
+    counters = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
@@ -124,6 +133,7 @@ def extract_usage(usage: RequestUsage) -> dict[str, int]:
         "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.output_reasoning_tokens,
     }
+    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in counters.items()}
 
 
 def build_tool_definition(tool: ToolRecord) -> ToolDefinition:

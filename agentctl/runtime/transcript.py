@@ -48,6 +48,8 @@ class Transcript:
         self._usage = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._content: list[str] = []
         self._answer: _AnswerInProgress | None = None
+        self._open_calls: dict[str, dict[str, Any]] = {}
+        self._unanswered: dict[str, str] = {}
 
     @property
     def content(self) -> str:
@@ -122,6 +124,8 @@ class Transcript:
         answer.finish_reason = finish_reason
         for name, count in answer.usage.items():
             self._usage[name] += count
+        # A model may repeat the ids of an earlier answer: then the new call is meant.
+        self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
             self._messages.append(answer.message(tool_calls))
 
@@ -135,16 +139,17 @@ class Transcript:
             "result": None,
         }
         self.tools.append(entry)
+        self._open_calls[call_id] = entry
         return dict(entry)
 
     def close_call(self, call_id: str, result: str, *, error: bool) -> dict[str, Any] | None:
         """Add the result of an open call; return a copy of its entry, None if none is open."""
-        for entry in reversed(self.tools):
-            if entry["tool_call_id"] == call_id and entry["tool_call_error"] is None:
-                entry.update(tool_call_error=error, result=result)
-                self._add_tool_message(call_id, result, times.whole_seconds(times.now()))
-                return dict(entry)
-        return None
+        entry = self._open_calls.pop(call_id, None)
+        if entry is None:
+            return None
+        entry.update(tool_call_error=error, result=result)
+        self._add_tool_message(call_id, result, times.whole_seconds(times.now()))
+        return dict(entry)
 
     def close_open_calls(self, now: int) -> None:
         """Complete everything that is open when a run is stopped, so that the session stays usable.
@@ -153,35 +158,26 @@ class Transcript:
             now: microseconds since the epoch.
         """
         self.end_answer([])
+        self._open_calls.clear()
         for entry in self.tools:
             if entry["tool_call_error"] is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
-        for call_id in self._calls_without_result():
+        for call_id in [*self._unanswered]:
             self._add_tool_message(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
     def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
         """Add the tool message of a call, if a message requested that call."""
-        names = self._calls_without_result()
-        if call_id in names:
+        name = self._unanswered.pop(call_id, None)
+        if name is not None:
             self._messages.append(
                 {
                     "role": "tool",
                     "content": result,
                     "created_at": created_at,
                     "tool_call_id": call_id,
-                    "tool_name": names[call_id],
+                    "tool_name": name,
                 }
             )
-
-    def _calls_without_result(self) -> dict[str, str]:
-        """Return tool names by id for the calls that have no tool message yet."""
-        names: dict[str, str] = {}
-        for message in self._messages:
-            for call in message.get("tool_calls", ()):
-                names[call["id"]] = call["name"]
-            if message["role"] == "tool":
-                names.pop(message["tool_call_id"], None)
-        return names
 
 
 class _AnswerInProgress:

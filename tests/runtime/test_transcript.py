@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.transcript import Transcript, build_chat_history
 
@@ -83,6 +85,25 @@ def test_repeated_call_ids_are_distinguished() -> None:
     assert [call["result"] for call in transcript.tools] == ["one", "two"]
     tools = [m["content"] for m in transcript.messages if m["role"] == "tool"]
     assert tools == ["one", "two"]
+
+
+def test_many_calls_are_closed_in_linear_time() -> None:
+    """docs/security-cases.md M12: some 30,000 calls took minutes."""
+    transcript = Transcript()
+    started = time.monotonic()
+    for turn in range(240):
+        ids = [f"{turn}-{number}" for number in range(128)]
+        transcript.begin_answer()
+        transcript.end_answer([{"id": name, "name": "t", "arguments": {}} for name in ids])
+        for name in ids:
+            transcript.open_call(name, "t", {})
+        for name in ids:
+            transcript.close_call(name, name, error=False)
+
+    assert time.monotonic() - started < 20
+    assert all(call["result"] == call["tool_call_id"] for call in transcript.tools)
+    tools = [item for item in transcript.messages if item["role"] == "tool"]
+    assert [item["content"] for item in tools] == [call["result"] for call in transcript.tools]
 
 
 def test_chat_history_has_instructions_once_and_no_tool_messages() -> None:
