@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from agentctl.records.times import Timestamp
 
-__all__ = ["AUTHENTICATE", "AuditMeta", "AuditOutcome", "AuditPage", "AuditRecord"]
+__all__ = ["AUTHENTICATE", "EXPIRE", "AuditMeta", "AuditOutcome", "AuditPage", "AuditRecord"]
 
 AuditOutcome = Literal["allowed", "denied", "failed"]
 
@@ -16,17 +16,21 @@ AUTHENTICATE = "authenticate"
 """The operation of an entry that counts rejected credentials, for any operation."""
 
 
+EXPIRE = "expire_audit"
+"""The operation of an entry that counts deleted entries, older than `audit.keep_days`."""
+
+
 class AuditRecord(TypedDict):
     """One audit entry, which never changes.
 
     `principal` is the authenticated caller, null if no caller was identified. `operation` is an
-    operation id or `authenticate`. `resource` names the resources, `agent:writer,run:019a...`: ids
-    only, percent-encoded, cut at 1,000 characters. `outcome` is `allowed`; `denied`, by the policy;
-    or `failed`, for another reason. `status` is that of the response; `reason` has the required
-    scopes or the error code. An operation whose entry was committed before its change, and that
-    failed, has two entries. `count` is the number of requests: denials and rejected credentials of
-    one minute are one entry. `resource` and `reason` of such an entry are null if they differ, and
-    `request_id` is null.
+    operation id, `authenticate` or `expire_audit`. `resource` names the resources,
+    `agent:writer,run:019a...`: ids only, percent-encoded, cut at 1,000 characters. `outcome` is
+    `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is that of the
+    response; `reason` has the required scopes or the error code. An operation whose entry was
+    committed before its change, and that failed, has two entries. `count` is the number of
+    requests: denials and rejected credentials of one minute are one entry. `resource` and `reason`
+    of such an entry are null if they differ, and `request_id` is null.
     """
 
     seq: int

@@ -11,12 +11,14 @@ import logging
 from typing import Protocol
 
 from agentctl import errors
-from agentctl.records.times import now
+from agentctl.records.audit import EXPIRE
+from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
+from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.worker import Worker
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit, events, idempotency, runs, workers
 
@@ -45,6 +47,11 @@ EVENT_RETENTION = DAY_MICROSECONDS
 MAXIMUM_UNITS = 20
 """Maximum number of units of work of one kind in one cleanup; later cleanups do the rest."""
 
+_CLOCK_JUMPED = (
+    "the clock of this machine was set ahead by more than an hour: old data is not deleted until"
+    " the clock is set back, or for a day"
+)
+
 _log = logging.getLogger("agentctl.runs")
 
 
@@ -62,17 +69,22 @@ async def watch_workers(
     Args:
         audit_days: days that audit entries are kept; None for no limit.
     """
-    clock = asyncio.get_running_loop().time
+    clock, guard, compared = asyncio.get_running_loop().time, ClockGuard(), False
     next_cleanup = clock() + cleanup_seconds
     while True:
         await asyncio.sleep(sweep_seconds)
         if not databases.get_open():
             continue
+        if guard.observe():
+            monitor.rate_limited_log.log(_CLOCK_JUMPED)
         try:
+            if not compared:
+                guard.compare(await databases.system.read(audit.get_newest_time()))
+                compared = True
             await sweep_dead_workers(databases, monitor, worker.id)
             if (started := clock()) >= next_cleanup:
                 next_cleanup = started + cleanup_seconds
-                await delete_expired(databases, audit_days=audit_days)
+                await delete_expired(databases, audit_days=audit_days, rows=guard.is_trusted)
                 elapsed = clock() - started
                 next_cleanup = clock() + max(cleanup_seconds, elapsed / CLEANUP_SHARE)
         except errors.AgentctlError as error:
@@ -159,20 +171,29 @@ async def _recover_database(
     return None
 
 
-async def delete_expired(databases: Databases, *, audit_days: int | None = None) -> None:
+async def delete_expired(
+    databases: Databases, *, audit_days: int | None = None, rows: bool = True
+) -> None:
     """Clean up the open databases once.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
+        rows: False to delete no rows, only stale lock files.
 
     Raises:
         Unavailable: a database does not answer.
     """
-    for database in databases.get_open().values():
-        await _delete_older(database, events, now() - EVENT_RETENTION)
-        await _delete_older(database, idempotency, now() - idempotency.KEY_LIFETIME)
-    if audit_days is not None:
-        await _delete_older(databases.system, audit, now() - audit_days * DAY_MICROSECONDS)
+    for database in databases.get_open().values() if rows else ():
+        # The earlier of two clocks: one server with a wrong clock must not delete for all.
+        moment = min(now(), await database.clock())
+        await _delete_older(database, events, moment - EVENT_RETENTION)
+        await _delete_older(database, idempotency, moment - idempotency.KEY_LIFETIME)
+        if database is databases.system and audit_days is not None:
+            await _delete_entries(database, moment - audit_days * DAY_MICROSECONDS)
+    await _remove_stale_locks(databases)
+
+
+async def _remove_stale_locks(databases: Databases) -> None:
     rows = await databases.system.read(workers.list_workers())
     process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in rows})
 
@@ -194,3 +215,32 @@ async def _delete_older(database: Database, repository: _ExpiringRepository, bef
         if not await database.read(repository.has_older(before), size="large"):
             return
         await database.write(repository.delete_older(before))
+
+
+async def _delete_entries(system: Database, before: int) -> None:
+    """Delete audit entries, about once a day: each deletion is an entry itself."""
+    if not await system.read(audit.has_older(before - DAY_MICROSECONDS), size="large"):
+        return
+    for _ in range(MAXIMUM_UNITS):
+        if not await system.write(_delete_and_record(before)):
+            return
+
+
+@unit
+def _delete_and_record(before: int) -> Steps[int]:
+    deleted = yield from audit.delete_older(before)
+    if deleted:
+        entry = audit.NewAuditEntry(
+            at=now(),
+            principal="system:cleanup",
+            via="local",
+            operation=EXPIRE,
+            resource=None,
+            outcome="allowed",
+            status=None,
+            reason=f"older than {format_rfc3339(before)}",
+            request_id=None,
+            count=deleted,
+        )
+        yield from audit.append_entry(entry)
+    return deleted

@@ -8,10 +8,14 @@ from dataclasses import replace
 import pytest
 
 from agentctl.config import settings
+from agentctl.records.times import now
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
+from agentctl.runs.sweep import delete_expired
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import workers
+from agentctl.store.repositories import audit, workers
+from agentctl.store.repositories.audit import NewAuditEntry
 from agentctl.store.repositories.workers import WorkerRow
+from tests.commands import shift_clock
 from tests.postgres import postgres_schemas, postgres_url
 
 __all__ = ["postgres_url"]
@@ -45,5 +49,23 @@ async def test_command_compares_heartbeats_with_the_database_clock(
         long_lived = WorkerMonitor(databases, dead_after_seconds=DEAD_AFTER_SECONDS)
         long_lived.is_long_lived = True
         assert await long_lived.check_all() == {"far": None, "old": None}
+    finally:
+        await databases.close()
+
+
+async def test_wrong_clock_of_one_server_deletes_no_shared_rows(
+    configured: settings.Settings,
+) -> None:
+    """R49: the clock of PostgreSQL counts as well."""
+    databases = Databases(configured, create=True)
+    try:
+        system = databases.system
+        entry = NewAuditEntry(
+            now(), "me", "http", "create_session", None, "allowed", None, None, None
+        )
+        await system.write(audit.append_entry(entry))
+        with shift_clock(400 * 86_400):
+            await delete_expired(databases, audit_days=365)
+        assert await system.read(audit.get_newest_time()) == entry.at
     finally:
         await databases.close()

@@ -584,9 +584,14 @@ async def test_old_entries_are_removed(deployment: Deployment) -> None:
         await delete_expired(databases, audit_days=41)
         assert len(await read_entries(service)) == 3
         await delete_expired(databases, audit_days=39)
-        assert [row["resource"] for row in await read_entries(service)] == ["session:s2"]
+        kept, deletion = await read_entries(service)
+        assert kept["resource"] == "session:s2"
+        assert (deletion["principal"], deletion["via"]) == ("system:cleanup", "local")
+        assert (deletion["operation"], deletion["count"]) == ("expire_audit", 2)
+        assert deletion["reason"].startswith("older than 20")
+        await delete_expired(databases, audit_days=39)
         await user(service).create_session(NewSession())
-        assert [row["seq"] for row in await read_entries(service)] == [3, 4]
+        assert [row["seq"] for row in await read_entries(service)] == [3, 4, 5]
 
 
 def test_every_operation_other_than_get_is_classified() -> None:

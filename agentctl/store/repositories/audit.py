@@ -22,6 +22,7 @@ __all__ = [
     "NewAuditEntry",
     "append_entry",
     "delete_older",
+    "get_newest_time",
     "has_older",
     "list_page",
 ]
@@ -106,6 +107,8 @@ _WINDOWS = {
 
 _NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
 
+_NEWEST_TIME = Sql("SELECT at FROM audit_log ORDER BY seq DESC LIMIT 1")
+
 _OLDEST = f"SELECT seq, at FROM audit_log ORDER BY seq LIMIT {DELETE_BATCH}"
 
 _ANY_OLDER = Sql(f"SELECT seq FROM ({_OLDEST}) AS oldest WHERE at < :before LIMIT 1")
@@ -159,6 +162,13 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
 def _is_window_older(since: int, window: Mapping[str, int]) -> Steps[bool]:
     ((newest,),) = yield Statement(_NEWEST, window)
     return newest is not None and newest < since
+
+
+@single_unit
+def get_newest_time() -> Steps[int | None]:
+    """Return the time of the newest row; None without rows."""
+    rows = yield Statement(_NEWEST_TIME, {})
+    return rows[0][0] if rows else None
 
 
 @single_unit
