@@ -1,8 +1,48 @@
-"""agentctl: the server of an agent platform and its admin tool, in one command."""
+"""agentctl: the server of an agent platform and its admin tool, in one command.
 
-__all__ = ["INTERFACE_VERSION", "__version__"]
+The public Python interface is described in docs/python.md. Its names are loaded when they are used,
+so that the command line starts without them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentctl.agents import (
+        Output,
+        Progress,
+        RunContext,
+        Thinking,
+        ToolCompleted,
+        ToolStarted,
+        Usage,
+    )
+
+__all__ = [
+    "INTERFACE_VERSION",
+    "Output",
+    "Progress",
+    "RunContext",
+    "Thinking",
+    "ToolCompleted",
+    "ToolStarted",
+    "Usage",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
 INTERFACE_VERSION = "2.7.2"
 """Version of the HTTP API, `info.version` of the OpenAPI document (docs/contract.md "Routes")."""
+
+_PUBLIC = frozenset(__all__) - {"INTERFACE_VERSION", "__version__"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of the public interface."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agentctl import agents
+
+    return getattr(agents, name)

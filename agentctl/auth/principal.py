@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = ["Principal", "Via", "anonymous_principal", "local_principal"]
@@ -23,6 +23,7 @@ class Principal:
         via: `http` for a request to the server, `local` for a command in local mode.
         session_id: the `session_id` claim: the default session of runs and cancels.
         caller: the real caller if it acts as the user `subject`, else None.
+        claims: the verified claims of its JWT as a JSON object; None without a JWT.
     """
 
     subject: str | None
@@ -32,6 +33,7 @@ class Principal:
     via: Via = "http"
     session_id: str | None = None
     caller: str | None = None
+    claims: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def actor(self) -> str:

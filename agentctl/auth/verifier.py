@@ -220,7 +220,9 @@ class Verifier:
         claims = check_claims(verified.payload, self._rules, self._clock())
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
         return _CachedToken(
-            build_principal(claims, self._authorization), expires_at, moment + _CACHE_SECONDS
+            build_principal(claims, self._authorization, verified.payload),
+            expires_at,
+            moment + _CACHE_SECONDS,
         )
 
 
@@ -249,8 +251,14 @@ def parse_bearer(authorization: str, maximum: int) -> str:
     return token
 
 
-def build_principal(claims: Claims, options: Authorization) -> Principal:
-    """Build the principal of valid claims, under the settings of `[authorization]`."""
+def build_principal(
+    claims: Claims, options: Authorization, payload: bytes | None = None
+) -> Principal:
+    """Build the principal of valid claims, under the settings of `[authorization]`.
+
+    Args:
+        payload: the claims as JSON, for the functions of agents.
+    """
     admin = options.admin_scope in claims.scopes
     return Principal(
         subject=claims.subject,
@@ -258,4 +266,5 @@ def build_principal(claims: Claims, options: Authorization) -> Principal:
         admin=admin,
         sees_all_users=admin or not options.user_isolation,
         session_id=claims.session_id,
+        claims=payload,
     )

@@ -17,6 +17,7 @@ _HIGHEST_PORT = 65_535
 
 _OUTER_BOUNDS = {
     "limits.message_bytes": "limits.body_bytes",
+    "limits.state_bytes": "limits.body_bytes",
     "limits.token_bytes": "limits.header_bytes",
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
@@ -31,6 +32,9 @@ _POSTGRES_KEYS = (
     "tls",
     "tls_ca_file",
 )
+
+_MODEL_KEYS = ("model", "instructions", "settings", "tools")
+"""Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]
 
@@ -51,6 +55,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_bounds,
         _check_metrics,
         _check_databases,
+        _check_agents,
         _check_references,
         check_models,
         _check_steps,
@@ -110,6 +115,22 @@ def _check_databases(settings: Settings, places: Places) -> None:
                 places[f"{key}.{name}"].refuse("has no effect for SQLite")
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
+
+
+def _check_agents(settings: Settings, places: Places) -> None:
+    """Check that an agent has a model or an object, and no key without effect."""
+    for agent in settings.agents:
+        key = f"agents.{agent.id}"
+        if not agent.object:
+            if not agent.model:
+                places[f"{key}.model"].refuse(
+                    "is missing; it must be the id of an entry of [[models]]",
+                    hint='or set object = "package.module:name" for an agent in code',
+                )
+            continue
+        for name in _MODEL_KEYS:
+            if places[f"{key}.{name}"].given:
+                places[f"{key}.{name}"].refuse("has no effect with object")
 
 
 def _check_references(settings: Settings, places: Places) -> None:

@@ -98,6 +98,13 @@ Tool = Annotated[
         '"package.module:function"',
     ),
 ]
+ObjectName = Annotated[
+    str,
+    Form(
+        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$",
+        '"package.module:name", or empty',
+    ),
+]
 BaseUrl = Annotated[
     str,
     Form(
@@ -230,6 +237,7 @@ class Limits:
     token_bytes: Annotated[int, Range(1, 65_536)] = 8_192
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
+    state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
@@ -332,10 +340,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An entry of `[[agents]]`. The loader sets an empty `database` to the default one."""
+    """An entry of `[[agents]]`. The loader sets an empty `database` to the default one.
+
+    It has either a `model` or an `object`: an agent in code, which takes the place of the model,
+    its instructions and its tools.
+    """
 
     id: Id
-    model: ModelId
+    model: ModelId = ""
+    object: ObjectName = ""
     name: str = ""
     description: str = ""
     instructions: str = ""

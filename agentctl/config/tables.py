@@ -128,7 +128,7 @@ class TableReader:
             )
         elif field.name not in table:
             value = self._default(value_type, place, field)
-            place = Place(self.file, key, given=False)
+            place = dataclasses.replace(place, given=False)
         elif value_type.is_list and value_type.item.type is settings.Step:
             value = self._steps(table[field.name], place, path)
         elif dataclasses.is_dataclass(value_type.type):

@@ -43,24 +43,24 @@ class MemoryRecord(TypedDict):
 
 
 class AgentRecord(TypedDict):
-    """A configured agent."""
+    """A configured agent. `model` is null for an agent in code."""
 
     agent_id: str
     id: str
     name: str
     description: str
-    model: ModelRecord
+    model: ModelRecord | None
     tools: list[ToolRecord]
     session_table: str
     db_id: str
 
 
 class MemberRecord(TypedDict):
-    """An agent as a member of a team."""
+    """An agent as a member of a team. `model` is null for an agent in code."""
 
     agent_id: str
     name: str
-    model: ModelRecord
+    model: ModelRecord | None
     memory: MemoryRecord | None
     session_table: str
     memory_table: str | None

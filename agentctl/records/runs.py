@@ -38,7 +38,8 @@ class RunRecord(TypedDict):
 
     `stopped_at` is the time at which the work is known to have stopped; it is null in a final run
     whose work still executes. `late_result` is set if a result arrived after the final status and
-    was dropped.
+    was dropped. A counter of `metrics` is null if it is not known. `metadata` and `session_state`
+    are the objects of the request.
     """
 
     run_id: str
@@ -54,6 +55,10 @@ class RunRecord(TypedDict):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     metrics: dict[str, Any]
+    output: Any
+    reasoning_content: str | None
+    metadata: dict[str, Any] | None
+    session_state: dict[str, Any] | None
     error: RunErrorRecord | None
     created_at: Timestamp
     started_at: Timestamp | None

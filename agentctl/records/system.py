@@ -80,13 +80,13 @@ class ModelEntry(TypedDict):
 
 
 class ComponentEntry(TypedDict):
-    """An agent in the configuration summary."""
+    """An agent in the configuration summary. `model` is null for an agent in code."""
 
     id: str
     name: str
     description: str
     db_id: str
-    model: ModelRecord
+    model: ModelRecord | None
 
 
 class TeamEntry(TypedDict):

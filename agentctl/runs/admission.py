@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,6 +21,7 @@ from agentctl.store.repositories import idempotency, runs, sessions
 from agentctl.store.visibility import Visibility
 
 __all__ = [
+    "AdmittedRun",
     "Idempotency",
     "IdempotentReplay",
     "Submission",
@@ -67,6 +69,9 @@ class Submission:
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
         extra_write: builds further writes for the transaction of the row; None for none.
+        metadata: metadata of the request as a JSON object, or None.
+        session_state: top-level keys of the session's state to replace, or None.
+        claims: verified claims of the caller as JSON, or None.
         run_id: id of the new run.
     """
 
@@ -81,15 +86,31 @@ class Submission:
     visibility: Visibility
     idempotency: Idempotency | None = None
     extra_write: Callable[[], Work[None]] | None = None
+    metadata: str | None = None
+    session_state: dict[str, Any] | None = None
+    claims: bytes | None = None
     run_id: str = field(default_factory=new_id)
 
 
+@dataclass(frozen=True, slots=True)
+class AdmittedRun:
+    """The values of a committed row that its run needs.
+
+    Attributes:
+        user_id: the user of the run: the owner of its session.
+        session_state: the state of the session as JSON at the admission of a root run, or None.
+    """
+
+    user_id: str | None
+    session_state: str | None = None
+
+
 @unit
-def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps[str | None]:
+def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
-    Returns:
-        The user of the run: the owner of its session.
+    The `session_state` of the request replaces top-level keys of the session's state in the same
+    transaction (docs/contract.md "Runs").
 
     Raises:
         NotFound: the session is not visible to the caller.
@@ -100,6 +121,8 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if submission.idempotency is not None:
         yield from _claim_key(submission.run_id, submission.idempotency)
     component = submission.component
+    given = submission.session_state
+    given_text = orjson.dumps(given).decode() if given is not None else None
     new = sessions.build_session(
         submission.session_id,
         component.kind,
@@ -108,6 +131,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         component_id=component.id,
         component_name=component.name,
         component_data=orjson.dumps(catalog.data(component)).decode(),
+        session_state=given_text,
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
@@ -131,12 +155,17 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         owner=worker_id,
         created_at=now(),
         session_name=" ".join(submission.message.split())[:SESSION_NAME_LENGTH],
+        metadata=submission.metadata,
+        session_state=given_text,
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")
+    state = session.session_state
+    if given and session is not new:
+        state = yield from sessions.merge_state(submission.session_id, given)
     if submission.extra_write is not None:
         yield from submission.extra_write()
-    return session.user_id
+    return AdmittedRun(session.user_id, state)
 
 
 @unit
@@ -153,8 +182,8 @@ def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
 
 
 @unit
-def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[str | None]:
-    """Write the row of a member's run and return its user, which is that of its root.
+def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[AdmittedRun]:
+    """Write the row of a member's run, whose user is that of its root.
 
     Raises:
         NotFound: the session was deleted meanwhile.
@@ -173,13 +202,30 @@ def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Step
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")
-    return user_id
+    return AdmittedRun(user_id)
 
 
 @unit
-def admit_once(run_id: str, admission: Work[str | None]) -> Steps[str | None]:
-    """Admit a run unless an earlier attempt with an unknown outcome did; return its user."""
-    state = yield from runs.get_state(run_id)
-    if state is not None:
-        return state.user_id
+def admit_once(run_id: str, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
+    """Admit a run unless an earlier attempt with an unknown outcome did."""
+    admitted = yield from find_admitted(run_id)
+    if admitted is not None:
+        return admitted.run
     return (yield from admission)
+
+
+class FoundRun(NamedTuple):
+    """An admitted run, and the worker that owns it."""
+
+    run: AdmittedRun
+    owner: str | None
+
+
+@unit
+def find_admitted(run_id: str) -> Steps[FoundRun | None]:
+    """Return a run whose row was committed, None if there is no row."""
+    state = yield from runs.get_state(run_id)
+    if state is None:
+        return None
+    session_state = yield from sessions.get_state(state.session_id)
+    return FoundRun(AdmittedRun(state.user_id, session_state), state.owner)

@@ -15,11 +15,13 @@ from agentctl.config.settings import Settings
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import add_log_context
 from agentctl.runs.admission import (
+    AdmittedRun,
     IdempotentReplay,
     Submission,
     admit_member_run,
     admit_once,
     admit_run,
+    find_admitted,
 )
 from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runs.members import MemberSlots
@@ -31,7 +33,6 @@ from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
 from agentctl.store.database import Database, Work
-from agentctl.store.repositories import runs
 
 __all__ = ["CLIENT_DISCONNECTED", "EarlierRun", "Engine"]
 
@@ -155,6 +156,8 @@ class Engine:
             limits=self._settings.limits,
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
+            metadata=submission.metadata,
+            claims=submission.claims,
         )
         run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
@@ -216,17 +219,17 @@ class Engine:
             error_code=ending.error_code,
         )
 
-    async def _start(self, run: LiveRun, admit: Callable[[str], Work[str | None]]) -> None:
+    async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
         """Commit the row and start the work. A cancel of the caller does not separate the two."""
         await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
     async def _commit_and_execute(
-        self, run: LiveRun, admit: Callable[[str], Work[str | None]]
+        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
     ) -> None:
         outcome_unknown = False
 
-        async def commit() -> tuple[str, str | None]:
-            """Write the row, unless an earlier attempt did; return its worker and its user."""
+        async def commit() -> tuple[str, AdmittedRun]:
+            """Write the row, unless an earlier attempt did; return its worker and the row."""
             nonlocal outcome_unknown
             await self._worker.register()
             worker_id = self._worker.id
@@ -241,16 +244,16 @@ class Engine:
 
         try:
             if run.parent is None:
-                worker_id, user_id = await commit()
+                worker_id, admitted = await commit()
             else:
-                worker_id, user_id = await retry_while_unavailable(
+                worker_id, admitted = await retry_while_unavailable(
                     commit, stopped=run.stop_requested
                 )
         except errors.Unavailable:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
             raise
-        self._execute(run, worker_id, user_id)
+        self._execute(run, worker_id, admitted)
 
     async def _find_uncertain_row(self, run: LiveRun) -> None:
         """Search for a row whose commit has an unknown outcome; no one else would end its run.
@@ -259,19 +262,19 @@ class Engine:
         """
         for _ in range(SEARCHES):
             with contextlib.suppress(errors.Unavailable):
-                state = await run.spec.database.read(runs.get_state(run.run_id))
-                if state is not None:
+                found = await run.spec.database.read(find_admitted(run.run_id))
+                if found is not None:
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
-                    self._execute(run, state.owner or "", state.user_id)
+                    self._execute(run, found.owner or "", found.run)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
-    def _execute(self, run: LiveRun, worker_id: str, user_id: str | None) -> None:
+    def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
         """Start the work of a run whose row is committed."""
         self._live[run.run_id] = run
         self.counters.count_started(run.spec.component.kind)
-        run.mark_stored(worker_id, user_id)
+        run.mark_stored(worker_id, admitted.user_id, admitted.session_state)
         ending = self._shutdown
         if worker_id != self._worker.id:
             # Declared dead meanwhile; `handle_worker_lost` did not know this run yet.

@@ -12,9 +12,11 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.events import (
     Content,
+    Progress,
     RunEvent,
     StepCompleted,
     StepStarted,
+    Thinking,
     ToolCallCompleted,
     ToolCallStarted,
 )
@@ -50,9 +52,16 @@ def format_started(run: RunIdentity) -> tuple[str, bytes]:
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """Return name and data of an event of the component."""
+    fields: dict[str, Any]
     match event:
         case Content(delta=delta):
             return _format_content(run, delta, now())
+        case Thinking(delta=delta):
+            fields = {"reasoning_content": delta}
+            return _format(run, f"{_TOOL_PREFIX[run.kind]}ReasoningContentDelta", fields)
+        case Progress(text=text, fraction=fraction):
+            fields = {"text": text, "fraction": fraction}
+            return _format(run, f"{KINDS[run.kind].event_prefix}Progress", fields)
         case ToolCallStarted(tool=tool):
             return _format(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
         case ToolCallCompleted(tool=tool):

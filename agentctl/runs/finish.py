@@ -23,7 +23,7 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.transcript import Transcript, build_chat_history
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import events, runs
+from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.runs import RunEnd, RunRow
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
@@ -68,7 +68,7 @@ async def store_end(run: LiveRun, ending: Ending, on_stopped: Callable[[bool], N
             # The transcript cannot be stored: store the ending without it.
             _log.exception("run %s: its end could not be stored", run.run_id)
             run.discard_transcript()
-            end = None
+            run.state_changes = end = None
             if ending.status == "COMPLETED":
                 ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
         else:
@@ -125,6 +125,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         )
     if not (yield from runs.finish(end)):
         raise AlreadyFinished
+    if (changes := run.state_changes) is not None:
+        yield from sessions.merge_state(run.session_id, changes.values, changes.removed)
     return ending
 
 
@@ -177,6 +179,10 @@ def build_run_end(
         finished_at=finished_at,
         stopped_at=stopped_at,
         cancel_reason=cancel_reason,
+        output=None if transcript.output is None else _to_json(transcript.output),
+        reasoning_content=transcript.reasoning_content,
+        native_kind=transcript.native_kind,
+        native_history=transcript.native_history,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from agentctl.config.settings import Limits
 from agentctl.records.times import now
@@ -13,8 +14,9 @@ from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import MemberResult
+from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
+from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database
 
@@ -38,6 +40,8 @@ class RunSpec:
         limits: size limits in bytes.
         time_limit: maximum seconds of the whole work.
         tool_timeout: maximum seconds of one tool call.
+        metadata: metadata of the request as JSON, or None.
+        claims: verified claims of the caller as JSON, or None.
     """
 
     run_id: str
@@ -51,6 +55,8 @@ class RunSpec:
     limits: Limits
     time_limit: float
     tool_timeout: float
+    metadata: str | None = None
+    claims: bytes | None = field(default=None, repr=False)
 
 
 class LiveRun:
@@ -58,7 +64,7 @@ class LiveRun:
 
     A member's run shares the stream of its root. The transcript is filled as data arrives, so that
     a run that is stopped keeps its partial result. All attributes are set by the methods of this
-    class only, except `previous_instructions`.
+    class only, except `previous_instructions` and `earlier_runs`.
 
     Args:
         parent: the run that requested this one, or None for a root run.
@@ -76,6 +82,9 @@ class LiveRun:
             event and the published event have the same time.
         ended: the stored ending, or the expected one if the database has not stored it yet.
         previous_instructions: system message of the session's previous run, if any.
+        earlier_runs: the runs of the session that the component receives, oldest first.
+        state: the state of the session, that of the root.
+        state_changes: the changes of a root run to the state, once the work has ended.
     """
 
     attempt = 1
@@ -101,6 +110,10 @@ class LiveRun:
         self.requested_end: Ending | None = None
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
+        self.earlier_runs: Sequence[EarlierRun] = ()
+        self.state: SessionState
+        self.state = parent.state if parent is not None else SessionState(None, 0)
+        self.state_changes: StateChanges | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Ending] = loop.create_future()
@@ -117,6 +130,30 @@ class LiveRun:
         return self.spec.session_id
 
     @property
+    def component_id(self) -> str:
+        return self.spec.component.id
+
+    @property
+    def claims(self) -> bytes | None:
+        return self.spec.claims
+
+    @property
+    def metadata(self) -> str | None:
+        return self.spec.metadata
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        return [message for run in self.earlier_runs for message in run.messages]
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.requested_end is not None or self._detached
+
+    @property
+    def has_ended(self) -> bool:
+        return self._detached
+
+    @property
     def transcript(self) -> Transcript:
         return self._transcript
 
@@ -128,13 +165,15 @@ class LiveRun:
     def limits(self) -> Limits:
         return self.spec.limits
 
-    def mark_stored(self, worker_id: str, user_id: str | None) -> None:
-        """Set the owner and the user of the committed row, and start recording events."""
+    def mark_stored(self, worker_id: str, user_id: str | None, session_state: str | None) -> None:
+        """Set the owner, the user and the state of the committed row; start recording events."""
         self.worker_id = worker_id
         self.user_id = user_id
         if self.parent is not None:
             self.parent.children.append(self)
-        elif self.stream.recorded:
+            return
+        self.state = SessionState(session_state, self.limits.state_bytes)
+        if self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.spec.database)
 
     def stop(self, ending: Ending) -> None:
@@ -149,6 +188,15 @@ class LiveRun:
         """Set `finished_at` and ignore all further events of the work."""
         self._detached = True
         self.finished_at = now()
+
+    def keep_state(self) -> None:
+        """Set `state_changes`. Code that has not stopped cannot change them afterwards.
+
+        Raises:
+            ExecutionError: the state cannot be stored.
+        """
+        if self.parent is None:
+            self.state_changes = self.state.find_changes()
 
     def discard_transcript(self) -> None:
         """Replace a transcript that cannot be stored; work that has not stopped stays known."""
@@ -165,7 +213,7 @@ class LiveRun:
         Raises:
             asyncio.CancelledError: a stop was requested or the run has ended.
         """
-        if self.requested_end is not None or self._detached:
+        if self.is_stopping:
             raise asyncio.CancelledError
 
     async def run_member(self, component: Component, message: str) -> MemberResult:

@@ -26,6 +26,7 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.unstopped import wait_until_done
 from agentctl.store.database import Steps, unit
@@ -96,6 +97,7 @@ class Supervision:
         try:
             ending = await self._execute(run)
             run.detach()
+            ending = _keep_state(run, ending)
             # Storing continues after the wait: a living process leaves no run without a status.
             storing = self._run_tasks.start(self._store(run, ending))
             await asyncio.wait({storing}, timeout=STORE_WAIT_SECONDS)
@@ -143,10 +145,10 @@ class Supervision:
     async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.execute import execute_component
 
-        history = await retry_while_unavailable(
-            lambda: _load_history(run), stopped=run.stop_requested
+        run.earlier_runs = await retry_while_unavailable(
+            lambda: _load_history(run, self._catalog), stopped=run.stop_requested
         )
-        await execute_component(run.spec.component, run.spec.message, history, run, self._catalog)
+        await execute_component(run.spec.component, run.spec.message, run, self._catalog)
 
 
 async def _claim_run(run: LiveRun) -> bool:
@@ -167,8 +169,8 @@ def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
     return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
 
 
-async def _load_history(run: LiveRun) -> list[dict[str, Any]]:
-    """Return the messages of the last `history_runs` runs of the session, oldest first.
+async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
+    """Return the last `history_runs` runs of the session, oldest first.
 
     Their number is limited, so that the cost of a run does not depend on the length of its session
     (docs/contract.md "Runs"). Members' runs and workflows have no history.
@@ -177,15 +179,25 @@ async def _load_history(run: LiveRun) -> list[dict[str, Any]]:
     if run.parent is not None or component.kind == "workflow":
         return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
-    recent = runs.list_recent_messages(run.session_id, max(component.history_runs, 1))
-    stored = await run.spec.database.read(recent, size="large")
-    earlier: list[list[dict[str, Any]]] = [orjson.loads(text) for text in stored]
-    if earlier:
+    count = max(component.history_runs, 1)
+    read = run.spec.database.read
+    if catalog.is_hosted(component):
+        kind = catalog.hosted_runner(component).kind
+        native = await read(runs.list_recent_native(run.session_id, count, kind), size="large")
+        stored = [(earlier.messages, earlier.native) for earlier in native]
+    else:
+        recent = runs.list_recent_messages(run.session_id, count)
+        stored = [(messages, None) for messages in await read(recent, size="large")]
+    parsed: list[tuple[list[dict[str, Any]], str | None]]
+    parsed = [(orjson.loads(messages), native) for messages, native in stored]
+    if parsed:
         run.previous_instructions = next(
-            (message["content"] for message in earlier[-1] if message["role"] == "system"), None
+            (message["content"] for message in parsed[-1][0] if message["role"] == "system"), None
         )
-    kept = earlier if component.history_runs else []
-    return [message for messages in kept for message in messages if message["role"] != "system"]
+    return [
+        EarlierRun([message for message in messages if message["role"] != "system"], native)
+        for messages, native in (parsed if component.history_runs else [])
+    ]
 
 
 async def _stop_children(run: LiveRun) -> None:
@@ -194,6 +206,17 @@ async def _stop_children(run: LiveRun) -> None:
         child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
+
+
+def _keep_state(run: LiveRun, ending: Ending) -> Ending:
+    """Keep the changes of the state. A completed run whose state cannot be stored has failed."""
+    try:
+        run.keep_state()
+    except ExecutionError as failure:
+        _log.warning("run %s: its state is not stored: %s", run.run_id, failure.detail)
+        if ending.status == "COMPLETED":
+            return Ending.failed(failure.code, failure.detail)
+    return ending
 
 
 def _publish_end(run: LiveRun, ending: Ending | None) -> None:

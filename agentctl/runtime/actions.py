@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.conversation import CallOutcome, Conversation
-from agentctl.runtime.tools import InvalidArguments, NotSerializable, Tool, result_to_text
+from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.run_context import RunHost, build_run_context
+from agentctl.runtime.tools import InvalidArguments, Tool, result_to_text
 from agentctl.runtime.unstopped import (
     TooManyAbandonedThreads,
     abandon_task,
@@ -69,12 +71,16 @@ class ToolAction:
         that ignores its cancellation.
         """
         name, unstopped = self.tool.name, context.transcript.unstopped
-        task = asyncio.create_task(self._call_guarded(arguments, context), name=f"tool {name}")
+        host = RunHost(context)
+        task = asyncio.create_task(
+            self._call_guarded(arguments, context, host), name=f"tool {name}"
+        )
         try:
             done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
             if not done:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
+            host.abandoned = True
             abandon_task(task)
             try:
                 await wait_until_done({task}, _TOOL_GRACE_SECONDS)
@@ -87,15 +93,19 @@ class ToolAction:
             raise _ToolFailed("GeneratorExit")
         return task.result()
 
-    async def _call_guarded(self, arguments: Mapping[str, Any], context: RunEnvironment) -> str:
+    async def _call_guarded(
+        self, arguments: Mapping[str, Any], context: RunEnvironment, host: RunHost
+    ) -> str:
         """Call the function. Every exception of a tool is its failure, even SystemExit."""
         tool, limit = self.tool, context.limits.tool_result_bytes
+        filled = {name: build_run_context(context, host) for name in tool.contexts}
         try:
             if tool.is_async:
-                return result_to_text(await tool.function(**tool.convert(arguments)), limit)
+                result = await tool.function(**tool.convert(arguments), **filled)
+                return result_to_text(result, limit)
 
             def call() -> str:
-                return result_to_text(tool.function(**tool.convert(arguments)), limit)
+                return result_to_text(tool.function(**tool.convert(arguments), **filled), limit)
 
             return await run_in_thread(call, tool.name, context.transcript.unstopped)
         except (

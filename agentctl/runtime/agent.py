@@ -7,7 +7,7 @@ model library talks to the providers; this module runs the agent loop (docs/deci
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,6 @@ _EMPTY_ANSWER_REASONS = {
 async def run_agent(
     agent: Component,
     message: str,
-    history: list[dict[str, Any]],
     context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
@@ -80,11 +79,14 @@ async def run_agent(
     runner = catalog.runner(agent)
     conversation = Conversation(context, message, runner.actions)
     conversation.add_prompt(runner.system)
-    await run_conversation(runner, message, history, conversation)
+    await run_conversation(runner, message, context.history, conversation)
 
 
 async def run_conversation(
-    runner: ConfiguredRunner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
+    runner: ConfiguredRunner,
+    prompt: str,
+    history: Sequence[Mapping[str, Any]],
+    conversation: Conversation,
 ) -> None:
     """Let the model answer a prompt; add its texts and calls to the conversation.
 

@@ -6,6 +6,8 @@ needs it, so a list of components without tools does not need pydantic either.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,11 @@ from agentctl.runtime.attempts import ModelCounters
 from agentctl.runtime.component import Component
 from agentctl.runtime.delegation import delegation_tools
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentctl.config import settings as config
     from agentctl.records.components import (
         AgentRecord,
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     )
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.provider import ModelConnection
+    from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.runners.configured import ConfiguredRunner
     from agentctl.runtime.tools import Tool
 
@@ -38,6 +44,12 @@ __all__ = ["SESSION_TABLE", "Catalog"]
 SESSION_TABLE = "sessions"
 """The only name of a session table. Names from requests never reach SQL (docs/contract.md
 "Sessions")."""
+
+
+CLOSE_SECONDS = 5.0
+"""Maximum time that the end of a process waits for the runner of an agent."""
+
+_log = logging.getLogger("agentctl.runtime")
 
 
 class Catalog:
@@ -63,6 +75,8 @@ class Catalog:
         self._connections: dict[str, ModelConnection] = {}
         self.model_counters = ModelCounters(self._models)
         self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
+        self._hosted: dict[str, Runner] = {}
+        self._openings: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
@@ -129,10 +143,52 @@ class Catalog:
         if key not in self._tools:
             from agentctl.runtime.tools import load_tools
 
-            folder = self.settings.path.parent if self.settings.path is not None else None
             owner = f"{component.kind} {component.id}"
-            self._tools[key] = load_tools(owner, component.spec.tools, folder)
+            self._tools[key] = load_tools(owner, component.spec.tools, self._folder)
         return self._tools[key]
+
+    @property
+    def _folder(self) -> Path | None:
+        """The folder of the configuration, where modules are looked up first."""
+        return self.settings.path.parent if self.settings.path is not None else None
+
+    def is_hosted(self, component: Component) -> bool:
+        """Return True for an agent in code: an object executes it, not a configured model."""
+        return isinstance(component.spec, Agent) and bool(component.spec.object)
+
+    def hosted_runner(self, agent: Component) -> Runner:
+        """Return the runner of an agent in code; imports its module.
+
+        Raises:
+            InvalidConfiguration: the object is not usable; names the agent and the object.
+        """
+        assert isinstance(agent.spec, Agent)
+        if agent.id not in self._hosted:
+            from agentctl.runtime.runners.loading import load_runner
+
+            owner = f"agent {agent.id}"
+            self._hosted[agent.id] = load_runner(owner, agent.spec.object, self._folder)
+        return self._hosted[agent.id]
+
+    async def open_runner(self, agent: Component) -> Runner:
+        """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
+
+        Raises:
+            InvalidConfiguration: as for `hosted_runner`.
+            Exception: opening failed; the next call tries again.
+        """
+        runner = self.hosted_runner(agent)
+        opening = self._openings.get(agent.id)
+        if opening is None:
+            opening = self._openings[agent.id] = asyncio.create_task(runner.open())
+        if not opening.done():
+            # Shielded: the cancel of one run must not disturb the others.
+            await asyncio.wait({opening})
+        if opening.cancelled() or opening.exception() is not None:
+            if self._openings.get(agent.id) is opening:
+                del self._openings[agent.id]
+            await opening
+        return runner
 
     def runner(self, component: Component) -> ConfiguredRunner:
         """Return the prepared model, tools and instructions of an agent or of a team's leader.
@@ -173,11 +229,16 @@ class Catalog:
         return self._connections[model.id]
 
     async def close(self) -> None:
-        """Close the connections to model providers."""
+        """Close the connections to model providers and the runners of agents in code."""
         connections, self._connections = self._connections, {}
+        hosted, self._hosted = self._hosted, {}
         self._runners.clear()
         for connection in connections.values():
             await connection.close()
+        for opening in self._openings.values():
+            opening.cancel()
+        for agent_id, runner in hosted.items():
+            await _close_runner(agent_id, runner)
 
     def record(self, component: Component) -> AgentRecord | TeamRecord | WorkflowRecord:
         """Return the record of a component (docs/contract.md "Component records")."""
@@ -192,7 +253,7 @@ class Catalog:
         named = {"name": component.name, f"{component.kind}_id": component.id}
         if component.kind == "workflow":
             return {**named, "steps": self._step_records(component)}
-        return {**named, "model": self._model_record(component)}
+        return {**named, "model": self._agent_model(component)}
 
     def _agent_record(self, agent: Component) -> AgentRecord:
         return {
@@ -200,7 +261,7 @@ class Catalog:
             "id": agent.id,
             "name": agent.name,
             "description": agent.description,
-            "model": self._model_record(agent),
+            "model": self._agent_model(agent),
             "tools": self._tool_records(agent),
             "session_table": SESSION_TABLE,
             "db_id": agent.database,
@@ -231,7 +292,7 @@ class Catalog:
         return {
             "agent_id": member.id,
             "name": member.name,
-            "model": self._model_record(member),
+            "model": self._agent_model(member),
             "memory": None,
             "session_table": SESSION_TABLE,
             "memory_table": None,
@@ -255,12 +316,26 @@ class Catalog:
             for name, worker in self.steps(workflow)
         ]
 
+    def _agent_model(self, agent: Component) -> ModelRecord | None:
+        return None if self.is_hosted(agent) else self._model_record(agent)
+
     def _model_record(self, component: Component) -> ModelRecord:
         model = self.model(component)
         return {"name": model.id, "model": model.model, "provider": model.provider}
 
     def _tool_records(self, component: Component) -> list[ToolRecord]:
         return [tool.record() for tool in self.tools(component)]
+
+
+async def _close_runner(agent_id: str, runner: Runner) -> None:
+    """Close a runner. The code of users must not keep a process from its end."""
+    closing = asyncio.create_task(runner.close())
+    await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+    if not closing.done():
+        _log.warning("agent %s: it could not be closed within %g seconds", agent_id, CLOSE_SECONDS)
+        abandon_task(closing)
+    elif not closing.cancelled() and closing.exception() is not None:
+        _log.warning("agent %s: it could not be closed", agent_id, exc_info=closing.exception())
 
 
 def _build_component(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Limits
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
+    from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
 
-__all__ = ["MemberResult", "MemberStatus", "RunEnvironment"]
+__all__ = ["EarlierRun", "MemberResult", "MemberStatus", "RunEnvironment"]
 
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
@@ -36,12 +38,35 @@ class MemberResult:
     error_code: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """The messages of an earlier run of the session.
+
+    Attributes:
+        messages: its neutral messages (`runtime.transcript`), without those of the system.
+        native: its messages as JSON of the library of the same kind of runner; None if another kind
+            executed it.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    native: str | None = None
+
+
 class RunEnvironment(Protocol):
     """The environment of one run.
 
     Attributes:
         run_id: id of the run.
         session_id: id of its session.
+        component_id: id of its component.
+        user_id: its user, who owns the session, or None.
+        claims: verified claims of the caller's token as JSON; None without a JWT.
+        metadata: the metadata of the request as JSON; None without one.
+        state: the state of the session, shared with the runs of members and steps.
+        earlier_runs: the runs of the session that the component receives, oldest first.
+        history: their messages.
+        is_stopping: True once the run has to stop. It may be read in any thread.
+        has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
         tool_timeout: maximum seconds of a tool call.
         limits: size limits in bytes.
@@ -51,6 +76,24 @@ class RunEnvironment(Protocol):
     def run_id(self) -> str: ...
     @property
     def session_id(self) -> str: ...
+    @property
+    def component_id(self) -> str: ...
+    @property
+    def user_id(self) -> str | None: ...
+    @property
+    def claims(self) -> bytes | None: ...
+    @property
+    def metadata(self) -> str | None: ...
+    @property
+    def state(self) -> SessionState: ...
+    @property
+    def earlier_runs(self) -> Sequence[EarlierRun]: ...
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def is_stopping(self) -> bool: ...
+    @property
+    def has_ended(self) -> bool: ...
     @property
     def transcript(self) -> Transcript: ...
     @property

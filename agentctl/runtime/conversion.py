@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -25,16 +24,8 @@ from agentctl.records.components import ToolRecord
 from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
-from agentctl.runtime.transcript import CANCELLED_RESULT
-
-_MAXIMUM_DEPTH = 100
-"""Maximum nesting of the arguments of a call: JSON writers have a limit."""
-
-MAXIMUM_TOKENS = 10**12
-"""Maximum of a counter of one model call. The sum over any session then fits into 64 bits."""
-
-_INTEGERS = range(-(2**63), 2**64)
-"""Integers that JSON writers accept."""
+from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.transcript import CANCELLED_RESULT, MAXIMUM_TOKENS
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -94,29 +85,12 @@ def _parse_arguments(args: Any) -> dict[str, Any]:
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
         if isinstance(value, dict):
-            return {replace_unstorable(name): _clean_value(item) for name, item in value.items()}
+            return {
+                replace_unstorable(name): clean_json_value(item) for name, item in value.items()
+            }
     except (ValueError, RecursionError):
         pass
     return {NOT_AN_OBJECT: str(raw)}
-
-
-def _clean_value(value: Any, depth: int = 1) -> Any:
-    """Return a JSON value that can be written again; an integer that is too large becomes text.
-
-    Raises:
-        ValueError: nested deeper than `_MAXIMUM_DEPTH`, or with a number that JSON does not have.
-    """
-    if depth > _MAXIMUM_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError
-    if isinstance(value, str):
-        return replace_unstorable(value)
-    if isinstance(value, dict):
-        return {
-            replace_unstorable(name): _clean_value(item, depth + 1) for name, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_clean_value(item, depth + 1) for item in value]
-    return str(value) if isinstance(value, int) and value not in _INTEGERS else value
 
 
 def extract_usage(usage: RequestUsage) -> dict[str, int]:

@@ -11,9 +11,11 @@ from typing import Any
 
 __all__ = [
     "Content",
+    "Progress",
     "RunEvent",
     "StepCompleted",
     "StepStarted",
+    "Thinking",
     "ToolCallCompleted",
     "ToolCallStarted",
 ]
@@ -41,6 +43,21 @@ class ToolCallCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """More text of the thinking of a model or of an agent in code; not part of the answer."""
+
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress that a tool or an agent in code reports: a text, a fraction from 0 to 1, or both."""
+
+    text: str | None
+    fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
@@ -57,4 +74,12 @@ class StepCompleted:
     content: str
 
 
-RunEvent = Content | ToolCallStarted | ToolCallCompleted | StepStarted | StepCompleted
+RunEvent = (
+    Content
+    | Thinking
+    | Progress
+    | ToolCallStarted
+    | ToolCallCompleted
+    | StepStarted
+    | StepCompleted
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
@@ -28,12 +28,15 @@ def prepare_components(catalog: Catalog) -> None:
     Models without an API key are skipped: their runs report that.
 
     Raises:
-        InvalidConfiguration: a tool or a model is not usable; names the component.
+        InvalidConfiguration: a tool, a model or an object is not usable; names the component.
     """
     from agentctl.runtime import agent, team  # noqa: F401  # imported for later runs
 
     for kind in ("agent", "team"):
         for component in catalog.components(kind).values():
+            if catalog.is_hosted(component):
+                catalog.hosted_runner(component)
+                continue
             with suppress(ExecutionError):
                 catalog.runner(component)
 
@@ -41,7 +44,6 @@ def prepare_components(catalog: Catalog) -> None:
 async def execute_component(
     component: Component,
     message: str,
-    history: list[dict[str, Any]],
     context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
@@ -49,21 +51,25 @@ async def execute_component(
 
     Args:
         message: message of the user.
-        history: neutral messages of earlier runs of the session, oldest first.
+        context: the run, with the earlier runs of its session.
 
     Raises:
         ExecutionError: the run ends as ERROR.
         asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
     try:
-        if component.kind == "agent":
+        if catalog.is_hosted(component):
+            from agentctl.runtime.runners.hosting import run_hosted_agent
+
+            await run_hosted_agent(await catalog.open_runner(component), message, context)
+        elif component.kind == "agent":
             from agentctl.runtime.agent import run_agent
 
-            await run_agent(component, message, history, context, catalog)
+            await run_agent(component, message, context, catalog)
         elif component.kind == "team":
             from agentctl.runtime.team import run_team
 
-            await run_team(component, message, history, context, catalog)
+            await run_team(component, message, context, catalog)
         else:
             await _run_workflow(component, message, context, catalog)
     except ExecutionError as failure:

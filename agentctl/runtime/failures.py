@@ -10,14 +10,22 @@ from typing import Literal
 __all__ = ["DETAILS", "ExecutionError", "FailureCode"]
 
 FailureCode = Literal[
-    "MODEL_UNAVAILABLE", "MODEL_REJECTED", "MODEL_TIMEOUT", "TOOL_FAILED", "INTERNAL"
+    "AGENT_FAILED",
+    "MODEL_REJECTED",
+    "MODEL_TIMEOUT",
+    "MODEL_UNAVAILABLE",
+    "STATE_REJECTED",
+    "TOOL_FAILED",
+    "INTERNAL",
 ]
 """The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
 
 DETAILS: dict[FailureCode, str] = {
+    "AGENT_FAILED": "The code of the agent failed",
     "MODEL_UNAVAILABLE": "The model is not available now",
     "MODEL_REJECTED": "The model refused the request or gave an unusable answer",
     "MODEL_TIMEOUT": "The model did not answer in time",
+    "STATE_REJECTED": "The session state cannot be stored",
     "TOOL_FAILED": "A tool failed repeatedly",
     "INTERNAL": "The run failed inside the service",
 }

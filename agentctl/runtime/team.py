@@ -5,7 +5,7 @@ workflows").
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Team
 from agentctl.runtime.agent import run_conversation
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 async def run_team(
     team: Component,
     message: str,
-    history: list[dict[str, Any]],
     context: RunEnvironment,
     catalog: Catalog,
 ) -> None:
@@ -40,16 +39,16 @@ async def run_team(
     conversation = Conversation(context, message, runner.actions, publishes=not runner.routes)
     conversation.add_prompt(runner.system)
     if team.spec.mode == "route":
-        await run_conversation(runner, message, history, conversation)
+        await run_conversation(runner, message, context.history, conversation)
         if conversation.routed_answer is not None:
             conversation.set_answer(conversation.routed_answer)
         else:
             conversation.publish_held_text()
     elif team.spec.mode == "broadcast":
         prompt = await _collect_reports(catalog.members(team), conversation)
-        await run_conversation(runner, prompt, history, conversation)
+        await run_conversation(runner, prompt, context.history, conversation)
     else:
-        await run_conversation(runner, message, history, conversation)
+        await run_conversation(runner, message, context.history, conversation)
 
 
 async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:

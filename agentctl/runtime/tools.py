@@ -11,17 +11,13 @@ limit.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -30,11 +26,14 @@ from pydantic_core import to_jsonable_python
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.imports import UnusableObject, load_object
+from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.run_context import is_run_context
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
 
-__all__ = ["InvalidArguments", "NotSerializable", "Tool", "load_tools", "result_to_text"]
+__all__ = ["Tool", "load_tools", "result_to_text"]
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """Names of tools that providers accept."""
@@ -62,6 +61,8 @@ class Tool:
         is_async: True for a coroutine function.
         arguments: validator of each parameter.
         required: the parameters without a default.
+        contexts: the parameters that the server fills with a `RunContext`. They are not among the
+            others, and not in the schema.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Tool:
     is_async: bool
     arguments: Mapping[str, TypeAdapter[Any]]
     required: frozenset[str]
+    contexts: tuple[str, ...] = ()
 
     def record(self) -> ToolRecord:
         """Return the tool record (docs/contract.md "Component records")."""
@@ -118,26 +120,17 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
     for reference in references:
         try:
             tool = _build_tool(_resolve_function(reference, folder))
-        except _UnusableTool as error:
+        except UnusableObject as error:
             raise _configuration_error(owner, reference, error) from error.__cause__
         if tool.name in tools:
             raise _configuration_error(
-                owner, reference, _UnusableTool(f"it has two tools named {tool.name}")
+                owner, reference, UnusableObject(f"it has two tools named {tool.name}")
             )
         tools[tool.name] = tool
     return tuple(tools.values())
 
 
-class _UnusableTool(Exception):
-    """The reason why a reference is not a usable tool."""
-
-    def __init__(self, what: str, hint: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
-
-
-def _configuration_error(owner: str, reference: str, error: _UnusableTool) -> InvalidConfiguration:
+def _configuration_error(owner: str, reference: str, error: UnusableObject) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"The {owner} cannot use the tool {reference!r}: {error.what}",
         hint=error.hint
@@ -146,67 +139,23 @@ def _configuration_error(owner: str, reference: str, error: _UnusableTool) -> In
 
 
 def _resolve_function(reference: str, folder: Path | None) -> Callable[..., Any]:
-    module_name, colon, name = reference.partition(":")
-    if not (colon and module_name and name):
-        raise _UnusableTool("it does not have the form package.module:function")
-    module = _import_module(module_name, folder)
-    function = getattr(module, name, None)
-    if function is None:
-        raise _UnusableTool(f"the module {module_name} has no {name}")
+    function = load_object(reference, folder)
     if not callable(function) or inspect.isclass(function):
-        raise _UnusableTool(f"{name} is not a function")
+        name = reference.partition(":")[2]
+        raise UnusableObject(f"{name} is not a function")
     return typing.cast("Callable[..., Any]", function)
-
-
-def _import_module(name: str, folder: Path | None) -> ModuleType:
-    try:
-        with _first_on_path(folder):
-            return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        what = f"its module cannot be imported ({reason})"
-        raise _UnusableTool(what, _missing_module_hint(name, error)) from error
-
-
-def _missing_module_hint(name: str, error: BaseException) -> str | None:
-    """Return a hint if the module itself is missing, not a module that it imports."""
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
-        return None
-    if not f"{name}.".startswith(f"{error.name}."):
-        return None
-    top = name.partition(".")[0]
-    place = f"{name}.py" if name == top else f"the package {top}"
-    return f"put {place} next to the configuration file, or install it"
-
-
-@contextmanager
-def _first_on_path(folder: Path | None) -> Iterator[None]:
-    """Search `folder` first during the import, and last afterwards.
-
-    It stays at the end of the path for later imports of the tools. There a file next to the
-    configuration cannot hide a library that is imported later.
-    """
-    if folder is None:
-        yield
-        return
-    entry = str(folder)
-    sys.path.insert(0, entry)
-    try:
-        importlib.invalidate_caches()
-        yield
-    finally:
-        sys.path.remove(entry)
-        if entry not in sys.path:
-            sys.path.append(entry)
 
 
 def _build_tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not _TOOL_NAME.fullmatch(name):
-        raise _UnusableTool("its name must have at most 64 ASCII letters, digits and underscores")
+        raise UnusableObject("its name must have at most 64 ASCII letters, digits and underscores")
     if inspect.isasyncgenfunction(function):
-        raise _UnusableTool("it is an asynchronous generator")
+        raise UnusableObject("it is an asynchronous generator")
     parameters = _read_parameters(function)
+    contexts = tuple(name for name, (hint, _) in parameters.items() if is_run_context(hint))
+    for context in contexts:
+        del parameters[context]
     adapters = {
         name: _build_adapter(name, annotation) for name, (annotation, _) in parameters.items()
     }
@@ -223,6 +172,7 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
         is_async=inspect.iscoroutinefunction(function),
         arguments=adapters,
         required=frozenset(adapters) - frozenset(defaults),
+        contexts=contexts,
     )
 
 
@@ -234,12 +184,12 @@ def _read_parameters(
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
     except (NameError, TypeError, ValueError, AttributeError) as error:
-        raise _UnusableTool(f"its annotations cannot be read ({type(error).__name__})") from error
+        raise UnusableObject(f"its annotations cannot be read ({type(error).__name__})") from error
     for parameter in signature.parameters.values():
         if parameter.kind in _REFUSED_KINDS:
-            raise _UnusableTool(f"its parameter {parameter.name} cannot be given by name")
+            raise UnusableObject(f"its parameter {parameter.name} cannot be given by name")
         if parameter.name not in hints:
-            raise _UnusableTool(f"its parameter {parameter.name} has no type")
+            raise UnusableObject(f"its parameter {parameter.name} has no type")
     return {name: (hints[name], parameter) for name, parameter in signature.parameters.items()}
 
 
@@ -247,7 +197,7 @@ def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(annotation)
     except (PydanticUserError, TypeError) as error:
-        raise _UnusableTool(f"its parameter {name} has a type without a JSON form") from error
+        raise UnusableObject(f"its parameter {name} has a type without a JSON form") from error
 
 
 def _build_schema(
@@ -259,7 +209,7 @@ def _build_schema(
     try:
         parts, shared = TypeAdapter.json_schemas(inputs)
     except PydanticUserError as error:
-        raise _UnusableTool("a parameter has a type without a JSON form") from error
+        raise UnusableObject("a parameter has a type without a JSON form") from error
     properties = {
         name: {**parts[(name, mode)], **_default_keyword(adapter, defaults, name)}
         for name, adapter in adapters.items()
@@ -283,10 +233,6 @@ def _default_keyword(
         return {"default": adapter.dump_python(defaults[name], mode="json", warnings="error")}
     except ValueError:
         return {}
-
-
-class NotSerializable(Exception):
-    """A result of a tool has no JSON form. The cause has the reason."""
 
 
 def result_to_text(result: object, limit: int) -> str:

@@ -24,6 +24,9 @@ from agentctl.runtime.unstopped import UnstoppedWork
 
 __all__ = ["CANCELLED_RESULT", "Transcript", "build_chat_history"]
 
+MAXIMUM_TOKENS = 10**12
+"""Maximum of a reported counter. The sum over any session then fits into 64 bits."""
+
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""
 
@@ -39,17 +42,31 @@ class Transcript:
             `tool_call_error` and `result` (both None while the call is open).
         unstopped: tools and other work that did not end when the run was stopped or when the time
             limit of the tool was reached. Their late results are dropped.
+        output: the structured result as a JSON value; None for none.
+        native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
+        progress_events: number of progress events of the run.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
         self.tools: list[dict[str, Any]] = []
         self.unstopped = unstopped or UnstoppedWork()
+        self.output: Any = None
+        self.native_kind: str | None = None
+        self.native_history: str | None = None
+        self.progress_events = 0
         self._messages: list[dict[str, Any]] = []
-        self._usage = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self._knows_usage = True
         self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._answer: _AnswerInProgress | None = None
         self._open_calls: dict[str, dict[str, Any]] = {}
         self._unanswered: dict[str, str] = {}
+
+    @property
+    def is_answering(self) -> bool:
+        """True while an answer is open."""
+        return self._answer is not None
 
     @property
     def content(self) -> str:
@@ -64,14 +81,37 @@ class Transcript:
         return [*self._messages, self._answer.message([])]
 
     @property
-    def metrics(self) -> dict[str, int]:
-        """The nine counters of this run without its members, including the open model call."""
+    def metrics(self) -> dict[str, int | None]:
+        """The nine counters of this run without its members, including the open model call.
+
+        None for a counter that is not known.
+        """
         usage = self._answer.usage if self._answer is not None else {}
-        return {name: count + usage.get(name, 0) for name, count in self._usage.items()}
+        return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
+
+    def forget_usage(self) -> None:
+        """Make all counters unknown, for a runner that may not report them."""
+        self._knows_usage = False
+        self._usage = dict.fromkeys(TOKEN_COUNTERS, None)
+
+    def add_usage(self, usage: Mapping[str, int]) -> None:
+        """Add to the counters of the run. A counter that is not given stays as it is."""
+        for name in self._usage.keys() & usage.keys():
+            total = _add(self._usage[name], usage[name]) or 0
+            self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
 
     def add_content(self, delta: str) -> None:
         """Append to the content of the run."""
         self._content.append(delta)
+
+    @property
+    def reasoning_content(self) -> str | None:
+        """The text of the thinking so far; None if there is none."""
+        return "".join(self._reasoning) or None
+
+    def add_reasoning(self, delta: str) -> None:
+        """Append to the thinking of the run."""
+        self._reasoning.append(delta)
 
     def replace_content(self, text: str) -> None:
         """Replace the content of the run."""
@@ -98,7 +138,7 @@ class Transcript:
             model: id of the model that answers; None if it is not a model of this run.
         """
         self.end_answer([])
-        self._answer = _AnswerInProgress(model)
+        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None)
 
     def extend_answer(self, delta: str) -> None:
         """Append text to the open answer."""
@@ -123,11 +163,28 @@ class Transcript:
             return
         answer.finish_reason = finish_reason
         for name, count in answer.usage.items():
-            self._usage[name] += count
+            self._usage[name] = _add(self._usage[name], count)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
             self._messages.append(answer.message(tool_calls))
+
+    def request_call(self, call: dict[str, Any]) -> None:
+        """Add a call to the messages: `id`, `name` and `arguments`.
+
+        Calls that are open at the same time are part of one message, unless text came in between.
+        """
+        if self._answer is not None and not self._answer.is_empty:
+            self.end_answer([call], "tool_call")
+            return
+        self.end_answer([])
+        last = next((each for each in reversed(self._messages) if each["role"] != "tool"), None)
+        if last is not None and last.get("tool_calls") and self._unanswered:
+            last["tool_calls"].append(call)
+            self._unanswered[call["id"]] = call["name"]
+            return
+        self.begin_answer()
+        self.end_answer([call], "tool_call")
 
     def open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Add an entry for a tool call that starts; return a copy of it."""
@@ -183,10 +240,10 @@ class Transcript:
 class _AnswerInProgress:
     """An answer of the model while it arrives."""
 
-    def __init__(self, model: str | None) -> None:
+    def __init__(self, model: str | None, count: int | None) -> None:
         self.model = model
         self.pieces: list[str] = []
-        self.usage = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
         self.finish_reason: str | None = None
         self.created_at = times.whole_seconds(times.now())
 
@@ -204,6 +261,11 @@ class _AnswerInProgress:
             "model": self.model,
         }
         return {**message, "tool_calls": tool_calls} if tool_calls else message
+
+
+def _add(total: int | None, count: int | None) -> int | None:
+    """Add counters of which either may be unknown."""
+    return count if total is None else total + (count or 0)
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:

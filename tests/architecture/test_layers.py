@@ -18,6 +18,8 @@ BASE = {"errors", "records", "requests", "operations", "config"}
 LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
+    "": {"agents"},
+    "agents": set(),
     "errors": set(),
     "records": {"errors"},
     "requests": {"records"},
@@ -25,7 +27,7 @@ BELOW: dict[str, set[str]] = {
     "config": {"errors", "records"},
     "auth": BASE,
     "store": BASE,
-    "runtime": BASE,
+    "runtime": BASE | {"agents"},
     "runs": LOWER,
     "service": LOWER | {"runs"},
     "server": LOWER | {"runs", "service"},

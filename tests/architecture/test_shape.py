@@ -23,6 +23,7 @@ SHORT = {
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",
     "agentctl.runtime.events": "types that all of `runtime` uses, and import nothing of it",
     "agentctl.runtime.failures": "the public texts of failures, separate from their causes",
+    "agentctl.runtime.runners.base": "the interface of all runners, which imports none of them",
     "agentctl.server.observability.metrics_endpoint": "the second HTTP application, for metrics",
     "agentctl.server.routes.audit": "one module per noun of the API",
     "agentctl.server.routes.authorization": "one module per tag of the API",

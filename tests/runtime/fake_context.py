@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +13,11 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runtime import agent  # noqa: F401  # imported here, outside every time limit
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import MemberResult
+from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.runtime.execute import execute_component
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.session_state import SessionState
 from agentctl.runtime.transcript import Transcript
 from tests.endpoint import ModelEndpoint
 
@@ -36,6 +37,14 @@ class FakeContext:
     def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
         self.run_id = "run"
         self.session_id = "session"
+        self.component_id = ""
+        self.user_id: str | None = None
+        self.claims: bytes | None = None
+        self.metadata: str | None = None
+        self.state = SessionState(None, 65_536)
+        self.earlier_runs: list[EarlierRun] = []
+        self.is_stopping = False
+        self.has_ended = False
         self.transcript = Transcript()
         self.tool_timeout = tool_timeout
         self.limits: Limits = catalog.settings.limits
@@ -52,6 +61,10 @@ class FakeContext:
         """The joined deltas."""
         return "".join(event.delta for event in self.events if isinstance(event, Content))
 
+    @property
+    def history(self) -> list[Mapping[str, Any]]:
+        return [message for run in self.earlier_runs for message in run.messages]
+
     def emit(self, event: RunEvent) -> None:
         self.events.append(event)
 
@@ -62,12 +75,14 @@ class FakeContext:
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
         child = FakeContext(self.catalog)
+        child.state = self.state
+        child.component_id = component.id
         self.children.append(child)
         if self.cancels_members:
             return child.ended("CANCELLED")
         try:
             async with asyncio.timeout(MEMBER_SECONDS):
-                await execute_component(component, message, [], child, self.catalog)
+                await execute_component(component, message, child, self.catalog)
         except TimeoutError:
             return child.ended("ERROR", "The run exceeded its time limit", "RUN_TIMEOUT")
         except ExecutionError as failure:
@@ -85,8 +100,10 @@ class FakeContext:
         """Run a component; like the engine, close the open calls of a run that fails."""
         component = self.catalog.get(kind, component_id)
         assert component is not None
+        self.component_id = component_id
+        self.earlier_runs = [EarlierRun(history)]
         try:
-            await execute_component(component, message, history, self, self.catalog)
+            await execute_component(component, message, self, self.catalog)
         except (asyncio.CancelledError, ExecutionError):
             self.transcript.close_open_calls(times.now())
             raise

@@ -20,7 +20,8 @@ from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.conversion import clean_response, extract_calls, to_model_messages
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.tools import NotSerializable, result_to_text
+from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.tools import result_to_text
 from agentctl.runtime.transcript import Transcript, build_chat_history
 
 IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")

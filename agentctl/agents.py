@@ -1,0 +1,267 @@
+"""The public interface for agents and tools in Python (docs/python.md). Its names stay stable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+__all__ = [
+    "Event",
+    "Output",
+    "Progress",
+    "RunContext",
+    "Thinking",
+    "ToolCompleted",
+    "ToolStarted",
+    "Usage",
+]
+
+
+class ContextHost(Protocol):
+    """The server behind a `RunContext`. Its methods may be called in any thread."""
+
+    def is_cancelled(self) -> bool:
+        """Return True if the work has to stop."""
+        ...
+
+    def report_progress(self, text: str | None, fraction: float | None) -> None:
+        """Publish progress."""
+        ...
+
+    def report_usage(self, usage: Mapping[str, int]) -> None:
+        """Add to the token counters of the run."""
+        ...
+
+
+class RunContext:
+    """The run that a function works for: its user, session, request and state.
+
+    The server passes it to every parameter of a tool or of an agent function that has this type.
+    Such a parameter is not part of the schema that a model sees. A test of your own can create one:
+    `RunContext(user_id="ann", state={})`.
+
+    Args:
+        user_id: the user of the run, who owns its session; None without authorization.
+        session_id: the session of the run.
+        run_id: the run. A member of a team and a step of a workflow have a run of their own.
+        component_id: the agent or team that the run executes.
+        claims: the verified claims of the token of the request, read-only; empty without a JWT.
+        metadata: the object `metadata` of the request, read-only.
+        state: the state of the session. Changes are stored with the end of the run.
+        history: the messages of earlier runs of the session that the component receives, oldest
+            first: objects with `role` and `content`.
+        host: set by the server.
+    """
+
+    __slots__ = (
+        "_host",
+        "claims",
+        "component_id",
+        "history",
+        "metadata",
+        "run_id",
+        "session_id",
+        "state",
+        "user_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str = "",
+        run_id: str = "",
+        component_id: str = "",
+        claims: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+        history: Sequence[Mapping[str, Any]] = (),
+        host: ContextHost | None = None,
+    ) -> None:
+        self.user_id = user_id
+        self.session_id = session_id
+        self.run_id = run_id
+        self.component_id = component_id
+        self.claims: Mapping[str, Any] = MappingProxyType(dict(claims or {}))
+        self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
+        self.state: dict[str, Any] = {} if state is None else state
+        self.history = history
+        self._host = host
+
+    def __repr__(self) -> str:
+        return f"RunContext(run_id={self.run_id!r}, user_id={self.user_id!r})"
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the work has to stop: after a cancel, at a time limit, when the client left.
+
+        A function in a thread cannot be stopped from outside: one that works for long reads this
+        flag and returns. It may be read in any thread.
+        """
+        return self._host is not None and self._host.is_cancelled()
+
+    def progress(
+        self, update: str | float | None = None, /, *, fraction: float | None = None
+    ) -> None:
+        """Publish the event `RunProgress`; may be called in any thread.
+
+        Args:
+            update: a text of at most 1,000 characters, or the fraction of the work that is done.
+            fraction: the fraction, from 0 to 1, together with a text.
+
+        Raises:
+            TypeError: `update` is neither text nor a number, or there is no update.
+            ValueError: the fraction is not between 0 and 1.
+        """
+        text, fraction = _check_progress(update, fraction)
+        if self._host is not None:
+            self._host.report_progress(text, fraction)
+
+    def usage(
+        self,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        total_tokens: int | None = None,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        reasoning_tokens: int = 0,
+    ) -> None:
+        """Add tokens to the counters of the run; may be called in any thread.
+
+        Args:
+            total_tokens: None for the sum of input and output.
+
+        Raises:
+            TypeError: a number is not an integer.
+            ValueError: a number is negative.
+        """
+        usage = Usage(
+            input_tokens,
+            output_tokens,
+            total_tokens,
+            cache_read_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+        )
+        counters = usage.counters()
+        if self._host is not None:
+            self._host.report_usage(counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A part of the thinking of an agent. It is not part of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """The start of a tool call.
+
+    Attributes:
+        call_id: id of the call, unique in the run.
+        name: name of the tool.
+        arguments: the arguments, an object with a JSON form.
+    """
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCompleted:
+    """The end of a tool call.
+
+    Attributes:
+        call_id: id of the call that started.
+        result: text, or a value with a JSON form.
+        failed: True if the call failed; then the result describes the failure.
+    """
+
+    call_id: str
+    result: Any = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of an agent: a text, a fraction from 0 to 1, or both."""
+
+    text: str | None = None
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens to add to the counters of the run. `total_tokens` None: input and output together."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int | None = None
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters by their names in `metrics`.
+
+        Raises:
+            TypeError: a number is not an integer.
+            ValueError: a number is negative.
+        """
+        total = self.total_tokens
+        counters = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "total_tokens": self.input_tokens + self.output_tokens if total is None else total,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+        }
+        for name, count in counters.items():
+            if not isinstance(count, int) or isinstance(count, bool):
+                raise TypeError(f"{name} must be an integer")
+            if count < 0:
+                raise ValueError(f"{name} must not be negative")
+        return counters
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The structured result of the run: a pydantic model, or another value with a JSON form."""
+
+    value: Any
+
+
+Event = Thinking | ToolStarted | ToolCompleted | Progress | Usage | Output
+"""The events that an async generator may yield besides text, which is a `str`."""
+
+
+def _check_progress(
+    update: str | float | None, fraction: float | None
+) -> tuple[str | None, float | None]:
+    """Return text and fraction of an update; see `RunContext.progress`.
+
+    Raises:
+        TypeError: a value of another type, or no value.
+        ValueError: the fraction is not between 0 and 1.
+    """
+    text = update if isinstance(update, str) else None
+    if update is not None and not isinstance(update, str):
+        if fraction is not None:
+            raise TypeError("the fraction is given twice")
+        fraction = update
+    if fraction is None:
+        if text is None:
+            raise TypeError("progress needs a text or a fraction")
+        return text, None
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+        raise TypeError("the fraction must be a number")
+    if not 0 <= fraction <= 1:
+        raise ValueError("the fraction must be from 0 to 1")
+    return text, float(fraction)

@@ -1,0 +1,81 @@
+"""Objects of users' modules, named `package.module:name` (docs/contract.md "Configuration")."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+
+class UnusableObject(Exception):
+    """The reason why a reference does not name a usable object, for one line of an error."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+
+def load_object(reference: str, folder: Path | None) -> object:
+    """Import a module and return the object that a reference names.
+
+    Args:
+        reference: a name of the form `package.module:name`.
+        folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
+
+    Raises:
+        UnusableObject: the module cannot be imported, or does not have the name.
+    """
+    module_name, colon, name = reference.partition(":")
+    if not (colon and module_name and name):
+        raise UnusableObject("it does not have the form package.module:function")
+    module = _import_module(module_name, folder)
+    found: object = getattr(module, name, None)
+    if found is None:
+        raise UnusableObject(f"the module {module_name} has no {name}")
+    return found
+
+
+def _import_module(name: str, folder: Path | None) -> ModuleType:
+    try:
+        with _first_on_path(folder):
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        what = f"its module cannot be imported ({reason})"
+        raise UnusableObject(what, _missing_module_hint(name, error)) from error
+
+
+def _missing_module_hint(name: str, error: BaseException) -> str | None:
+    """Return a hint if the module itself is missing, not a module that it imports."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    if not f"{name}.".startswith(f"{error.name}."):
+        return None
+    top = name.partition(".")[0]
+    place = f"{name}.py" if name == top else f"the package {top}"
+    return f"put {place} next to the configuration file, or install it"
+
+
+@contextmanager
+def _first_on_path(folder: Path | None) -> Iterator[None]:
+    """Search `folder` first during the import, and last afterwards.
+
+    It stays at the end of the path for later imports of the tools. There a file next to the
+    configuration cannot hide a library that is imported later.
+    """
+    if folder is None:
+        yield
+        return
+    entry = str(folder)
+    sys.path.insert(0, entry)
+    try:
+        importlib.invalidate_caches()
+        yield
+    finally:
+        sys.path.remove(entry)
+        if entry not in sys.path:
+            sys.path.append(entry)

@@ -1,0 +1,169 @@
+"""Runners for Python functions: `(message, context)`, asynchronous, a generator, or synchronous."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from agentctl.agents import (
+    Output,
+    Progress,
+    Thinking,
+    ToolCompleted,
+    ToolStarted,
+    Usage,
+)
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.run_context import is_run_context
+from agentctl.runtime.runners.base import Runner
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.unstopped import TooManyAbandonedThreads
+
+__all__ = ["FunctionRunner", "GeneratorRunner", "build_function_runner"]
+
+
+def build_function_runner(function: Callable[..., Any]) -> Runner:
+    """Build the runner of a function.
+
+    Raises:
+        UnusableObject: the function cannot be called with a message and a context.
+    """
+    names = _read_parameters(function)
+    if inspect.isasyncgenfunction(function):
+        return GeneratorRunner(function, names)
+    if inspect.isgeneratorfunction(function):
+        raise UnusableObject("it is a generator that is not asynchronous: write async def")
+    return FunctionRunner(function, names, is_async=inspect.iscoroutinefunction(function))
+
+
+def _read_parameters(function: Callable[..., Any]) -> tuple[str, str | None]:
+    """Return the parameters of the message and of the context, which may be missing."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UnusableObject("its parameters cannot be read") from error
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception:
+        hints = {}
+    names = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and (parameter.default is parameter.empty or is_run_context(hints.get(parameter.name)))
+    ]
+    contexts = [name for name in names if is_run_context(hints.get(name))]
+    others = [name for name in names if name not in contexts]
+    if not contexts and len(others) == 2:
+        contexts = [others.pop()]
+    positional = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    if positional or len(others) != 1 or len(contexts) > 1:
+        raise UnusableObject("its parameters are not (message) or (message, context)")
+    return others[0], contexts[0] if contexts else None
+
+
+class _PythonRunner:
+    """The common part of the runners of functions."""
+
+    def __init__(self, function: Callable[..., Any], names: tuple[str, str | None]) -> None:
+        self._function = function
+        self._message, self._context = names
+
+    async def open(self) -> None:
+        """Do nothing: a function has nothing to open."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
+        given: dict[str, Any] = {self._message: message}
+        if self._context is not None:
+            given[self._context] = run.context
+        return partial(self._function, **given)
+
+
+class FunctionRunner(_PythonRunner):
+    """The runner of a function that returns its result.
+
+    A string is the answer. Of another value, such as a pydantic model, the JSON is the answer and
+    the value is the output. None is an empty answer. A synchronous function is called in a thread
+    of its own, which a cancel cannot stop.
+    """
+
+    kind = "function"
+
+    def __init__(
+        self, function: Callable[..., Any], names: tuple[str, str | None], *, is_async: bool
+    ) -> None:
+        super().__init__(function, names)
+        self._is_async = is_async
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Call the function and report its result."""
+        call = self._bind(message, run)
+        if self._is_async:
+            result = await call()
+        else:
+            try:
+                result = await run.call_in_thread(call)
+            except TooManyAbandonedThreads:
+                raise ExecutionError(
+                    "AGENT_FAILED", "The agent was not called: too many earlier calls never ended"
+                ) from None
+        _report_result(result, run)
+
+
+def _report_result(result: object, run: HostedRun) -> None:
+    if isinstance(result, str):
+        run.add_text(str.__str__(result))
+    elif result is not None:
+        run.set_output(result)
+        run.add_text(run.output_text)
+
+
+class GeneratorRunner(_PythonRunner):
+    """The runner of an async generator, which yields text and events as they arise."""
+
+    kind = "generator"
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Report everything that the generator yields.
+
+        A cancel is raised inside the generator. If the generator continues, the next report raises
+        it again, and the generator is closed.
+        """
+        generator: AsyncIterator[Any] = self._bind(message, run)()
+        async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
+            async for item in generator:
+                _report(item, run)
+
+
+def _report(item: object, run: HostedRun) -> None:
+    match item:
+        case str():
+            run.add_text(str.__str__(item))
+        case Thinking(text=text):
+            run.add_thinking(text)
+        case ToolStarted(call_id=call_id, name=name, arguments=arguments):
+            run.start_call(call_id, name, arguments)
+        case ToolCompleted(call_id=call_id, result=result, failed=failed):
+            run.end_call(call_id, result, failed=failed)
+        case Progress(text=text, fraction=fraction):
+            run.checkpoint()
+            run.context.progress(text, fraction=fraction)
+        case Usage():
+            run.add_usage(item.counters())
+        case Output(value=value):
+            run.set_output(value)
+        case _:
+            kind = type(item).__name__
+            raise TypeError(f"the generator yielded {kind}, not str or an event of agentctl")

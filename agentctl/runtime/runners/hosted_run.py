@@ -1,0 +1,249 @@
+"""A run of an agent in code: what its runner reads, and how it reports results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from agentctl.agents import RunContext
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.run_context import RunHost, build_run_context
+from agentctl.runtime.tools import result_to_text
+from agentctl.runtime.unstopped import run_in_thread
+
+if TYPE_CHECKING:
+    from agentctl.runtime.context import EarlierRun, RunEnvironment
+    from agentctl.runtime.transcript import Transcript
+
+__all__ = ["HostedRun"]
+
+T = TypeVar("T")
+
+_SEPARATOR = "\n\n"
+"""Separates the texts of two answers in the content."""
+
+
+class HostedRun:
+    """A run as its runner sees it.
+
+    Every report raises asyncio.CancelledError once the run has to stop, so that an agent that
+    ignores its cancellation cannot add to a run that has ended. Text is made storable, and the size
+    of the run is limited.
+
+    Args:
+        environment: the run.
+        kind: the kind of runner.
+
+    Attributes:
+        name: id of the agent.
+    """
+
+    def __init__(self, environment: RunEnvironment, kind: str) -> None:
+        self.name = environment.component_id
+        self._environment = environment
+        self._kind = kind
+        self._kept_bytes = 0
+        self._host = RunHost(environment)
+        self._counted: dict[str, int] = {}
+        self._needs_separator = False
+
+    @cached_property
+    def context(self) -> RunContext:
+        """The public context of the run."""
+        return build_run_context(self._environment, self._host)
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        """The neutral messages of earlier runs (`runtime.transcript`), oldest first."""
+        return self._environment.history
+
+    @property
+    def earlier_runs(self) -> Sequence[EarlierRun]:
+        """The earlier runs, each with its native messages if this kind of runner executed it."""
+        return self._environment.earlier_runs
+
+    @property
+    def content(self) -> str:
+        """The text of the answer so far."""
+        return self._transcript.content
+
+    @property
+    def _transcript(self) -> Transcript:
+        return self._environment.transcript
+
+    def checkpoint(self) -> None:
+        """Raise asyncio.CancelledError if the run has to stop."""
+        self._environment.checkpoint()
+
+    def add_text(self, delta: str) -> None:
+        """Add text to the answer, and publish it.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        self.checkpoint()
+        delta = replace_unstorable(delta)
+        if not delta:
+            return
+        self._reserve(len(delta.encode()))
+        if not self._transcript.is_answering:
+            self._transcript.begin_answer()
+        self._transcript.extend_answer(delta)
+        if self._needs_separator:
+            self._needs_separator, delta = False, _SEPARATOR + delta
+        self._transcript.add_content(delta)
+        self._environment.emit(Content(delta))
+
+    def begin_answer(self) -> None:
+        """Start a new answer of a model. An empty line separates its text from earlier text."""
+        self.checkpoint()
+        self._transcript.begin_answer()
+        self._needs_separator = bool(self._transcript.content)
+
+    def add_thinking(self, delta: str) -> None:
+        """Add text to the thinking of the run, which is not part of its answer, and publish it.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        self.checkpoint()
+        delta = replace_unstorable(delta)
+        if not delta:
+            return
+        self._reserve(len(delta.encode()))
+        self._transcript.add_reasoning(delta)
+        self._environment.emit(Thinking(delta))
+
+    def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Report the start of a tool call.
+
+        Args:
+            call_id: id of the call, unique in the run.
+            arguments: values with a JSON form; others are replaced by the name of their type.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        self.checkpoint()
+        call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
+        given = {replace_unstorable(str(key)): _to_argument(arguments[key]) for key in arguments}
+        call = {"id": call_id, "name": name, "arguments": given}
+        self._reserve(len(orjson.dumps(call)))
+        self._transcript.request_call(call)
+        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, given)))
+
+    def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
+        """Report the end of a tool call that was started; an unknown id is ignored.
+
+        Args:
+            result: text, or a value with a JSON form; cut at `limits.tool_result_bytes`.
+            failed: True if the call failed.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        self.checkpoint()
+        try:
+            text = result_to_text(result, self._environment.limits.tool_result_bytes)
+        except NotSerializable:
+            text = "The result has no JSON form"
+        self._reserve(len(text.encode()))
+        closed = self._transcript.close_call(replace_unstorable(call_id), text, error=failed)
+        if closed is not None:
+            self._environment.emit(ToolCallCompleted(closed))
+
+    def report_progress(self, text: str | None = None, fraction: float | None = None) -> None:
+        """Publish progress."""
+        self.checkpoint()
+        self._host.report_progress(text, fraction)
+
+    def add_usage(self, usage: Mapping[str, int]) -> None:
+        """Add to the token counters of the run. Counters that no one reports stay unknown.
+
+        Args:
+            usage: numbers by the names of the nine counters (docs/contract.md "Session records").
+        """
+        if not self._environment.has_ended:
+            self._transcript.add_usage(usage)
+
+    def set_usage(self, usage: Mapping[str, int]) -> None:
+        """Set the counters of this runner to their current sums, for libraries that report these.
+
+        Tokens that functions report through the context are added to them.
+        """
+        increase = {name: count - self._counted.get(name, 0) for name, count in usage.items()}
+        self._counted |= usage
+        self.add_usage(increase)
+
+    def set_output(self, value: object) -> None:
+        """Set the structured result of the run.
+
+        Raises:
+            ExecutionError: the value has no JSON form, or the run would exceed `limits.run_bytes`.
+        """
+        self.checkpoint()
+        try:
+            output = to_json_value(value)
+        except NotSerializable as error:
+            raise ExecutionError(
+                "AGENT_FAILED", "The result of the agent has no JSON form"
+            ) from error
+        self._reserve(len(orjson.dumps(output)))
+        self._transcript.output = output
+
+    @property
+    def output_text(self) -> str:
+        """The structured result as JSON text."""
+        return orjson.dumps(self._transcript.output).decode()
+
+    async def call_in_thread(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread of its own; raise what it raises.
+
+        If the run is cancelled, the thread continues, is reported as unstopped work, and its result
+        is dropped.
+
+        Raises:
+            TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
+        """
+        return await run_in_thread(function, self.name, self._transcript.unstopped)
+
+    def set_native_history(self, messages: str) -> None:
+        """Keep the messages of this run as JSON of the library, for later runs of this kind.
+
+        They may be set several times, also while the run is cancelled; the last ones are stored.
+        Messages that are larger than `limits.run_bytes` are not kept: later runs then get the
+        neutral messages.
+        """
+        if self._environment.has_ended:
+            return
+        fits = len(messages.encode()) <= self._environment.limits.run_bytes
+        self._transcript.native_kind = self._kind if fits else None
+        self._transcript.native_history = messages if fits else None
+
+    def add_unstopped(self, work: asyncio.Future[Any], name: str = "") -> None:
+        """Add work of the run that was cancelled and has not ended; nothing waits for it.
+
+        Args:
+            work: a task, or a future that is done when its thread has ended.
+            name: name of the work for the log; by default that of the agent.
+        """
+        self._transcript.unstopped.add(work, name or self.name)
+
+    def _reserve(self, size: int) -> None:
+        self._kept_bytes += size
+        if self._kept_bytes > self._environment.limits.run_bytes:
+            raise ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
+
+
+def _to_argument(value: object) -> Any:
+    try:
+        return to_json_value(value)
+    except NotSerializable:
+        return f"a {type(value).__name__}"

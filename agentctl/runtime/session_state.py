@@ -1,0 +1,90 @@
+"""The state of a session while a run uses it, and the changes that the end of the run stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NotSerializable, to_json_value
+
+__all__ = ["SessionState", "StateChanges"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanges:
+    """The top-level keys of the state that a run has changed.
+
+    Attributes:
+        values: the new JSON values by key.
+        removed: the keys that the run has removed.
+    """
+
+    values: dict[str, Any]
+    removed: tuple[str, ...]
+
+
+class SessionState:
+    """The state of a session as a run and the runs of its members see it.
+
+    It is parsed on the first access, so that a run that does not use it pays nothing.
+
+    Args:
+        text: the stored JSON object, None for an empty state.
+        limit: maximum size in bytes of a state that the run has changed.
+    """
+
+    def __init__(self, text: str | None, limit: int) -> None:
+        self._text = text
+        self._limit = limit
+        self._values: dict[str, Any] | None = None
+        self._before: dict[str, bytes] = {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The state, which the code of users may change in place, in any thread."""
+        if self._values is None:
+            stored = orjson.loads(self._text) if self._text is not None else {}
+            self._before = {key: _dump(value) for key, value in stored.items()}
+            self._values = stored
+        return self._values
+
+    def find_changes(self) -> StateChanges | None:
+        """Return the changes since the start of the run, None if there are none.
+
+        Raises:
+            ExecutionError: STATE_REJECTED if a value has no JSON form, or the state is too large.
+        """
+        if self._values is None:
+            return None
+        try:
+            current = {**self._values}
+            values = {_check_key(key): to_json_value(current[key]) for key in current}
+            after = {key: _dump(value) for key, value in values.items()}
+        except (NotSerializable, TypeError, RuntimeError) as error:
+            raise ExecutionError(
+                "STATE_REJECTED", "The session state has a value without a JSON form"
+            ) from error
+        changed = {key: values[key] for key in values if after[key] != self._before.get(key)}
+        removed = tuple(key for key in self._before if key not in values)
+        if not changed and not removed:
+            return None
+        size = sum(len(key.encode()) + len(text) for key, text in after.items())
+        if size > max(self._limit, len((self._text or "").encode())):
+            raise ExecutionError(
+                "STATE_REJECTED", f"The session state is larger than {self._limit} bytes"
+            )
+        return StateChanges(changed, removed)
+
+
+def _check_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError("a key of the state is not a string")
+    text: str = to_json_value(key)
+    return text
+
+
+def _dump(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,178 @@
+"""Python functions as agents: what they receive, return, yield and break."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from agentctl.config.settings import Agent, Limits, Settings
+from agentctl.errors import InvalidConfiguration
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.execute import prepare_components
+from agentctl.runtime.failures import ExecutionError
+from tests.runtime.fake_context import FakeContext, attempt, settings
+
+MODULE = "tests.runtime.sample_agents"
+UNKNOWN = dict.fromkeys(TOKEN_COUNTERS)
+
+
+def hosted(name: str, *, limits: Limits | None = None) -> Settings:
+    agents = (Agent("code", object=f"{MODULE}:{name}"),)
+    return settings(agents=agents, limits=limits)
+
+
+def run(
+    name: str,
+    message: str = "hello",
+    *,
+    history: list[dict[str, Any]] | None = None,
+    limits: Limits | None = None,
+) -> FakeContext:
+    ended, failure = attempt(
+        hosted(name, limits=limits), message, component="code", history=history
+    )
+    if failure is not None:
+        raise failure
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("greet", "nobody: hello"),
+        ("only_message", "HELLO"),
+        ("second_is_context", "RunContext"),
+        ("in_thread", "hello in tool code"),
+        ("nothing", ""),
+        ("with_default", "hello plain code"),
+    ],
+)
+def test_function_answers_with_its_result(name: str, answer: str) -> None:
+    ended = run(name)
+    assert ended.transcript.content == ended.joined_deltas == answer
+    assert ended.transcript.output is None
+    roles = [message["role"] for message in ended.transcript.messages]
+    assert roles == (["user", "assistant"] if answer else ["user"])
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "answer"),
+    [
+        ("ticket", {"title": "hello", "priority": 1}, '{"title":"hello","priority":1}'),
+        ("plain", {"words": ["hello"]}, '{"words":["hello"]}'),
+    ],
+)
+def test_structured_result_is_output_and_json(name: str, output: Any, answer: str) -> None:
+    ended = run(name)
+    assert ended.transcript.output == output
+    assert ended.transcript.content == answer
+
+
+def test_tokens_are_unknown_unless_reported() -> None:
+    assert run("greet").transcript.metrics == UNKNOWN
+    counted = run("counts").transcript.metrics
+    assert counted == {
+        **UNKNOWN,
+        "input_tokens": 4, "output_tokens": 4, "total_tokens": 8,
+        "cache_read_tokens": 0, "cache_write_tokens": 0, "reasoning_tokens": 0,
+    }  # fmt: skip
+
+
+def test_function_reads_the_history() -> None:
+    history = [
+        {"role": "user", "content": "one", "created_at": 0},
+        {"role": "assistant", "content": "two", "created_at": 0},
+    ]
+    assert run("remembers", history=history).transcript.content == "user: one | assistant: two"
+
+
+def test_generator_reports_text_and_events_in_order() -> None:
+    ended = run("stream", "cats")
+    kinds = [type(event) for event in ended.events]
+    assert kinds == [
+        Thinking, Progress, ToolCallStarted, ToolCallStarted, ToolCallCompleted,
+        ToolCallCompleted, Content, Content,
+    ]  # fmt: skip
+    assert ended.events[1] == Progress("searching", 0.25)
+    transcript = ended.transcript
+    assert (transcript.content, transcript.reasoning_content) == ("found one", "let me look. ")
+    assert transcript.output == {"title": "one", "priority": 1}
+    assert (transcript.metrics["total_tokens"], transcript.metrics["reasoning_tokens"]) == (7, 1)
+    assert [(tool["tool_call_error"], tool["result"]) for tool in transcript.tools] == [
+        (False, '[{"hit":1}]'), (True, "nothing"),
+    ]  # fmt: skip
+    assert [message["role"] for message in transcript.messages] == [
+        "user", "assistant", "tool", "tool", "assistant",
+    ]  # fmt: skip
+    calls = transcript.messages[1]["tool_calls"]
+    assert [call["arguments"] for call in calls] == [
+        {"query": "cats", "limit": 3}, {"query": "more"},
+    ]  # fmt: skip
+
+
+def test_open_call_of_a_completed_run_is_closed() -> None:
+    transcript = run("leaves_call_open").transcript
+    assert [tool["result"] for tool in transcript.tools] == ["cancelled"]
+    assert [message["role"] for message in transcript.messages] == [
+        "user", "assistant", "assistant", "tool",
+    ] or [message["role"] for message in transcript.messages] == [
+        "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fails", "exits", "cancels_itself", "yields_number"])
+def test_failure_shows_no_text_of_the_exception(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "agentctl.runtime")
+    _, failure = attempt(hosted(name), "hello", component="code")
+    assert isinstance(failure, ExecutionError)
+    assert (failure.code, failure.detail) == ("AGENT_FAILED", "The code of the agent failed")
+    assert ("hunter2" in caplog.text) == (name == "fails")
+
+
+def test_result_without_a_json_form_fails() -> None:
+    with pytest.raises(ExecutionError) as caught:
+        run("no_json")
+    assert caught.value.detail == "The result of the agent has no JSON form"
+
+
+def test_size_of_a_run_is_limited() -> None:
+    with pytest.raises(ExecutionError) as caught:
+        run("only_message", "long" * 50, limits=Limits(run_bytes=100))
+    assert caught.value.code == "AGENT_FAILED"
+    assert "maximum size" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        (f"{MODULE}:absent", f"the module {MODULE} has no absent"),
+        ("no_such_module_here:agent", "its module cannot be imported"),
+        (f"{MODULE}:number", "it is an object of the type int, which is no kind of agent"),
+        (f"{MODULE}:Callable", "it is the class Callable, which is no kind of agent"),
+        (f"{MODULE}:generator_without_async", "it is a generator that is not asynchronous"),
+        (f"{MODULE}:no_parameters", "its parameters are not (message) or (message, context)"),
+        (f"{MODULE}:too_many", "its parameters are not (message) or (message, context)"),
+    ],
+)
+def test_unusable_object_is_one_line_at_start(reference: str, problem: str) -> None:
+    catalog = Catalog.from_settings(settings(agents=(Agent("code", object=reference),)))
+    with pytest.raises(InvalidConfiguration) as caught:
+        prepare_components(catalog)
+    assert caught.value.detail.startswith(f"The agent code cannot use the object {reference!r}: ")
+    assert problem in caught.value.detail
+    assert "\n" not in caught.value.detail
+    assert caught.value.hint
+
+
+def test_records_of_an_agent_in_code_have_no_model() -> None:
+    catalog = Catalog.from_settings(hosted("greet"))
+    agent = catalog.components("agent")["code"]
+    record = catalog.record(agent)
+    assert (record["model"], record["tools"]) == (None, [])  # type: ignore[typeddict-item]
+    assert catalog.data(agent)["model"] is None
