@@ -20,7 +20,7 @@ __all__ = [
 
 
 class ContextHost(Protocol):
-    """The server behind a `RunContext`. Its methods may be called in any thread."""
+    """The server side of a `RunContext`. Its methods may be called in any thread."""
 
     def is_cancelled(self) -> bool:
         """Return True if the work has to stop."""
@@ -45,7 +45,7 @@ class RunContext:
     Args:
         user_id: the user of the run, who owns its session; None without authorization.
         session_id: the session of the run.
-        run_id: the run. A member of a team and a step of a workflow have a run of their own.
+        run_id: the run. A member of a team and a step of a workflow have a separate run.
         component_id: the agent or team that the run executes.
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.

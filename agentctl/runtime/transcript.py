@@ -95,7 +95,7 @@ class Transcript:
         self._usage = dict.fromkeys(TOKEN_COUNTERS, None)
 
     def add_usage(self, usage: Mapping[str, int]) -> None:
-        """Add to the counters of the run. A counter that is not given stays as it is."""
+        """Add to the counters of the run. A counter that is not given is unchanged."""
         for name in self._usage.keys() & usage.keys():
             total = _add(self._usage[name], usage[name]) or 0
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)

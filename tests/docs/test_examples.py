@@ -36,7 +36,7 @@ def with_references(document: dict[str, Any]) -> dict[str, Any]:
     wanted += [step["agent"] for step in steps if "agent" in step]
     there = {entry["id"] for entry in (*agents, *teams)}
     agents += [{"id": name, "model": "fast"} for name in dict.fromkeys(wanted) if name not in there]
-    named = dict.fromkeys(entry["model"] for entry in (*agents, *teams))
+    named = dict.fromkeys(entry["model"] for entry in (*agents, *teams) if "object" not in entry)
     known = {model["id"] for model in models}
     models += [_demo_model(name) for name in named if name not in known]
     return document

@@ -101,7 +101,7 @@ RECORDS = {
     "MemberRecord": {
         "agent_id": TEXT,
         "name": TEXT,
-        "model": MODEL,
+        "model": {"anyOf": [MODEL, {"type": "null"}]},
         "memory": MEMORY,
         "session_table": TEXT,
         "memory_table": TEXT_OR_NULL,

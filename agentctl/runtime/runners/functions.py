@@ -95,8 +95,8 @@ class FunctionRunner(_PythonRunner):
     """The runner of a function that returns its result.
 
     A string is the answer. Of another value, such as a pydantic model, the JSON is the answer and
-    the value is the output. None is an empty answer. A synchronous function is called in a thread
-    of its own, which a cancel cannot stop.
+    the value is the output. None is an empty answer. A synchronous function is called in a new
+    thread, which a cancel cannot stop.
     """
 
     kind = "function"

@@ -204,7 +204,7 @@ class HostedRun:
         return orjson.dumps(self._transcript.output).decode()
 
     async def call_in_thread(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread of its own; raise what it raises.
+        """Call a function in a new thread; raise what it raises.
 
         If the run is cancelled, the thread continues, is reported as unstopped work, and its result
         is dropped.

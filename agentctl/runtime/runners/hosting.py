@@ -34,7 +34,7 @@ async def run_hosted_agent(runner: Runner, message: str, environment: RunEnviron
     except asyncio.CancelledError:
         if environment.is_stopping:
             raise
-        # The agent cancelled itself, for example with a task group of its own.
+        # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.run_id)
         raise ExecutionError("AGENT_FAILED") from None
     except ExecutionError:

@@ -1,4 +1,4 @@
-"""The runner of an object: the kind of the object decides (docs/agents.md)."""
+"""The runner of an object: the kind of the object decides (docs/python.md)."""
 
 from __future__ import annotations
 
