@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import ComponentKind
+    from agentctl.records.memories import MemoryPage, MemoryRecord
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord
     from agentctl.records.sessions import SessionDetail, SessionPage
     from agentctl.records.system import (
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
         BulkDeletion,
         CancelRequest,
         ExplainRequest,
+        MemoryDeletion,
+        MemoryFilter,
+        MemoryPatch,
         NewAccount,
+        NewMemory,
         NewSession,
         ResumeRequest,
         RunFilter,
@@ -147,6 +152,23 @@ class Operations(Protocol):
         self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]: ...
 
+    # Memories
+    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]: ...
+
+    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]: ...
+
+    async def get_memory(self, memory_id: str) -> Document[MemoryRecord]: ...
+
+    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]: ...
+
+    async def delete_memory(self, memory_id: str) -> None: ...
+
+    async def delete_memories(self, deletion: MemoryDeletion) -> None: ...
+
+    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
+        """Return the topics of the visible memories, each once, in alphabetical order."""
+        ...
+
     # Service accounts
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
         """Create an account. The document contains its token, which is not shown again."""
@@ -169,6 +191,14 @@ class LocalOperations(Operations, Protocol):
 
         Raises:
             NotFound: there is no such database or table.
+        """
+        ...
+
+    async def require_memory(self, memory_id: str) -> None:
+        """Require that the caller can see a memory.
+
+        Raises:
+            NotFound: the memory does not exist or is not visible.
         """
         ...
 

@@ -27,6 +27,7 @@ __all__ = [
     "MAXIMUM_DELETED_SESSIONS",
     "MAXIMUM_EVENT_NUMBER",
     "MAXIMUM_LIMIT",
+    "MAXIMUM_MEMORIES_DELETED",
     "MAXIMUM_OFFSET",
     "MAXIMUM_REASON_LENGTH",
     "MAXIMUM_SCOPES",
@@ -38,7 +39,11 @@ __all__ = [
     "CancelRequest",
     "ExplainRequest",
     "Grant",
+    "MemoryDeletion",
+    "MemoryFilter",
+    "MemoryPatch",
     "NewAccount",
+    "NewMemory",
     "NewSession",
     "Page",
     "ResumeRequest",
@@ -76,6 +81,9 @@ DELETION_WAIT = 10.0
 
 MAXIMUM_DELETED_SESSIONS = 100
 """Sessions of one bulk deletion."""
+
+MAXIMUM_MEMORIES_DELETED = 100
+"""Memories of one deletion by id."""
 
 MAXIMUM_SESSION_NAME_LENGTH = 255
 """Characters of a session name, which is indexed."""
@@ -197,6 +205,59 @@ class BulkDeletion:
 
     session_ids: tuple[str, ...]
     db_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFilter:
+    """The filter of a list of memories.
+
+    Attributes:
+        topics: only memories that have each of these topics.
+        search_content: only memories that contain each word of this text, or a word that begins
+            with it, in any case.
+        page: sorted by `updated_at` or `created_at`.
+    """
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    team_id: str | None = None
+    topics: tuple[str, ...] = ()
+    search_content: str | None = None
+    page: Page = field(default_factory=lambda: Page(sort_by="updated_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A memory to store. `user_id` None: the caller's own."""
+
+    memory: str
+    topics: tuple[str, ...] = ()
+    user_id: str | None = None
+    agent_id: str | None = None
+    team_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPatch:
+    """New values of a memory; None: unchanged. The topics replace all topics."""
+
+    memory: str | None = None
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDeletion:
+    """Memories to delete: those with the ids, all or none; or with `all` every one of a user.
+
+    Attributes:
+        memory_ids: at most `MAXIMUM_MEMORIES_DELETED` ids; not together with `all`.
+        user_id: limits the deletion to the memories of this user. An administrator must name the
+            user with `all`; for other callers it is the caller.
+    """
+
+    memory_ids: tuple[str, ...] = ()
+    user_id: str | None = None
+    all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

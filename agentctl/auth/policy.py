@@ -104,6 +104,10 @@ def _session_requirement(action: str) -> NeedsScope:
     return NeedsScope("sessions", action, "session_id")
 
 
+def _memory_requirement(action: str) -> NeedsScope:
+    return NeedsScope("memories", action, "memory_id")
+
+
 POLICY: dict[str, Requirement] = {
     "get_api": Public(),
     "get_health": Public(),
@@ -134,6 +138,13 @@ POLICY: dict[str, Requirement] = {
     "get_session_run": _session_requirement("read"),
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
+    "get_memories": NeedsScope("memories", "read"),
+    "create_memory": NeedsScope("memories", "write"),
+    "delete_memories": NeedsScope("memories", "delete"),
+    "get_memory": _memory_requirement("read"),
+    "update_memory": _memory_requirement("write"),
+    "delete_memory": _memory_requirement("delete"),
+    "get_memory_topics": NeedsScope("memories", "read"),
     "create_service_account": NeedsScope("service_accounts", "write"),
     "list_service_accounts": NeedsScope("service_accounts", "read"),
     "revoke_service_account": NeedsScope("service_accounts", "delete"),

@@ -24,7 +24,7 @@ __all__ = [
     "suggest_scope",
 ]
 
-RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions"})
+RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions", "memories"})
 """The resources whose scopes may have an id or `*`."""
 
 KNOWN_SCOPES: tuple[str, ...] = (
@@ -32,6 +32,9 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "agents:run",
     "audit:read",
     "config:read",
+    "memories:delete",
+    "memories:read",
+    "memories:write",
     "service_accounts:delete",
     "service_accounts:read",
     "service_accounts:write",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from agentctl.errors import Conflict, UsageError
 
@@ -98,3 +100,39 @@ def write_key_pair(private: Path, algorithm: str) -> KeyPair:
         private.unlink(missing_ok=True)
         raise
     return KeyPair(private, public, generate.signing_key_thumbprint(secret, algorithm))
+
+
+@contextmanager
+def creating_file(path: Path) -> Iterator[BinaryIO]:
+    """Create a file that only its owner can read, and yield it for writing.
+
+    An exception in the block removes the file: a part of an export could pass for the whole.
+
+    Raises:
+        Conflict: it exists.
+        UsageError: it cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        check_absent(path)
+        raise
+    except OSError as failure:
+        raise _unwritable_file(path, failure) from None
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor is no path
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException as failure:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(failure, OSError):
+            raise _unwritable_file(path, failure) from None
+        raise
+
+
+def _unwritable_file(path: Path, failure: OSError) -> UsageError:
+    return UsageError(
+        f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
+    )

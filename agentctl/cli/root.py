@@ -24,6 +24,7 @@ _COMMANDS = {
     "workflows": "components:workflows",
     "sessions": "sessions:app",
     "runs": "runs.list:app",
+    "memories": "memories:app",
     "accounts": "accounts:app",
     "auth": "auth:app",
     "db": "db:app",

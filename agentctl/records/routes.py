@@ -75,6 +75,7 @@ def _component_routes(kind: ComponentKind) -> dict[str, Route]:
 
 
 _SESSION = "/sessions/{session_id}"
+_MEMORY = "/memories/{memory_id}"
 
 ROUTES: dict[str, Route] = {
     "get_api": Route("GET", "/"),
@@ -102,6 +103,13 @@ ROUTES: dict[str, Route] = {
     "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
     "get_runs": Route("GET", "/runs"),
     "get_run": Route("GET", "/runs/{run_id}"),
+    "get_memories": Route("GET", "/memories"),
+    "create_memory": Route("POST", "/memories"),
+    "delete_memories": Route("DELETE", "/memories"),
+    "get_memory": Route("GET", _MEMORY),
+    "update_memory": Route("PATCH", _MEMORY),
+    "delete_memory": Route("DELETE", _MEMORY),
+    "get_memory_topics": Route("GET", "/memory_topics"),
     "create_service_account": Route("POST", "/service-accounts"),
     "list_service_accounts": Route("GET", "/service-accounts"),
     "revoke_service_account": Route("DELETE", "/service-accounts/{account_id}"),

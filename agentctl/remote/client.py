@@ -15,6 +15,7 @@ from agentctl.records.audit import AuditPage
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
@@ -42,6 +43,9 @@ from agentctl.remote.queries import (
     Query,
     build_account_body,
     build_explain_body,
+    build_memory_body,
+    build_memory_changes,
+    build_memory_deletion,
     build_query,
     build_run_body,
     build_run_headers,
@@ -58,7 +62,11 @@ from agentctl.requests import (
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
     NewAccount,
+    NewMemory,
     NewSession,
     ResumeRequest,
     RunFilter,
@@ -331,6 +339,37 @@ class RemoteOperations:
     ) -> Document[RunRecord]:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         return await self._get(RunRecord, path, query_of(where))
+
+    # Memories
+
+    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
+        query = query_of(filter) + build_query(sort_by=filter.page.sort_by)
+        return await self._get(MemoryPage, build_path("get_memories"), query)
+
+    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
+        body = build_memory_body(memory)
+        request = Request("POST", build_path("create_memory"), body=body)
+        return await self._request_document(MemoryRecord, request)
+
+    async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
+        return await self._get(MemoryRecord, build_path("get_memory", memory_id=memory_id))
+
+    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
+        path = build_path("update_memory", memory_id=memory_id)
+        body = build_memory_changes(patch)
+        return await self._request_document(MemoryRecord, Request("PATCH", path, body=body))
+
+    async def delete_memory(self, memory_id: str) -> None:
+        path = build_path("delete_memory", memory_id=memory_id)
+        await self._connection.send(Request("DELETE", path))
+
+    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+        body = build_memory_deletion(deletion)
+        await self._connection.send(Request("DELETE", build_path("delete_memories"), body=body))
+
+    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
+        query = build_query(user_id=user_id)
+        return await self._get(list[str], build_path("get_memory_topics"), query)
 
     # Service accounts
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from agentctl.requests import (
         ExplainRequest,
+        MemoryDeletion,
+        MemoryPatch,
         NewAccount,
+        NewMemory,
         NewSession,
         RunRequest,
     )
@@ -43,9 +46,15 @@ def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Quer
         if dataclasses.is_dataclass(item) and not isinstance(item, type):
             query += query_of(item, without=without)
         elif item != field.default and field.name not in without:
-            text = format_rfc3339(item) if field.name in _TIMES else item
-            query += build_query(**{field.name: text})
+            query += build_query(**{field.name: _query_value(field.name, item)})
     return query
+
+
+def _query_value(name: str, value: object) -> object:
+    if name in _TIMES:
+        assert isinstance(value, int)
+        return format_rfc3339(value)
+    return ",".join(value) if isinstance(value, tuple) else value
 
 
 def build_query(**values: object) -> Query:
@@ -94,6 +103,25 @@ def build_session_body(session: NewSession) -> dict[str, Any]:
 def build_explain_body(request: ExplainRequest) -> dict[str, Any]:
     """Build the body of an explain request; without `token` it is about the caller's token."""
     return _without_none(method=request.method, path=request.path, token=request.token)
+
+
+def build_memory_body(memory: NewMemory) -> dict[str, Any]:
+    """Build the body that creates a memory."""
+    return {"memory": memory.memory, "topics": list(memory.topics)} | _without_none(
+        user_id=memory.user_id, agent_id=memory.agent_id, team_id=memory.team_id
+    )
+
+
+def build_memory_changes(patch: MemoryPatch) -> dict[str, Any]:
+    """Build the body that changes a memory."""
+    topics = None if patch.topics is None else list(patch.topics)
+    return _without_none(memory=patch.memory, topics=topics)
+
+
+def build_memory_deletion(deletion: MemoryDeletion) -> dict[str, Any]:
+    """Build the body that deletes memories."""
+    ids = list(deletion.memory_ids) or None
+    return _without_none(memory_ids=ids, user_id=deletion.user_id, all=deletion.all or None)
 
 
 def build_account_body(account: NewAccount) -> dict[str, Any]:

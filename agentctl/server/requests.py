@@ -12,12 +12,18 @@ from typing_extensions import TypedDict
 
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
+from agentctl.records.memories import (
+    MAXIMUM_MEMORY_LENGTH,
+    MAXIMUM_TOPIC_LENGTH,
+    MAXIMUM_TOPICS,
+)
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_MEMORIES_DELETED,
     MAXIMUM_SCOPES,
 )
 
@@ -121,6 +127,72 @@ class DeleteSessionsBody(TypedDict):
                 description="Ids of the sessions",
             ),
         ]
+    ]
+
+
+Topic = Annotated[str, Field(min_length=1, max_length=MAXIMUM_TOPIC_LENGTH, pattern="^[^,]+$")]
+MemoryText = Annotated[
+    str, Field(min_length=1, max_length=MAXIMUM_MEMORY_LENGTH, description="Text of the memory")
+]
+
+
+class NewMemoryBody(TypedDict):
+    """A memory to store."""
+
+    memory: Required[MemoryText]
+    topics: NotRequired[
+        Annotated[
+            list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
+        ]
+    ]
+    user_id: NotRequired[
+        Annotated[
+            str | None,
+            Field(
+                min_length=1,
+                description="User whom the memory is about; administrators only",
+            ),
+        ]
+    ]
+    agent_id: NotRequired[
+        Annotated[str | None, Field(description="Id of the agent that it is from")]
+    ]
+    team_id: NotRequired[Annotated[str | None, Field(description="Id of the team that it is from")]]
+
+
+class UpdateMemoryBody(TypedDict):
+    """New values for a memory. Each given value replaces the whole stored value."""
+
+    memory: NotRequired[MemoryText]
+    topics: NotRequired[
+        Annotated[list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")]
+    ]
+
+
+class DeleteMemoriesBody(TypedDict):
+    """Memories to delete: those with the ids, all or none; or every memory of a user."""
+
+    memory_ids: NotRequired[
+        Annotated[
+            list[str] | None,
+            Field(
+                min_length=1,
+                max_length=MAXIMUM_MEMORIES_DELETED,
+                description="Ids of the memories; not with `all`",
+            ),
+        ]
+    ]
+    user_id: NotRequired[
+        Annotated[
+            str | None,
+            Field(
+                min_length=1,
+                description="Only memories of this user; required with `all` for administrators",
+            ),
+        ]
+    ]
+    all: NotRequired[
+        Annotated[bool, Field(description="Delete every memory of the user", default=False)]
     ]
 
 

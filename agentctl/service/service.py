@@ -25,6 +25,7 @@ from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting
+from agentctl.service.memories import MemoryOperations
 from agentctl.service.readiness import Readiness
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
@@ -41,6 +42,7 @@ class ServiceOperations(
     ComponentOperations,
     RunOperations,
     SessionOperations,
+    MemoryOperations,
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,

@@ -8,17 +8,16 @@ interrupted export lacks only the oldest entries.
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.files import check_absent
+from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.io import current_io
 from agentctl.cli.options import Cursor, Limit, Output
@@ -28,7 +27,7 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
 from agentctl.records.audit import AuditOutcome
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -208,7 +207,7 @@ async def export_audit(
     counter = Counter("entries exported")
     async with aclosing(_read_lines(target, wanted, counter)) as parts:
         if to_file is not None:
-            with _creating_file(to_file) as file:
+            with creating_file(to_file) as file:
                 async with showing_progress(counter):
                     async for part in parts:
                         file.write(part + b"\n")
@@ -315,37 +314,3 @@ async def _read_lines(
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)
-
-
-@contextmanager
-def _creating_file(path: Path) -> Iterator[BinaryIO]:
-    """Create a file. An exception in the block removes it: a part could pass for the whole log.
-
-    Raises:
-        Conflict: it exists.
-        UsageError: it cannot be written.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        check_absent(path)
-        raise
-    except OSError as failure:
-        raise _unwritable_file(path, failure) from None
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor is no path
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-    except BaseException as failure:
-        with suppress(OSError):
-            path.unlink()
-        if isinstance(failure, OSError):
-            raise _unwritable_file(path, failure) from None
-        raise
-
-
-def _unwritable_file(path: Path, failure: OSError) -> UsageError:
-    return UsageError(
-        f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
-    )

@@ -154,7 +154,8 @@ def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field:
     io = current_io()
     if not records:
         noun, is_id, _ = id_field.partition("_id")
-        note(f"no {noun}s" if is_id else "no results")
+        plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+        note(f"no {plural}" if is_id else "no results")
     elif io.out_is_terminal:
         if hidden := print_table(records, columns, io):
             note(f"hidden: {', '.join(hidden)} (-o tsv shows all)")

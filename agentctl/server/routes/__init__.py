@@ -7,6 +7,7 @@ from agentctl.server.routes import (
     audit,
     authorization,
     components,
+    memories,
     runs,
     sessions,
     system,
@@ -24,6 +25,7 @@ def build_all_operations() -> list[Operation]:
         *components.build_operations(),
         *sessions.build_operations(),
         *runs.build_operations(),
+        *memories.build_operations(),
         *accounts.build_operations(),
         *audit.build_operations(),
     ]

@@ -1,0 +1,374 @@
+"""`agentctl memories`: list, change, delete, export and import memories of users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from agentctl.cli.files import creating_file
+from agentctl.cli.help import CommandApp
+from agentctl.cli.io import current_io
+from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, UserId, Yes
+from agentctl.cli.show.output import (
+    resolve_format,
+    show_page,
+    show_record,
+    write_bytes,
+    write_line,
+)
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import confirm, note
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import UsageError
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+    Page,
+)
+
+app = CommandApp(
+    help="List, change, delete, export and import memories of users.",
+    epilog="Example: agentctl memories list --user ada --search train",
+)
+
+MemoryId = Annotated[str, typer.Argument(metavar="MEMORY_ID", help="Memory id")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Topic (repeatable)")
+]
+FilterTopics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="Filter by topic (repeatable: all of them)"),
+]
+Owner = Annotated[
+    str | None,
+    typer.Option(
+        "--user", metavar="USER", help="User whom the memory is about; administrators only"
+    ),
+]
+
+Record = Mapping[str, Any]
+
+
+def _format_topics(memory: Record) -> str:
+    return ", ".join(str(topic) for topic in memory.get("topics") or [])
+
+
+_COLUMNS = [
+    Column("memory_id"),
+    Column("user_id"),
+    Column("memory"),
+    Column("topics", _format_topics),
+    Column("agent_id"),
+    Column("team_id"),
+    Column("run_id"),
+    Column("created_at"),
+    Column("updated_at"),
+]
+_LIST_COLUMNS = Columns(
+    tsv=_COLUMNS,
+    table=[
+        Column("memory_id", heading="memory id"),
+        Column("memory", look="text"),
+        Column("user_id", heading="user"),
+        Column("topics", _format_topics, look="text"),
+        Column("updated_at", heading="updated"),
+        Column("agent_id", heading="agent"),
+        Column("team_id", heading="team"),
+        Column("run_id", heading="run"),
+        Column("created_at", heading="created"),
+    ],
+)
+
+
+@app.command("list", epilog="Example: agentctl memories list --user ada --search train")
+@with_target()
+async def list_memories(
+    target: Target,
+    user: UserId = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="ID", help="Filter by agent")
+    ] = None,
+    team: Annotated[str | None, typer.Option("--team", metavar="ID", help="Filter by team")] = None,
+    topic: FilterTopics = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Filter by words, or beginnings of words"),
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: Cursor = None,
+    sort_by: Annotated[
+        Literal["created_at", "updated_at"],
+        typer.Option("--sort-by", metavar="TIME", help="Sort key: created_at or updated_at"),
+    ] = "updated_at",
+    sort_order: SortOrder = "desc",
+    output: Output = None,
+) -> None:
+    """List memories, the last changed first."""
+    form = resolve_format(output)
+    part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
+    wanted = MemoryFilter(user, agent, team, tuple(topic or ()), search, part)
+    document = await target.operations.get_memories(wanted)
+    show_page(document, _LIST_COLUMNS, form, id_field="memory_id")
+
+
+@app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")
+@with_target()
+async def get_memory(target: Target, memory_id: MemoryId, output: Output = None) -> None:
+    """Show one memory."""
+    form = resolve_format(output)
+    document = await target.operations.get_memory(memory_id)
+    show_record(document, _COLUMNS, form, id_field="memory_id")
+
+
+@app.command("topics", epilog="Example: agentctl memories topics --user ada")
+@with_target()
+async def list_topics(target: Target, user: UserId = None, output: Output = None) -> None:
+    """List the topics of memories, one in each line."""
+    form = resolve_format(output)
+    document = await target.operations.get_memory_topics(user_id=user)
+    if form == "json":
+        write_bytes(document.raw)
+        return
+    for topic in document.value:
+        write_line(str(topic))
+
+
+@app.command("add", epilog='Example: agentctl memories add "Prefers trains" --user ada')
+@with_target()
+async def add_memory(
+    target: Target,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text of the memory (- reads stdin)")],
+    topic: Topics = None,
+    user: Owner = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="ID", help="Agent that it is from")
+    ] = None,
+    team: Annotated[
+        str | None, typer.Option("--team", metavar="ID", help="Team that it is from")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Add a memory of a user."""
+    form = resolve_format(output)
+    memory = NewMemory(_read_text(text), tuple(topic or ()), user, agent, team)
+    document = await target.operations.create_memory(memory)
+    show_record(document, _COLUMNS, form, id_field="memory_id")
+    target.report_done(f"added memory {document.value['memory_id']}")
+
+
+@app.command("edit", epilog='Example: agentctl memories edit MEMORY_ID --text "Likes tea"')
+@with_target()
+async def edit_memory(
+    target: Target,
+    memory_id: MemoryId,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="New text (- reads stdin)")
+    ] = None,
+    topic: Topics = None,
+    no_topics: Annotated[bool, typer.Option("--no-topics", help="Remove all topics")] = False,
+    output: Output = None,
+) -> None:
+    """Replace the text or the topics of a memory."""
+    form = resolve_format(output)
+    if topic and no_topics:
+        raise UsageError("--topic and --no-topics exclude each other")
+    if text is None and not topic and not no_topics:
+        raise UsageError("nothing to change", hint="pass --text, --topic or --no-topics")
+    topics = tuple(topic or ()) if topic or no_topics else None
+    patch = MemoryPatch(None if text is None else _read_text(text), topics)
+    document = await target.operations.update_memory(memory_id, patch)
+    show_record(document, _COLUMNS, form, id_field="memory_id")
+    target.report_done(f"changed memory {memory_id}")
+
+
+@app.command("delete", epilog="Example: agentctl memories delete MEMORY_ID --yes")
+@with_target()
+async def delete_memories(
+    target: Target,
+    memory_ids: Annotated[list[str], typer.Argument(metavar="MEMORY_ID", help="Memory ids")],
+    yes: Yes = False,
+) -> None:
+    """Delete memories: all of them or none."""
+    unique = tuple(dict.fromkeys(memory_ids))
+    what = f"memory {unique[0]}" if len(unique) == 1 else f"{len(unique)} memories"
+    confirm(f"Delete {what}, {target.place}?", yes=yes)
+    if len(unique) == 1:
+        await target.operations.delete_memory(unique[0])
+    else:
+        await target.operations.delete_memories(MemoryDeletion(unique))
+    target.report_done(f"deleted {what}")
+
+
+@app.command("forget", epilog="Example: agentctl memories forget ada --yes")
+@with_target()
+async def forget_user(
+    target: Target,
+    user: Annotated[str, typer.Argument(metavar="USER", help="User to forget")],
+    yes: Yes = False,
+) -> None:
+    """Delete every memory of a user. Sessions and runs stay."""
+    page = Page(limit=1, sort_by="updated_at")
+    found = (await target.operations.get_memories(MemoryFilter(user, page=page))).value
+    count = f"{found['meta']['total_count']}{'+' if found['meta']['total_is_capped'] else ''}"
+    confirm(f"Delete all memories of user {user} ({count}), {target.place}?", yes=yes)
+    await target.operations.delete_memories(MemoryDeletion(user_id=user, all=True))
+    target.report_done(f"deleted {count} memories of user {user}")
+
+
+@app.command("export", epilog="Example: agentctl memories export --user ada --to-file ada.jsonl")
+@with_target()
+async def export_memories(
+    target: Target,
+    to_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-file", metavar="FILE", help="New file to write to, readable only by its owner"
+        ),
+    ] = None,
+    user: UserId = None,
+) -> None:
+    """Export memories as JSON Lines, oldest first.
+
+    A file is written completely or not at all. An existing file is never overwritten.
+    """
+    counter = Counter("memories exported")
+    async with aclosing(_read_memories(target, user)) as memories:
+        if to_file is None:
+            async for memory in memories:
+                write_bytes(_dump(memory))
+            return
+        with creating_file(to_file) as file:
+            async with showing_progress(counter):
+                async for memory in memories:
+                    file.write(_dump(memory) + b"\n")
+                    counter.done += 1
+    note(f"wrote {counter.done} memories to {to_file}")
+
+
+@app.command("import", epilog="Example: agentctl memories import ada.jsonl --user ada")
+@with_target()
+async def import_memories(
+    target: Target,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="File that `export` wrote (- reads stdin)")
+    ],
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="USER", help="Owner of all memories, instead of the exported ones"
+        ),
+    ] = None,
+) -> None:
+    """Import memories that `export` wrote.
+
+    Memories get new ids. A memory whose user already has one with the same text is skipped, so an
+    interrupted import can be repeated. The whole file is checked before the first memory is added.
+    """
+    wanted = [
+        memory if user is None else replace(memory, user_id=user)
+        for memory in _parse_lines(_read_source(source))
+    ]
+    counter = Counter("memories imported", len(wanted))
+    known: dict[str | None, set[str]] = {}
+    skipped = 0
+    async with showing_progress(counter):
+        for memory in wanted:
+            if memory.user_id not in known:
+                known[memory.user_id] = await _texts_of(target, memory.user_id)
+            if memory.memory in known[memory.user_id]:
+                skipped += 1
+            else:
+                await target.operations.create_memory(memory)
+                known[memory.user_id].add(memory.memory)
+            counter.done += 1
+    target.report_done(f"imported {len(wanted) - skipped} memories, skipped {skipped}")
+
+
+async def _texts_of(target: Target, user_id: str | None) -> set[str]:
+    async with aclosing(_read_memories(target, user_id)) as memories:
+        return {str(memory["memory"]) async for memory in memories}
+
+
+async def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
+    """Yield all visible memories of a user, or of all users, in the order of their creation."""
+    page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
+    while True:
+        found: Any = (await target.operations.get_memories(MemoryFilter(user_id, page=page))).value
+        for memory in found["data"]:
+            yield memory
+        cursor = found["meta"].get("next_cursor")
+        if not cursor or cursor == page.cursor:
+            return
+        page = replace(page, cursor=cursor)
+
+
+def _dump(memory: Record) -> bytes:
+    import orjson
+
+    return orjson.dumps(memory)
+
+
+def _read_text(text: str) -> str:
+    """Return the text, for `-` that of stdin without its last line feed."""
+    if text != "-":
+        return text
+    try:
+        return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise UsageError("the text on stdin is not UTF-8 text") from None
+
+
+def _read_source(source: str) -> bytes:
+    if source == "-":
+        return current_io().stdin.buffer.read()
+    try:
+        return Path(source).read_bytes()
+    except OSError as failure:
+        raise UsageError(
+            f"{source} cannot be read", cause=(failure.strerror or "reading failed").lower()
+        ) from None
+
+
+def _parse_lines(data: bytes) -> Iterator[NewMemory]:
+    """Yield the memories of an export.
+
+    Raises:
+        UsageError: a line is not a memory; names the line.
+    """
+    import orjson
+
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _build_memory(orjson.loads(line))
+        except (orjson.JSONDecodeError, TypeError):
+            raise UsageError(
+                f"line {number} is not a memory",
+                cause="a line is a JSON object with the text in `memory`",
+                hint="nothing was imported; export memories with: agentctl memories export",
+            ) from None
+
+
+def _build_memory(record: object) -> NewMemory:
+    """Build a memory from a line of an export. Raises TypeError if a field has another type."""
+    if not isinstance(record, dict) or not isinstance(record.get("memory"), str):
+        raise TypeError
+    topics = record.get("topics") or []
+    optional = {name: record.get(name) for name in ("user_id", "agent_id", "team_id")}
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise TypeError
+    if not all(value is None or isinstance(value, str) for value in optional.values()):
+        raise TypeError
+    return NewMemory(record["memory"], tuple(topics), **optional)

@@ -1,0 +1,80 @@
+"""Memory records: facts about a user that agents keep (docs/contract.md "Memories")."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from typing_extensions import TypedDict
+
+from agentctl.records.sessions import PageMeta
+from agentctl.records.times import Timestamp
+
+__all__ = [
+    "MAXIMUM_MEMORY_LENGTH",
+    "MAXIMUM_TOPICS",
+    "MAXIMUM_TOPIC_LENGTH",
+    "TOPIC_PREFIX",
+    "MemoryPage",
+    "MemoryRecord",
+    "build_terms",
+    "split_words",
+]
+
+MAXIMUM_MEMORY_LENGTH = 4_000
+"""Characters of the text of a memory."""
+
+MAXIMUM_TOPICS = 16
+MAXIMUM_TOPIC_LENGTH = 64
+"""Topics of a memory, and the characters of each."""
+
+TOPIC_PREFIX = "topic:"
+"""Prefix of the terms that are topics; no word contains a colon."""
+
+_MAXIMUM_WORDS = 512
+_MAXIMUM_WORD_LENGTH = 64
+_WORD = re.compile(r"\w+")
+
+
+class MemoryRecord(TypedDict):
+    """A fact about one user.
+
+    `agent_id`, `team_id` and `run_id` name the agent or team and the run that stored it; they are
+    null for a memory that a person added.
+    """
+
+    memory_id: str
+    memory: str
+    topics: list[str]
+    agent_id: str | None
+    team_id: str | None
+    user_id: str
+    run_id: str | None
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class MemoryPage(TypedDict):
+    """A page of memories."""
+
+    data: list[MemoryRecord]
+    meta: PageMeta
+
+
+def split_words(text: str) -> list[str]:
+    """Return the distinct words of a text in order, folded so that case does not matter.
+
+    A word is a sequence of letters, digits and underscores of any script, cut at 64 characters;
+    the first 512 words count.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    words = (word[:_MAXIMUM_WORD_LENGTH] for word in _WORD.findall(folded))
+    return list(dict.fromkeys(words))[:_MAXIMUM_WORDS]
+
+
+def build_terms(memory: str, topics: Iterable[str]) -> list[str]:
+    """Return the terms by which a memory is found: its words, those of its topics, its topics."""
+    topics = list(topics)
+    words = split_words(" ".join([memory, *topics]))
+    return [*words, *(f"{TOPIC_PREFIX}{topic}" for topic in dict.fromkeys(topics))]

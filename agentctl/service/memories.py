@@ -1,0 +1,261 @@
+"""The memory operations (docs/contract.md "Memories")."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.document import Document, build_document
+from agentctl.records.ids import new_id
+from agentctl.records.memories import (
+    MAXIMUM_MEMORY_LENGTH,
+    MAXIMUM_TOPIC_LENGTH,
+    MAXIMUM_TOPICS,
+    MemoryPage,
+    MemoryRecord,
+    build_terms,
+    split_words,
+)
+from agentctl.records.times import format_rfc3339, now
+from agentctl.records.validation import check_text, check_texts
+from agentctl.requests import (
+    MAXIMUM_MEMORIES_DELETED,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
+from agentctl.service import documents, paging
+from agentctl.service.family import OperationFamily
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import memories
+from agentctl.store.repositories.memories import MemoryRow
+from agentctl.store.visibility import Visibility
+
+
+class MemoryOperations(OperationFamily):
+    """Operations on the memories of users, which are in the system database."""
+
+    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
+        """Return a page of the visible memories.
+
+        Raises:
+            ValidationFailed: a text cannot be stored, or `search_content` has no word.
+        """
+        async with self.audit("get_memories"):
+            check_texts(
+                user_id=filter.user_id,
+                agent_id=filter.agent_id,
+                team_id=filter.team_id,
+                search_content=filter.search_content,
+            )
+            for topic in filter.topics:
+                check_text("topics", topic)
+            if filter.search_content is not None and not split_words(filter.search_content):
+                raise errors.ValidationFailed("search_content must contain a letter or a digit")
+            part = paging.build_slice("memories", filter.page)
+            work = memories.list_page(filter, self.lookups.visibility, part)
+            found = await self.hosting.databases.system.read(work, size="unknown")
+            items = (orjson.dumps(build_memory_record(row)) for row in found.rows)
+            return Document(documents.build_page_document("memories", items, filter.page, found))
+
+    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
+        """Store a memory of the caller, or of `user_id` if the caller is an administrator.
+
+        Raises:
+            BadRequest: the caller has no subject, and so no memories.
+            ValidationFailed: a value is not allowed.
+        """
+        async with self.audit("create_memory") as call:
+            owner = self.lookups.resolve_owner(memory.user_id)
+            if owner is None:
+                raise errors.BadRequest(
+                    "A memory belongs to a user, and the caller has no subject",
+                    hint="use a token with a subject, or name the user as an administrator",
+                )
+            check_texts(agent_id=memory.agent_id, team_id=memory.team_id)
+            row = build_memory_row(
+                owner,
+                memory.memory,
+                memory.topics,
+                agent_id=memory.agent_id,
+                team_id=memory.team_id,
+            )
+            call.add_created("memory", row.memory_id)
+            terms = build_terms(row.memory, memory.topics)
+            await call.write(self.hosting.databases.system, memories.create(row, terms))
+            return build_document(build_memory_record(row))
+
+    async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
+        """Return a memory.
+
+        Raises:
+            NotFound: it does not exist or is not visible.
+        """
+        async with self.audit("get_memory", memory_id=memory_id):
+            work = _find(memory_id, self.lookups.visibility)
+            row = await self.hosting.databases.system.read(work)
+            return build_document(build_memory_record(row))
+
+    async def require_memory(self, memory_id: str) -> None:
+        """Raise NotFound unless the memory is found (`LocalOperations`)."""
+        await self.hosting.databases.system.read(_find(memory_id, self.lookups.visibility))
+
+    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
+        """Replace the text or the topics of a memory.
+
+        Raises:
+            NotFound: it does not exist or is not visible.
+            ValidationFailed: a value is not allowed.
+        """
+        async with self.audit("update_memory", memory_id=memory_id) as call:
+            work = _update(memory_id, self.lookups.visibility, patch)
+            row = await call.write(self.hosting.databases.system, work)
+            return build_document(build_memory_record(row))
+
+    async def delete_memory(self, memory_id: str) -> None:
+        """Delete a memory.
+
+        Raises:
+            NotFound: it does not exist or is not visible.
+        """
+        async with self.audit("delete_memory", memory_id=memory_id) as call:
+            work = _delete([memory_id], None, self.lookups.visibility)
+            await call.write(self.hosting.databases.system, work)
+
+    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+        """Delete memories by id, all or none, or every memory of a user.
+
+        Raises:
+            NotFound: a memory does not exist or is not visible.
+            ValidationFailed: neither ids nor `all`, both, too many ids, or `all` without a user.
+        """
+        async with self.audit("delete_memories") as call:
+            database, visibility = self.hosting.databases.system, self.lookups.visibility
+            check_texts(user_id=deletion.user_id)
+            if bool(deletion.memory_ids) == deletion.all:
+                raise errors.ValidationFailed("give either memory_ids or all")
+            if deletion.all:
+                user_id = self._user_to_forget(deletion.user_id)
+                call.add_resource("user", user_id)
+                if visibility.sees(user_id):
+                    await call.write(database, memories.delete_all_of_user(user_id))
+                return
+            if len(deletion.memory_ids) > MAXIMUM_MEMORIES_DELETED:
+                raise errors.ValidationFailed(
+                    f"memory_ids must hold 1 to {MAXIMUM_MEMORIES_DELETED} ids"
+                )
+            wanted = [check_text("memory_ids", each) for each in dict.fromkeys(deletion.memory_ids)]
+            call.add_resource("memory", *wanted)
+            await call.write(database, _delete(wanted, deletion.user_id, visibility))
+
+    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
+        """Return the topics of the visible memories, each once, in alphabetical order."""
+        async with self.audit("get_memory_topics"):
+            check_texts(user_id=user_id)
+            work = memories.list_topics(self.lookups.visibility, user_id)
+            found = await self.hosting.databases.system.read(work, size="unknown")
+            return build_document(found)
+
+    def _user_to_forget(self, user_id: str | None) -> str:
+        visibility = self.lookups.visibility
+        wanted = user_id if user_id is not None or visibility.everyone else visibility.user_id
+        if wanted is None:
+            raise errors.ValidationFailed("user_id is required with all")
+        return wanted
+
+
+def build_memory_row(
+    user_id: str,
+    memory: str,
+    topics: tuple[str, ...],
+    *,
+    agent_id: str | None = None,
+    team_id: str | None = None,
+    run_id: str | None = None,
+) -> MemoryRow:
+    """Build the row of a new memory.
+
+    Raises:
+        ValidationFailed: the text or a topic is not allowed.
+    """
+    moment = now()
+    return MemoryRow(
+        memory_id=new_id(),
+        user_id=user_id,
+        agent_id=agent_id,
+        team_id=team_id,
+        run_id=run_id,
+        created_at=moment,
+        updated_at=moment,
+        topics=_dump_topics(topics),
+        memory=_check_memory(memory),
+    )
+
+
+def build_memory_record(row: MemoryRow) -> MemoryRecord:
+    """Build the record of a stored memory."""
+    return MemoryRecord(
+        memory_id=row.memory_id,
+        memory=row.memory,
+        topics=orjson.loads(row.topics),
+        agent_id=row.agent_id,
+        team_id=row.team_id,
+        user_id=row.user_id,
+        run_id=row.run_id,
+        created_at=format_rfc3339(row.created_at),
+        updated_at=format_rfc3339(row.updated_at),
+    )
+
+
+@unit
+def _find(memory_id: str, visibility: Visibility) -> Steps[MemoryRow]:
+    row = yield from memories.get(memory_id, visibility)
+    if row is None:
+        raise errors.NotFound("Memory not found")
+    return row
+
+
+@unit
+def _update(memory_id: str, visibility: Visibility, patch: MemoryPatch) -> Steps[MemoryRow]:
+    row = yield from _find(memory_id, visibility)
+    memory = row.memory if patch.memory is None else _check_memory(patch.memory)
+    topics = row.topics if patch.topics is None else _dump_topics(patch.topics)
+    terms = build_terms(memory, orjson.loads(topics))
+    changed = yield from memories.update(memory_id, visibility, memory, topics, terms, now())
+    if changed is None:
+        raise errors.NotFound("Memory not found")
+    return changed
+
+
+@unit
+def _delete(memory_ids: list[str], user_id: str | None, visibility: Visibility) -> Steps[None]:
+    # In one order, so that two callers cannot deadlock.
+    for memory_id in sorted(memory_ids):
+        row = yield from _find(memory_id, visibility)
+        if user_id is not None and row.user_id != user_id:
+            raise errors.NotFound("Memory not found")
+        if not (yield from memories.delete(memory_id, visibility)):
+            raise errors.NotFound("Memory not found")
+
+
+def _check_memory(memory: str) -> str:
+    if not memory.strip() or len(memory) > MAXIMUM_MEMORY_LENGTH:
+        raise errors.ValidationFailed(
+            f"memory must be 1 to {MAXIMUM_MEMORY_LENGTH} characters, not only spaces"
+        )
+    return check_text("memory", memory)
+
+
+def _dump_topics(topics: tuple[str, ...]) -> str:
+    """Return the JSON text of checked topics, each once."""
+    distinct = list(dict.fromkeys(topics))
+    if len(distinct) > MAXIMUM_TOPICS:
+        raise errors.ValidationFailed(f"topics must hold at most {MAXIMUM_TOPICS} topics")
+    for topic in distinct:
+        if not topic.strip() or len(topic) > MAXIMUM_TOPIC_LENGTH or "," in topic:
+            raise errors.ValidationFailed(
+                f"a topic must be 1 to {MAXIMUM_TOPIC_LENGTH} characters without a comma"
+            )
+        check_text("topics", topic)
+    return orjson.dumps(distinct).decode()

@@ -1,0 +1,288 @@
+"""Memories of users, in the system database, with the terms by which they are found.
+
+Terms are rows of our own, and not a full-text index of the engine, because a search must cost the
+same for a user with a thousand and with a hundred thousand memories (docs/decisions/0037).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+
+from agentctl.records.memories import TOPIC_PREFIX, split_words
+from agentctl.requests import MemoryFilter
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
+from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+__all__ = [
+    "LISTING",
+    "MemoryRow",
+    "MemoryRowPage",
+    "create",
+    "delete",
+    "delete_all_of_user",
+    "get",
+    "list_page",
+    "list_recent",
+    "list_topics",
+    "search",
+    "update",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """A stored memory. Times are microseconds UTC.
+
+    Attributes:
+        agent_id, team_id: the component that stored it; both None if a person did.
+        run_id: the run that stored it, or None.
+        topics: a JSON array of strings.
+    """
+
+    memory_id: str
+    user_id: str
+    agent_id: str | None
+    team_id: str | None
+    run_id: str | None
+    created_at: int
+    updated_at: int
+    topics: str
+    memory: str
+
+
+MemoryRowPage = RowPage[MemoryRow]
+
+_NAMES = tuple(field.name for field in fields(MemoryRow))
+_COLUMNS = ", ".join(_NAMES)
+
+LISTING = Listing(table="memories", columns=_COLUMNS, id="memory_id")
+
+_CREATE = Sql(
+    f"INSERT INTO memories ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+)
+
+_GET = Sql(f"SELECT {_COLUMNS} FROM memories WHERE memory_id = :memory_id AND {IS_VISIBLE}")
+
+_UPDATE = Sql(
+    "UPDATE memories SET memory = :memory, topics = :topics, updated_at = :now"
+    f" WHERE memory_id = :memory_id AND {IS_VISIBLE} RETURNING {_COLUMNS}"
+)
+
+_DELETE = Sql(
+    f"DELETE FROM memories WHERE memory_id = :memory_id AND {IS_VISIBLE} RETURNING memory_id"
+)
+
+_COUNT_OF_USER = Sql("SELECT count(*) FROM memories WHERE user_id = :user_id")
+
+_DELETE_OF_USER = Sql("DELETE FROM memories WHERE user_id = :user_id")
+
+_DELETE_TERMS = Sql("DELETE FROM memory_terms WHERE memory_id = :memory_id")
+
+_RECENT = Sql(
+    f"SELECT {_COLUMNS} FROM memories WHERE user_id = :user_id"
+    " ORDER BY updated_at DESC, memory_id DESC LIMIT :limit"
+)
+
+_WITH_TERM = Sql(
+    "SELECT memory_id, updated_at FROM memory_terms WHERE user_id = :user_id AND term = :term"
+    " ORDER BY updated_at DESC, memory_id DESC LIMIT :limit"
+)
+
+_TERMS_IN_ONE_STATEMENT = 32
+
+_CANDIDATES = 200
+"""The newest memories with a word that a search considers."""
+
+_MAXIMUM_SEARCH_WORDS = 16
+
+
+@unit
+def create(row: MemoryRow, terms: Iterable[str]) -> Steps[None]:
+    """Store a new memory.
+
+    Args:
+        row: the memory, with an id that is not in use.
+        terms: the terms of its text and topics, distinct (`records.memories.build_terms`).
+    """
+    yield Statement(_CREATE, asdict(row))
+    yield from _create_terms(row, list(terms))
+
+
+@single_unit
+def get(memory_id: str, visibility: Visibility) -> Steps[MemoryRow | None]:
+    """Return the visible memory with this id."""
+    rows = yield Statement(_GET, {"memory_id": memory_id, **visibility.parameters()})
+    return MemoryRow(*rows[0]) if rows else None
+
+
+@unit
+def update(
+    memory_id: str,
+    visibility: Visibility,
+    memory: str,
+    topics: str,
+    terms: Iterable[str],
+    now: int,
+) -> Steps[MemoryRow | None]:
+    """Replace the text and the topics of a visible memory; return None if there is none."""
+    rows = yield Statement(
+        _UPDATE,
+        {
+            "memory_id": memory_id,
+            "memory": memory,
+            "topics": topics,
+            "now": now,
+            **visibility.parameters(),
+        },
+    )
+    if not rows:
+        return None
+    row = MemoryRow(*rows[0])
+    yield Statement(_DELETE_TERMS, {"memory_id": memory_id})
+    yield from _create_terms(row, list(terms))
+    return row
+
+
+@single_unit
+def delete(memory_id: str, visibility: Visibility) -> Steps[bool]:
+    """Delete a visible memory; return False if there is none."""
+    return bool((yield Statement(_DELETE, {"memory_id": memory_id, **visibility.parameters()})))
+
+
+@unit
+def delete_all_of_user(user_id: str) -> Steps[int]:
+    """Delete every memory of a user and return their number."""
+    count: int = (yield Statement(_COUNT_OF_USER, {"user_id": user_id}))[0][0]
+    yield Statement(_DELETE_OF_USER, {"user_id": user_id})
+    return count
+
+
+@unit
+def list_page(filter: MemoryFilter, visibility: Visibility, part: Slice) -> Steps[MemoryRowPage]:
+    """Read a page of the visible memories that match a filter, and their total.
+
+    Args:
+        filter: the filter; its `page` is not read.
+    """
+    conditions = visibility.conditions().with_equal(
+        user_id=filter.user_id, agent_id=filter.agent_id, team_id=filter.team_id
+    )
+    owner = filter.user_id if visibility.everyone else visibility.user_id
+    words = split_words(filter.search_content or "")[:_MAXIMUM_SEARCH_WORDS]
+    if owner is not None and (words or filter.topics):
+        conditions = Conditions(conditions.texts, {**conditions.values, "owner": owner})
+    for number, topic in enumerate(filter.topics):
+        conditions = _with_topic(conditions, number, topic, owner)
+    for number, word in enumerate(words):
+        conditions = _with_prefix(conditions, number, word, owner)
+    return (yield from LISTING.list_page(conditions, part, MemoryRow))
+
+
+@unit
+def list_topics(visibility: Visibility, user_id: str | None) -> Steps[list[str]]:
+    """Return the distinct topics of the visible memories, of one user or of all, in order."""
+    conditions = visibility.conditions().with_equal(user_id=user_id)
+    conditions = conditions.with_condition(
+        "term >= :first AND term < :end", first=TOPIC_PREFIX, end=prefix_end(TOPIC_PREFIX)
+    )
+    rows = yield Statement(_topics_sql(conditions.texts), conditions.values)
+    return [row[0].removeprefix(TOPIC_PREFIX) for row in rows]
+
+
+@single_unit
+def list_recent(user_id: str, limit: int) -> Steps[list[MemoryRow]]:
+    """Return the newest memories of a user, the last changed first."""
+    rows = yield Statement(_RECENT, {"user_id": user_id, "limit": limit})
+    return [MemoryRow(*row) for row in rows]
+
+
+@unit
+def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
+    """Return the memories of a user that share words with a text, the best first.
+
+    A memory scores for each word that it shares, a rare word more than a frequent one; of equal
+    scores the newer memory comes first. Of each word only the newest 200 memories count, so that
+    the cost does not depend on the number of memories.
+    """
+    scores, times = defaultdict[str, float](float), dict[str, int]()
+    for word in split_words(text)[:_MAXIMUM_SEARCH_WORDS]:
+        found = yield Statement(
+            _WITH_TERM, {"user_id": user_id, "term": word, "limit": _CANDIDATES}
+        )
+        for memory_id, updated_at in found:
+            scores[memory_id] += 1 / math.log2(1 + len(found) + 1)
+            times[memory_id] = updated_at
+    best = sorted(scores, key=lambda each: (scores[each], times[each], each), reverse=True)[:limit]
+    if not best:
+        return []
+    names = [f"id{number}" for number in range(len(best))]
+    rows = yield Statement(_by_ids_sql(len(best)), dict(zip(names, best, strict=True)))
+    by_id = {row[0]: MemoryRow(*row) for row in rows}
+    return [by_id[each] for each in best if each in by_id]
+
+
+@unit
+def _create_terms(row: MemoryRow, terms: Sequence[str]) -> Steps[None]:
+    shared: dict[str, Value] = {
+        "memory_id": row.memory_id,
+        "user_id": row.user_id,
+        "updated_at": row.updated_at,
+    }
+    for first in range(0, len(terms), _TERMS_IN_ONE_STATEMENT):
+        some = terms[first : first + _TERMS_IN_ONE_STATEMENT]
+        numbered = {f"term{number}": term for number, term in enumerate(some)}
+        yield Statement(_create_terms_sql(len(some)), {**shared, **numbered})
+
+
+def _with_topic(conditions: Conditions, number: int, topic: str, owner: str | None) -> Conditions:
+    name = f"topic{number}"
+    return conditions.with_condition(
+        _has_term(f"term = :{name}", owner), **{name: f"{TOPIC_PREFIX}{topic}"}
+    )
+
+
+def _with_prefix(conditions: Conditions, number: int, word: str, owner: str | None) -> Conditions:
+    first, end = f"word{number}", f"end{number}"
+    if (after := prefix_end(word)) is None:
+        return conditions.with_condition(_has_term(f"term >= :{first}", owner), **{first: word})
+    text = _has_term(f"term >= :{first} AND term < :{end}", owner)
+    return conditions.with_condition(text, **{first: word, end: after})
+
+
+def _has_term(condition: str, owner: str | None) -> str:
+    """Return the condition that a memory has a term.
+
+    For one user an index finds the memories with the term; without a user, each memory is checked.
+    """
+    if owner is None:
+        terms = "memory_terms WHERE memory_terms.memory_id = memories.memory_id"
+        return f"EXISTS (SELECT 1 FROM {terms} AND {condition})"
+    return (
+        f"memory_id IN (SELECT memory_id FROM memory_terms WHERE user_id = :owner AND {condition})"
+    )
+
+
+@cache
+def _create_terms_sql(count: int) -> Sql:
+    rows = ", ".join(
+        f"(:memory_id, :term{number}, :user_id, :updated_at)" for number in range(count)
+    )
+    return Sql(f"INSERT INTO memory_terms (memory_id, term, user_id, updated_at) VALUES {rows}")
+
+
+@cache
+def _by_ids_sql(count: int) -> Sql:
+    ids = ", ".join(f":id{number}" for number in range(count))
+    return Sql(f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({ids})")
+
+
+@cache
+def _topics_sql(conditions: tuple[str, ...]) -> Sql:
+    return Sql(
+        f"SELECT DISTINCT term FROM memory_terms WHERE {' AND '.join(conditions)} ORDER BY term"
+    )
