@@ -343,7 +343,7 @@ class RemoteOperations:
     # Memories
 
     async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
-        query = query_of(filter) + build_query(sort_by=filter.page.sort_by)
+        query = query_of(filter, without=("sort_by",)) + build_query(sort_by=filter.page.sort_by)
         return await self._get(MemoryPage, build_path("get_memories"), query)
 
     async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:

@@ -68,6 +68,13 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_memories": "memories:read",
+    "create_memory": "memories:write",
+    "delete_memories": "memories:delete",
+    "get_memory": "memories:<id>:read",
+    "update_memory": "memories:<id>:write",
+    "delete_memory": "memories:<id>:delete",
+    "get_memory_topics": "memories:read",
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
@@ -82,6 +89,7 @@ PARAMS = {
     "workflow_id": "one",
     "session_id": "one",
     "run_id": "run",
+    "memory_id": "one",
 }
 SCOPED = {name: needs for name, needs in CONTRACT.items() if ":" in needs}
 

@@ -16,7 +16,11 @@ from agentctl.requests import (
     BulkDeletion,
     CancelRequest,
     Grant,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
     NewAccount,
+    NewMemory,
     NewSession,
     Page,
     ResumeRequest,
@@ -222,6 +226,57 @@ async def accounts_story(operations: Operations) -> list[Outcome]:
     return [first, *[await call_operation(operations, call) for call in calls]]
 
 
+async def memories_story(operations: Operations) -> list[Outcome]:
+    """Create, search, change and delete memories, with every error."""
+
+    def adding(memory: str, *topics: str, **given: Any) -> OperationCall:
+        return lambda p: p.create_memory(NewMemory(memory, topics, **given))
+
+    def listing(**given: Any) -> OperationCall:
+        return lambda p: p.get_memories(MemoryFilter(**given))
+
+    first = await call_operation(operations, adding("Likes GREEN tea, straße", "food", "é"))
+    made = str(orjson.loads(first[1])["memory_id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
+    calls: list[OperationCall] = [
+        adding("Lives in Rome", agent_id="echo", team_id="crew"),
+        adding("Teaches", "food", "work", user_id="somebody"),
+        adding(" "),
+        adding("x", "a,b"),
+        adding("x\0"),
+        lambda p: p.get_memory(made),
+        lambda p: p.get_memory("missing"),
+        listing(),
+        listing(search_content="TEA"),
+        listing(search_content="Strasse likes"),
+        listing(search_content="tea rome"),
+        listing(search_content="?"),
+        listing(topics=("food",)),
+        listing(topics=("food", "é")),
+        listing(user_id="me", agent_id="echo"),
+        listing(user_id="stranger"),
+        listing(page=Page(limit=1, sort_by="created_at")),
+        listing(page=Page(limit=1, page=2, sort_by="updated_at", sort_order="asc")),
+        listing(page=Page(limit=0)),
+        listing(page=Page(cursor="x")),
+        lambda p: p.get_memory_topics(),
+        lambda p: p.get_memory_topics(user_id="stranger"),
+        lambda p: p.update_memory(made, MemoryPatch("Likes coffee")),
+        lambda p: p.update_memory(made, MemoryPatch(None, ("drinks",))),
+        lambda p: p.update_memory(made, MemoryPatch("")),
+        lambda p: p.update_memory("missing", MemoryPatch("x")),
+        listing(search_content="tea"),
+        listing(search_content="coffee", topics=("drinks",)),
+        lambda p: p.delete_memories(MemoryDeletion((made, "missing"))),
+        lambda p: p.delete_memories(MemoryDeletion()),
+        lambda p: p.delete_memories(MemoryDeletion((made,), all=True)),
+        lambda p: p.delete_memory(made),
+        lambda p: p.delete_memory(made),
+        lambda p: p.delete_memories(MemoryDeletion(user_id="me", all=True)),
+        listing(user_id="me"),
+    ]
+    return [first, *[await call_operation(operations, call) for call in calls]]
+
+
 async def cancel_story(operations: Operations) -> list[Outcome]:
     """Cancel a hanging run, and send every cancel that stops nothing."""
     task = asyncio.create_task(
@@ -318,6 +373,20 @@ async def test_account_changes_are_equal(separate: Backends) -> None:
     assert b'"token":"<id ' in outcomes[0][1]  # type: ignore[operator]
 
 
+async def test_memory_changes_are_equal(separate: Backends) -> None:
+    managing = [f"memories:{action}" for action in ("read", "write", "delete")]
+    outcomes = await _compare_backends(separate, memories_story, *managing)
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
+        3, 4, 5, 7, 12, 19, 20, 25, 26, 29, 30, 31, 33,
+    ]  # fmt: skip
+    assert b'"data":[]' in outcomes[-1][1]  # type: ignore[operator]
+
+
+async def test_memory_changes_of_an_administrator_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, memories_story, ADMIN)
+    assert b'"user_id":"somebody"' in outcomes[2][1]  # type: ignore[operator]
+
+
 async def test_cancel_results_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, cancel_story, *WRITER)
     assert b'"cancel":"stopped"' in outcomes[8][1]  # type: ignore[operator]
@@ -332,6 +401,7 @@ async def test_cancels_of_an_administrator_are_equal(separate: Backends) -> None
 async def test_errors_are_equal(separate: Backends) -> None:
     for story in (
         sessions_story, runs_story, resume_story, repeated_story, accounts_story,
+        memories_story,
     ):  # fmt: skip
         outcomes = await _compare_backends(separate, story)
         assert {kind for kind, _ in outcomes} == {"failed"}

@@ -18,7 +18,11 @@ from agentctl.requests import (
     CancelRequest,
     ExplainRequest,
     Grant,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
     NewAccount,
+    NewMemory,
     NewSession,
     Page,
     RunFilter,
@@ -103,6 +107,15 @@ READS: list[tuple[Call, str]] = [
         lambda o: o.list_service_accounts(AccountFilter("a b", PAGE)),
         "/service-accounts?name=a%20b&limit=5&page=2&sort_order=asc",
     ),
+    (lambda o: o.get_memories(MemoryFilter()), "/memories?sort_by=updated_at"),
+    (
+        lambda o: o.get_memories(MemoryFilter("u/1", "a", "t", ("x y", "z"), "tea", PAGE)),
+        "/memories?user_id=u%2F1&agent_id=a&team_id=t&topics=x%20y%2Cz&search_content=tea"
+        "&limit=5&page=2&sort_order=asc&sort_by=updated_at",
+    ),
+    (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
+    (lambda o: o.get_memory_topics(), "/memory_topics"),
+    (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
     (lambda o: o.get_audit(AuditFilter()), "/audit"),
     (
         lambda o: o.get_audit(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
@@ -167,6 +180,27 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         "DELETE", "/sessions?db_id=d", {"session_ids": ["a", "b"]},
     ),
     (
+        lambda o: o.create_memory(NewMemory("likes tea")),
+        "POST", "/memories", {"memory": "likes tea", "topics": []},
+    ),
+    (
+        lambda o: o.create_memory(NewMemory("likes tea", ("food",), "u", "a", "t")),
+        "POST", "/memories",
+        {"memory": "likes tea", "topics": ["food"], "user_id": "u", "agent_id": "a",
+         "team_id": "t"},
+    ),
+    (lambda o: o.update_memory("m", MemoryPatch("new")), "PATCH", "/memories/m", {"memory": "new"}),
+    (lambda o: o.update_memory("m", MemoryPatch(None, ())), "PATCH", "/memories/m", {"topics": []}),
+    (lambda o: o.delete_memory(ODD), "DELETE", f"/memories/{ODD_QUOTED}", None),
+    (
+        lambda o: o.delete_memories(MemoryDeletion(("a", "b"), "u")),
+        "DELETE", "/memories", {"memory_ids": ["a", "b"], "user_id": "u"},
+    ),
+    (
+        lambda o: o.delete_memories(MemoryDeletion(user_id="u", all=True)),
+        "DELETE", "/memories", {"user_id": "u", "all": True},
+    ),
+    (
         lambda o: o.create_service_account(NewAccount("n", (Grant("a:b"), Grant("c", "deny")))),
         "POST", "/service-accounts",
         {"name": "n", "scopes": [{"scope": "a:b", "effect": "allow"},
@@ -195,7 +229,7 @@ def _call(url: str, call: Call, token: str | None = None) -> Any:
 
 @pytest.mark.parametrize(("call", "target"), READS, ids=[target for _, target in READS])
 def test_reads_send_the_expected_request(serve: Serve, call: Call, target: str) -> None:
-    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs")
+    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs", "/memory_topics")
     raw = b' [1, "\xc3\xbc"]' if target.partition("?")[0] in arrays else b'{"a" : "\xc3\xbc"}'
     server = serve(answer(body=raw))
     assert _call(server.url, call).raw == raw

@@ -438,6 +438,84 @@ def _wrong_accounts(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "token is not known", body | {"token": "agentctl_pat_x"}
 
 
+def _memories() -> Iterator[Scenario]:
+    operation, path, who = "get_memories", "GET /memories", "rememberer"
+    mine, theirs = ('"Likes green tea"', '"user_id":"me"'), ("black", "{their_memory}")
+    for query in ("", "?user_id=me", "?topics=food", "?search_content=LIKES+tea", "?limit=100"):
+        yield Scenario(operation, f"{path}{query}", who, 200, mine, theirs)
+    none = ('{"data":[],"meta":{',)
+    for query in ("user_id=other", "topics=food,pets", "topics=secret", "search_content=black",
+                  "agent_id=echo", "team_id=desk"):  # fmt: skip
+        yield Scenario(operation, f"{path}?{query}", who, 200, none)
+    yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ('"Likes black tea"',))
+    yield Scenario(operation, f"{path}?search_content=tea", "admin", 200, (*mine, "black"))
+    for query in ("limit=0", "page=0", "cursor=x", "sort_by=memory", "search_content=%21",
+                  "topics=%00", "user_id=%00"):  # fmt: skip
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", who, 422, (name, *REFUSED))
+    yield Scenario(operation, path, "me", 403, ("memories:read", *FORBIDDEN))
+    operation, path = "get_memory", "GET /memories"
+    yield Scenario(operation, f"{path}/{{my_memory}}", who, 200, ('"topics":["food"]', *mine))
+    yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/nothing", who, 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/{{their_memory}}", "admin", 200, ('"user_id":"other"',))
+    yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, ("memories:read", *FORBIDDEN))
+    operation, path = "get_memory_topics", "GET /memory_topics"
+    yield Scenario(operation, path, who, 200, ('"food"',), ("secret",))
+    yield Scenario(operation, f"{path}?user_id=other", who, 200, ("[]",))
+    yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ('["secret"]',))
+    yield Scenario(operation, path, "me", 403, FORBIDDEN)
+    operation, path = "create_memory", "POST /memories"
+    body = {"memory": "Plays chess", "topics": ["games", "games"]}
+    made = ('"topics":["games"]', '"user_id":"me"', '"run_id":null')
+    yield Scenario(operation, path, who, 201, made, json=body)
+    own = body | {"user_id": "other", "agent_id": "echo"}
+    yield Scenario(operation, path, who, 201, ('"user_id":"me"', '"agent_id":"echo"'), json=own)
+    yield Scenario(
+        operation, path, "admin", 201, ('"user_id":"zoe"',), json=body | {"user_id": "zoe"}
+    )
+    yield Scenario(operation, path, "nameless", 400, ("no subject",), json=body)
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json={})
+    for text, wrong in _wrong_memories():
+        yield Scenario(operation, path, who, 422, (text, *REFUSED), json=wrong)
+    operation, path = "update_memory", "PATCH /memories"
+    changed = ('"memory":"Lives in Oslo"', '"topics":["home"]')
+    body = {"memory": "Lives in Oslo", "topics": ["home"]}
+    yield Scenario(operation, f"{path}/{{old_memory}}", who, 200, changed, json=body)
+    yield Scenario(operation, f"{path}/{{old_memory}}", who, 422, ("memory",), json={"memory": ""})
+    for json in (body, {"memory": 1}):
+        yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND, json=json)
+    yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, FORBIDDEN, json=body)
+    operation, path = "delete_memories", "DELETE /memories"
+    both = {"memory_ids": ["{bulk_memory}", "{their_memory}"]}
+    yield Scenario(operation, path, who, 404, NOT_FOUND, json=both)
+    wrong_user = {"memory_ids": ["{bulk_memory}"], "user_id": "other"}
+    yield Scenario(operation, path, "admin", 404, NOT_FOUND, json=wrong_user)
+    yield Scenario(operation, path, who, 204, json={"memory_ids": ["{bulk_memory}"]})
+    yield Scenario(operation, path, who, 204, json={"user_id": "other", "all": True})
+    yield Scenario(operation, path, "admin", 204, json={"user_id": "zoe", "all": True})
+    yield Scenario(operation, path, "admin", 422, ("user_id is required",), json={"all": True})
+    for wrong in ({}, {"memory_ids": []}, {"memory_ids": ["x"], "all": True}, {"all": False}):
+        yield Scenario(operation, path, who, 422, ("memory_ids", *REFUSED), json=wrong)
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json=both)
+    operation, path = "delete_memory", "DELETE /memories"
+    yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, FORBIDDEN)
+    yield Scenario(operation, f"{path}/{{old_memory}}", who, 204)
+    their_own = '"memory":"Likes black tea"'
+    yield Scenario("get_memory", "GET /memories/{their_memory}", "admin", 200, (their_own,))
+
+
+def _wrong_memories() -> Iterator[tuple[str, Any]]:
+    """Yield part of the error message and the invalid body."""
+    yield "memory", {}
+    for memory in ("", "  ", "x" * 4001, "a\0b", 1, None):
+        yield "memory", {"memory": memory}
+    for topics in ("food", ["x" * 65], ["a,b"], [""], [f"t{n}" for n in range(17)], [1]):
+        yield "topic", {"memory": "x", "topics": topics}
+    yield "memory_id is not known", {"memory": "x", "memory_id": "x"}
+
+
 def _lists_by_scope() -> Iterator[Scenario]:
     yield Scenario("get_agents", "GET /agents", "one agent", 200, ('"echo"',), ('"apart"',))
     yield Scenario("get_agent", "GET /agents/apart", "one agent", 403, ("agents:apart:read",))
@@ -470,5 +548,5 @@ def _audit() -> Iterator[Scenario]:
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_audit(),
-    *_accounts(),
+    *_accounts(), *_memories(),
 ]  # fmt: skip

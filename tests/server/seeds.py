@@ -29,6 +29,8 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
         ("agents:read", *(f"service_accounts:{action}" for action in ("read", "write", "delete"))),
     ),
     "auditor": ("eve", ("audit:read",)),
+    "rememberer": ("me", tuple(f"memories:{action}" for action in ("read", "write", "delete"))),
+    "nameless": (None, ("memories:write",)),
 }
 
 BAD = {"Authorization": "Bearer not.a.token"}
@@ -78,3 +80,14 @@ def seed(host: ThreadedServer) -> None:
         )
         assert made.status_code == 201, made.text
         host.ids[f"{name}_account"] = made.json()["id"]
+    memories = {
+        "my_memory": ("me", "Likes green tea", ["food"]),
+        "old_memory": ("me", "Lives in Rome", []),
+        "their_memory": ("other", "Likes black tea", ["secret"]),
+        "bulk_memory": ("me", "Has a dog", ["pets"]),
+    }
+    for name, (user, text, topics) in memories.items():
+        body = {"memory": text, "topics": topics, "user_id": user}
+        made = host.client.post("/memories", json=body, headers=as_caller(host, "admin"))
+        assert made.status_code == 201, made.text
+        host.ids[name] = made.json()["memory_id"]

@@ -34,7 +34,7 @@ def ask(server: ThreadedServer, scenario: Scenario) -> httpx2.Response:
     content = None
     if scenario.json is not None:
         headers["Content-Type"] = "application/json"
-        content = json.dumps(scenario.json)
+        content = with_ids(server, json.dumps(scenario.json))
     return server.client.request(
         method, path, headers=headers, content=content, data=scenario.form or None
     )

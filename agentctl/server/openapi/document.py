@@ -44,6 +44,7 @@ _TAGS = [
     ),
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
+    {"name": "Memories", "description": "Facts about users that agents keep"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},
     {"name": "System", "description": "Health, readiness, versions and configuration"},

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from starlette.responses import Response
 
-from agentctl.errors import BadRequest, UnsupportedMediaType
+from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -99,7 +99,7 @@ async def _read_update(call: Call, memory_id: str) -> dict[str, Any]:
     """Read the body; report a missing memory before an invalid body."""
     try:
         return await _UPDATE.read(call)
-    except (BadRequest, UnsupportedMediaType):
+    except (BadRequest, UnsupportedMediaType, ValidationFailed):
         await call.operations.require_memory(memory_id)
         raise
 
