@@ -150,7 +150,7 @@ class NewMemoryBody(TypedDict):
             str | None,
             Field(
                 min_length=1,
-                description="User whom the memory is about; administrators only",
+                description="Owner of the memory; administrators only",
             ),
         ]
     ]

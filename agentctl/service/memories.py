@@ -143,7 +143,7 @@ class MemoryOperations(OperationFamily):
                 return
             if len(deletion.memory_ids) > MAXIMUM_MEMORIES_DELETED:
                 raise errors.ValidationFailed(
-                    f"memory_ids must hold 1 to {MAXIMUM_MEMORIES_DELETED} ids"
+                    f"memory_ids must have 1 to {MAXIMUM_MEMORIES_DELETED} ids"
                 )
             wanted = [check_text("memory_ids", each) for each in dict.fromkeys(deletion.memory_ids)]
             call.add_resource("memory", *wanted)
@@ -251,7 +251,7 @@ def _dump_topics(topics: tuple[str, ...]) -> str:
     """Return the JSON text of checked topics, each once."""
     distinct = list(dict.fromkeys(topics))
     if len(distinct) > MAXIMUM_TOPICS:
-        raise errors.ValidationFailed(f"topics must hold at most {MAXIMUM_TOPICS} topics")
+        raise errors.ValidationFailed(f"topics must have at most {MAXIMUM_TOPICS} topics")
     for topic in distinct:
         if not topic.strip() or len(topic) > MAXIMUM_TOPIC_LENGTH or "," in topic:
             raise errors.ValidationFailed(

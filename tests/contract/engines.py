@@ -17,7 +17,10 @@ from tests.postgres import postgres_schemas
 
 __all__ = ["Engine", "empty"]
 
-_TABLES = ("run_events", "runs", "sessions", "idempotency", "service_accounts", "audit_log")
+_TABLES = (
+    "run_events", "runs", "sessions", "idempotency", "service_accounts", "memory_terms", "memories",
+    "audit_log",
+)  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 
 

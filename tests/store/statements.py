@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.requests import (
-    AccountFilter,
-)
+from agentctl.requests import AccountFilter, MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
-from agentctl.store.repositories import accounts
+from agentctl.store.repositories import accounts, memories
 from agentctl.store.totals import Totals
+from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.lists import list_cases, list_runs, list_sessions, statements_of
 
 _ORDERS: tuple[Order, ...] = ("asc", "desc")
@@ -55,9 +55,21 @@ def list_statements() -> set[Sql]:
             remembering.append(
                 accounts.list_page(AccountFilter(name), Slice(order=order, after=after))
             )
+    remembering += _memory_lists()
     for work in remembering:
         found |= {statement.sql for statement in statements_of(work, 1)}
     return found
+
+
+def _memory_lists() -> Iterator[Work[Any]]:
+    texts = (None, "tea", "tea rome")
+    topics: tuple[tuple[str, ...], ...] = ((), ("food",), ("food", "é"))
+    pages = (Slice("updated_at", "desc"), Slice("created_at", "asc"), Slice("created_at", "desc"))
+    for part, after in product(pages, (None, (1, "x"))):
+        for text, some, user, agent in product(texts, topics, (None, "ada"), (None, "echo")):
+            for visibility in (EVERYONE, Visibility(everyone=False, user_id="ada")):
+                wanted = MemoryFilter(user, agent, None, some, text)
+                yield memories.list_page(wanted, visibility, replace(part, after=after))
 
 
 OF_MODULES = module_statements()

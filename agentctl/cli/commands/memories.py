@@ -18,7 +18,7 @@ from agentctl.cli.show.output import (
     resolve_format,
     show_page,
     show_record,
-    write_bytes,
+    write_json,
     write_line,
 )
 from agentctl.cli.show.progress import Counter, showing_progress
@@ -51,9 +51,7 @@ FilterTopics = Annotated[
 ]
 Owner = Annotated[
     str | None,
-    typer.Option(
-        "--user", metavar="USER", help="User whom the memory is about; administrators only"
-    ),
+    typer.Option("--user", metavar="USER", help="Owner of the memory; administrators only"),
 ]
 
 Record = Mapping[str, Any]
@@ -138,7 +136,7 @@ async def list_topics(target: Target, user: UserId = None, output: Output = None
     form = resolve_format(output)
     document = await target.operations.get_memory_topics(user_id=user)
     if form == "json":
-        write_bytes(document.raw)
+        write_json(document.raw)
         return
     for topic in document.value:
         write_line(str(topic))
@@ -246,7 +244,7 @@ async def export_memories(
     async with aclosing(_read_memories(target, user)) as memories:
         if to_file is None:
             async for memory in memories:
-                write_bytes(_dump(memory))
+                write_json(_dump(memory))
             return
         with creating_file(to_file) as file:
             async with showing_progress(counter):

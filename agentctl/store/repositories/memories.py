@@ -1,7 +1,7 @@
 """Memories of users, in the system database, with the terms by which they are found.
 
 Terms are rows of our own, and not a full-text index of the engine, because a search must cost the
-same for a user with a thousand and with a hundred thousand memories (docs/decisions/0037).
+same for a user with a thousand and with a hundred thousand memories (docs/decisions/0041).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from itertools import zip_longest
 
 from agentctl.records.memories import TOPIC_PREFIX, split_words
 from agentctl.requests import MemoryFilter
@@ -20,6 +20,7 @@ from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 __all__ = [
     "LISTING",
+    "MAXIMUM_FOUND",
     "MemoryRow",
     "MemoryRowPage",
     "create",
@@ -93,7 +94,34 @@ _WITH_TERM = Sql(
     " ORDER BY updated_at DESC, memory_id DESC LIMIT :limit"
 )
 
-_TERMS_IN_ONE_STATEMENT = 32
+_TERMS = tuple(f"term{number}" for number in range(16))
+"""Terms in one statement. A smaller last group is filled with NULL."""
+
+_CREATE_TERMS = Sql(
+    "INSERT INTO memory_terms (memory_id, term, user_id, updated_at)"
+    " SELECT cast(:memory_id as text), column1, cast(:user_id as text), cast(:updated_at as bigint)"
+    f" FROM (VALUES {', '.join(f'(cast(:{name} as text))' for name in _TERMS)}) AS terms"
+    " WHERE column1 IS NOT NULL"
+)
+
+_IDS = tuple(f"id{number}" for number in range(50))
+"""Ids in one statement. The others are NULL."""
+
+MAXIMUM_FOUND = len(_IDS)
+"""The largest limit of a search."""
+
+_GET_ALL = Sql(
+    f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({', '.join(f':{name}' for name in _IDS)})"
+)
+
+_ALL_TOPICS = Sql(
+    "SELECT DISTINCT term FROM memory_terms WHERE term >= :first AND term < :end ORDER BY term"
+)
+
+_TOPICS_OF_USER = Sql(
+    "SELECT DISTINCT term FROM memory_terms"
+    " WHERE user_id = :user_id AND term >= :first AND term < :end ORDER BY term"
+)
 
 _CANDIDATES = 200
 """The newest memories with a word that a search considers."""
@@ -186,11 +214,14 @@ def list_page(filter: MemoryFilter, visibility: Visibility, part: Slice) -> Step
 @unit
 def list_topics(visibility: Visibility, user_id: str | None) -> Steps[list[str]]:
     """Return the distinct topics of the visible memories, of one user or of all, in order."""
-    conditions = visibility.conditions().with_equal(user_id=user_id)
-    conditions = conditions.with_condition(
-        "term >= :first AND term < :end", first=TOPIC_PREFIX, end=prefix_end(TOPIC_PREFIX)
-    )
-    rows = yield Statement(_topics_sql(conditions.texts), conditions.values)
+    owner = user_id if visibility.everyone or user_id is not None else visibility.user_id
+    values = {"first": TOPIC_PREFIX, "end": prefix_end(TOPIC_PREFIX)}
+    if visibility.everyone and owner is None:
+        rows = yield Statement(_ALL_TOPICS, values)
+    elif owner is None or not visibility.sees(owner):
+        return []
+    else:
+        rows = yield Statement(_TOPICS_OF_USER, {**values, "user_id": owner})
     return [row[0].removeprefix(TOPIC_PREFIX) for row in rows]
 
 
@@ -204,6 +235,8 @@ def list_recent(user_id: str, limit: int) -> Steps[list[MemoryRow]]:
 @unit
 def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
     """Return the memories of a user that share words with a text, the best first.
+
+    `limit` is at most `MAXIMUM_FOUND`.
 
     A memory scores for each word that it shares, a rare word more than a frequent one; of equal
     scores the newer memory comes first. Of each word only the newest 200 memories count, so that
@@ -220,8 +253,7 @@ def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
     best = sorted(scores, key=lambda each: (scores[each], times[each], each), reverse=True)[:limit]
     if not best:
         return []
-    names = [f"id{number}" for number in range(len(best))]
-    rows = yield Statement(_by_ids_sql(len(best)), dict(zip(names, best, strict=True)))
+    rows = yield Statement(_GET_ALL, dict(zip_longest(_IDS, best)))
     by_id = {row[0]: MemoryRow(*row) for row in rows}
     return [by_id[each] for each in best if each in by_id]
 
@@ -233,10 +265,9 @@ def _create_terms(row: MemoryRow, terms: Sequence[str]) -> Steps[None]:
         "user_id": row.user_id,
         "updated_at": row.updated_at,
     }
-    for first in range(0, len(terms), _TERMS_IN_ONE_STATEMENT):
-        some = terms[first : first + _TERMS_IN_ONE_STATEMENT]
-        numbered = {f"term{number}": term for number, term in enumerate(some)}
-        yield Statement(_create_terms_sql(len(some)), {**shared, **numbered})
+    for first in range(0, len(terms), len(_TERMS)):
+        some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
+        yield Statement(_CREATE_TERMS, {**shared, **some})
 
 
 def _with_topic(conditions: Conditions, number: int, topic: str, owner: str | None) -> Conditions:
@@ -264,25 +295,4 @@ def _has_term(condition: str, owner: str | None) -> str:
         return f"EXISTS (SELECT 1 FROM {terms} AND {condition})"
     return (
         f"memory_id IN (SELECT memory_id FROM memory_terms WHERE user_id = :owner AND {condition})"
-    )
-
-
-@cache
-def _create_terms_sql(count: int) -> Sql:
-    rows = ", ".join(
-        f"(:memory_id, :term{number}, :user_id, :updated_at)" for number in range(count)
-    )
-    return Sql(f"INSERT INTO memory_terms (memory_id, term, user_id, updated_at) VALUES {rows}")
-
-
-@cache
-def _by_ids_sql(count: int) -> Sql:
-    ids = ", ".join(f":id{number}" for number in range(count))
-    return Sql(f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({ids})")
-
-
-@cache
-def _topics_sql(conditions: tuple[str, ...]) -> Sql:
-    return Sql(
-        f"SELECT DISTINCT term FROM memory_terms WHERE {' AND '.join(conditions)} ORDER BY term"
     )

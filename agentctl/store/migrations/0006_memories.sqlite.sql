@@ -1,4 +1,4 @@
--- Memories of users, and the terms by which they are found (docs/decisions/0037), for SQLite.
+-- Memories of users, and the terms by which they are found (docs/decisions/0041), for SQLite.
 
 CREATE TABLE memories (
     memory_id  TEXT NOT NULL PRIMARY KEY,
@@ -25,6 +25,6 @@ CREATE TABLE memory_terms (
     user_id    TEXT NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (memory_id, term)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX memory_terms_user ON memory_terms (user_id, term, updated_at, memory_id);
