@@ -127,11 +127,9 @@ def test_calls_with_one_id_keep_their_own_results(model_endpoint: ModelEndpoint)
         (2**62, MAXIMUM_TOKENS),
         (2**63, MAXIMUM_TOKENS),
         (10**40, MAXIMUM_TOKENS),
-        (-5, 0),
         (MAXIMUM_TOKENS, MAXIMUM_TOKENS),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Failed to extract usage")
 def test_usage_out_of_range_does_not_lose_the_answer(
     model_endpoint: ModelEndpoint, count: int, kept: int
 ) -> None:
@@ -152,3 +150,15 @@ def test_usage_out_of_range_does_not_lose_the_answer(
     assert metrics["input_tokens"] == metrics["reasoning_tokens"] == kept
     assert metrics["output_tokens"] == 1
     assert all(0 <= value <= MAXIMUM_TOKENS for value in metrics.values())
+
+
+@pytest.mark.filterwarnings("ignore:Failed to extract usage")
+def test_negative_usage_does_not_lose_the_answer(model_endpoint: ModelEndpoint) -> None:
+    """docs/security-cases.md M11."""
+    usage = {"prompt_tokens": -5, "completion_tokens": -1, "total_tokens": -6}
+
+    ended, failure = attempt_script(model_endpoint, script(TEXT, {**STOP, "usage": usage}))
+
+    assert failure is None
+    assert ended.transcript.content == "almost "
+    assert set(ended.transcript.metrics.values()) == {0}
