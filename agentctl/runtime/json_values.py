@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.json_pieces import encode_json
 
 _MAXIMUM_DEPTH = 100
 """Maximum nesting of a value: JSON writers have a limit."""
@@ -20,14 +20,31 @@ class NotSerializable(Exception):
     """A value of a tool or of an agent has no JSON form. The cause has the reason."""
 
 
-def to_json_value(value: object) -> Any:
+class ValueTooLarge(NotSerializable):
+    """The JSON of a value has more characters than allowed. The rest was not converted."""
+
+
+def to_json_value(value: object, limit: int) -> Any:
     """Convert a value to JSON: pydantic models, dataclasses, dates and so on.
 
+    Args:
+        limit: maximum number of characters of its JSON.
+
     Raises:
+        ValueTooLarge: the JSON is longer.
         NotSerializable: the value has no JSON form, or is nested too deeply.
     """
+    pieces: list[str] = []
+    size = 0
     try:
-        return clean_json_value(to_jsonable_python(value))
+        for piece in encode_json(value, limit):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise ValueTooLarge
+        return clean_json_value(json.loads("".join(pieces)))
+    except ValueTooLarge:
+        raise
     except Exception as error:
         raise NotSerializable from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 
 __all__ = ["SessionState", "StateChanges"]
 
@@ -59,10 +59,16 @@ class SessionState:
         """
         if self._values is None:
             return None
+        limit = max(self._limit, len((self._text or "").encode()))
         try:
             current = {**self._values}
-            values = {_check_key(key): to_json_value(current[key]) for key in current}
+            # JSON of the same value differs by some characters, such as those of numbers.
+            values = to_json_value(current, 2 * limit)
+            if not all(isinstance(key, str) for key in current):
+                raise TypeError("a key of the state is not a string")
             after = {key: _dump(value) for key, value in values.items()}
+        except ValueTooLarge as error:
+            raise self._too_large() from error
         except (NotSerializable, TypeError, RuntimeError) as error:
             raise ExecutionError(
                 "STATE_REJECTED", "The session state has a value without a JSON form"
@@ -72,18 +78,14 @@ class SessionState:
         if not changed and not removed:
             return None
         size = sum(len(key.encode()) + len(text) for key, text in after.items())
-        if size > max(self._limit, len((self._text or "").encode())):
-            raise ExecutionError(
-                "STATE_REJECTED", f"The session state is larger than {self._limit} bytes"
-            )
+        if size > limit:
+            raise self._too_large()
         return StateChanges(changed, removed)
 
-
-def _check_key(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError("a key of the state is not a string")
-    text: str = to_json_value(key)
-    return text
+    def _too_large(self) -> ExecutionError:
+        return ExecutionError(
+            "STATE_REJECTED", f"The session state is larger than {self._limit} bytes"
+        )
 
 
 def _dump(value: object) -> bytes:

@@ -12,21 +12,20 @@ limit.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode
-from pydantic_core import to_jsonable_python
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.imports import UnusableObject, load_object
+from agentctl.runtime.json_pieces import encode_json
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.run_context import is_run_context
 
@@ -238,8 +237,8 @@ def _default_keyword(
 def result_to_text(result: object, limit: int) -> str:
     """Convert a result to text of at most `limit` bytes: a string unchanged, other values as JSON.
 
-    From an iterator, such as a generator, as many items are taken as fit. Characters that cannot
-    be stored are replaced by U+FFFD.
+    From a list, an object or an iterator, such as a generator, as many items are taken as fit.
+    Characters that cannot be stored are replaced by U+FFFD.
 
     Raises:
         NotSerializable: the value has no JSON form.
@@ -247,30 +246,20 @@ def result_to_text(result: object, limit: int) -> str:
     if isinstance(result, str):
         # `str.__str__` returns an exact string, even for a subclass with other methods.
         return _truncate(str.__str__(result), limit)
+    pieces: list[str] = []
+    size = 0
     try:
-        value = (
-            _take_items(result, limit)
-            if isinstance(result, Iterator)
-            else to_jsonable_python(result)
-        )
-        return _truncate(json.dumps(value, ensure_ascii=False, separators=(",", ":")), limit)
+        for piece in encode_json(result, limit):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                break
+        return _truncate("".join(pieces), limit)
     except Exception as error:
         raise NotSerializable from error
     finally:
         if inspect.iscoroutine(result):
             result.close()
-
-
-def _take_items(items: Iterator[object], limit: int) -> list[Any]:
-    """Take items until their JSON is longer than `limit` bytes; each adds at least a comma."""
-    taken: list[Any] = []
-    size = 0
-    for item in items:
-        taken.append(to_jsonable_python(item))
-        size += 1 + len(json.dumps(taken[-1]))
-        if size > limit:
-            break
-    return taken
 
 
 def _truncate(text: str, limit: int) -> str:

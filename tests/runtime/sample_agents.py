@@ -171,3 +171,8 @@ class Callable:
 
 
 number = 5
+
+
+async def long_output(message: str) -> list[Any]:
+    """Returns a million numbers, and then a value without a JSON form."""
+    return [*[7] * 1_000_000, object()]

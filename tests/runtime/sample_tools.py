@@ -259,3 +259,31 @@ def größe() -> int:
 
 class NotAFunction:
     """A class."""
+
+
+def long_list() -> list[Any]:
+    """Returns a million numbers, and then a value without a JSON form."""
+    return [*[7] * 1_000_000, object()]
+
+
+def long_object() -> dict[str, Any]:
+    """Returns an object with a list that does not end."""
+    return {"place": "Bonn", "numbers": itertools.count()}
+
+
+async def long_rows() -> list[Any]:
+    """Returns many rows, and then a value without a JSON form."""
+    return [*[{"id": 7, "name": "x" * 10_000_000}] * 1_000, object()]
+
+
+@dataclass
+class Rows:
+    """A dataclass with a long field."""
+
+    name: str
+    rows: tuple[Any, ...]
+
+
+def long_record() -> Rows:
+    """Returns a dataclass with many rows, and then a value without a JSON form."""
+    return Rows("é", (*[1.5] * 1_000_000, object()))

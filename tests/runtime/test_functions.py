@@ -14,6 +14,7 @@ from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.execute import prepare_components
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.session_state import SessionState
 from tests.runtime.fake_context import FakeContext, attempt, settings
 
 MODULE = "tests.runtime.sample_agents"
@@ -176,3 +177,22 @@ def test_records_of_an_agent_in_code_have_no_model() -> None:
     record = catalog.record(agent)
     assert (record["model"], record["tools"]) == (None, [])  # type: ignore[typeddict-item]
     assert catalog.data(agent)["model"] is None
+
+
+def test_rest_of_a_long_output_is_not_converted() -> None:
+    """docs/security-cases.md M13."""
+    with pytest.raises(ExecutionError) as caught:
+        run("long_output", limits=Limits(run_bytes=1_000))
+
+    assert caught.value.detail == "The run exceeded its maximum size"
+
+
+def test_rest_of_a_long_state_is_not_converted() -> None:
+    """docs/security-cases.md M13."""
+    state = SessionState('{"kept": 1}', 1_000)
+    state.values["long"] = [*[7] * 1_000_000, object()]
+
+    with pytest.raises(ExecutionError) as caught:
+        state.find_changes()
+
+    assert caught.value.detail == "The session state is larger than 1000 bytes"

@@ -334,6 +334,28 @@ def test_result_is_cut_between_characters(model_endpoint: ModelEndpoint) -> None
     assert only_call(ended)["result"] == "é" * 7
 
 
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("long_list", "[7,7,7,"),
+        ("long_object", '{"place":"Bonn","numbers":[0,1,2,3,'),
+        ("long_rows", '[{"id":7,"name":"xxx'),
+        ("long_record", '{"name":"é","rows":[1.5,1.5,'),
+    ],
+)
+def test_rest_of_a_long_result_is_not_converted(
+    model_endpoint: ModelEndpoint, name: str, start: str
+) -> None:
+    """docs/security-cases.md M13."""
+    ended, failure = run_with_tool(model_endpoint, name, limits=Limits(tool_result_bytes=100))
+
+    assert failure is None
+    call = only_call(ended)
+    assert call["tool_call_error"] is False
+    assert call["result"].startswith(start)
+    assert len(call["result"].encode()) == 100
+
+
 def test_unusable_tool_is_an_internal_failure(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools import result_to_text
 from agentctl.runtime.unstopped import run_in_thread
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["HostedRun"]
 
 T = TypeVar("T")
+
+_TOO_LARGE = "The run exceeded its maximum size"
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
@@ -133,7 +135,10 @@ class HostedRun:
         """
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
-        given = {replace_unstorable(str(key)): _to_argument(arguments[key]) for key in arguments}
+        limit = self._environment.limits.run_bytes
+        given = {
+            replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
+        }
         call = {"id": call_id, "name": name, "arguments": given}
         self._reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
@@ -190,7 +195,9 @@ class HostedRun:
         """
         self.checkpoint()
         try:
-            output = to_json_value(value)
+            output = to_json_value(value, self._environment.limits.run_bytes)
+        except ValueTooLarge as error:
+            raise ExecutionError("AGENT_FAILED", _TOO_LARGE) from error
         except NotSerializable as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The result of the agent has no JSON form"
@@ -239,11 +246,11 @@ class HostedRun:
     def _reserve(self, size: int) -> None:
         self._kept_bytes += size
         if self._kept_bytes > self._environment.limits.run_bytes:
-            raise ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
+            raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
 
 
-def _to_argument(value: object) -> Any:
+def _to_argument(value: object, limit: int) -> Any:
     try:
-        return to_json_value(value)
+        return to_json_value(value, limit)
     except NotSerializable:
         return f"a {type(value).__name__}"
