@@ -265,7 +265,8 @@ class RunRequest:
     """A run to start (docs/contract.md "Runs").
 
     A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters) returns the run of
-    the first request, for 24 hours.
+    the first request, for 24 hours. `metadata` is stored with the run and given to its code.
+    `session_state` replaces top-level keys of the state of the session.
     """
 
     message: str
@@ -273,6 +274,8 @@ class RunRequest:
     user_id: str | None = None
     background: bool = False
     idempotency_key: str | None = None
+    metadata: dict[str, Any] | None = None
+    session_state: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

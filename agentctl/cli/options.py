@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -166,6 +167,54 @@ def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
         "the server did not report the component of the run",
         hint="pass --agent ID, --team ID or --workflow ID, and --session ID",
     )
+
+
+def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object of an option, None without the option.
+
+    Raises:
+        UsageError: the text is not a JSON object.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
+        )
+    return value
+
+
+def _reject_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
+    """Return the object of a repeatable option: texts `KEY=VALUE`, or one JSON object.
+
+    The value of a pair is a string.
+
+    Raises:
+        UsageError: a text has neither form, or a key is given twice.
+    """
+    if not texts:
+        return None
+    if texts[0].lstrip().startswith("{"):
+        if len(texts) > 1:
+            raise UsageError(f"{option} with a JSON object excludes another {option}")
+        return parse_object(option, texts[0])
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"{option} must be KEY=VALUE or a JSON object")
+        if key in pairs:
+            raise UsageError(f"{option} has the key {key!r} twice")
+        pairs[key] = value
+    return pairs
 
 
 def load_optional_settings(config: Path | None) -> tuple[Settings | None, str | None]:

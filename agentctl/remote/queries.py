@@ -86,7 +86,12 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"message": request.message, "stream": stream}
     if request.background:
         body["background"] = True
-    return body | _without_none(session_id=request.session_id, user_id=request.user_id)
+    return body | _without_none(
+        session_id=request.session_id,
+        user_id=request.user_id,
+        metadata=request.metadata,
+        session_state=request.session_state,
+    )
 
 
 def build_session_body(session: NewSession) -> dict[str, Any]:

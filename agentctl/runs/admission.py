@@ -71,6 +71,7 @@ class Submission:
         extra_write: builds further writes for the transaction of the row; None for none.
         metadata: metadata of the request as a JSON object, or None.
         session_state: top-level keys of the session's state to replace, or None.
+        state_bytes: maximum size of the state after that; a larger one may only become smaller.
         claims: verified claims of the caller as JSON, or None.
         run_id: id of the new run.
     """
@@ -88,6 +89,7 @@ class Submission:
     extra_write: Callable[[], Work[None]] | None = None
     metadata: str | None = None
     session_state: dict[str, Any] | None = None
+    state_bytes: int = 0
     claims: bytes | None = None
     run_id: str = field(default_factory=new_id)
 
@@ -116,6 +118,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
         IdempotentReplay: the request was made before.
+        TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
     if submission.idempotency is not None:
@@ -163,6 +166,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     state = session.session_state
     if given and session is not new:
         state = yield from sessions.merge_state(submission.session_id, given)
+        limit = max(submission.state_bytes, len((session.session_state or "").encode()))
+        if len((state or "").encode()) > limit:
+            raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
     if submission.extra_write is not None:
         yield from submission.extra_write()
     return AdmittedRun(session.user_id, state)

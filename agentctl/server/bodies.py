@@ -37,12 +37,6 @@ FORM = "application/x-www-form-urlencoded"
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of AgentOS's form that this server does not support (docs/contract.md "Runs")."""
 
-_FORM_CONVERTERS: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
-    bool: (parse_bool, "true or false"),
-    int: (parse_integer, "an integer"),
-}
-"""Converters of form values that are not text, and the words of their error messages."""
-
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
@@ -129,7 +123,7 @@ def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
-def _convert_form_value(name: str, field: _Field, text: str) -> str | bool | int | None:
+def _convert_form_value(name: str, field: _Field, text: str) -> Any:
     if field.nullable and not text:
         return None
     convert, expected = _FORM_CONVERTERS.get(field.kind, (str, "text"))
@@ -279,14 +273,22 @@ def _parse_json(content: bytes) -> object:
         BadRequest: not JSON, a repeated name in an object, or a number that is out of range.
     """
     try:
+        return _load_json(content.decode("utf-8"))
+    except ValueError:
+        raise BadRequest("The body is not valid JSON") from None
+
+
+def _load_json(text: str) -> object:
+    """Return the value of a JSON text; raise ValueError if it is not strict JSON."""
+    try:
         return json.loads(
-            content.decode("utf-8"),
+            text,
             object_pairs_hook=_reject_repeated_names,
             parse_constant=_reject_constant,
             parse_float=_parse_finite,
         )
-    except (ValueError, RecursionError):
-        raise BadRequest("The body is not valid JSON") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _reject_repeated_names(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -305,3 +307,11 @@ def _parse_finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError("out of range")
     return value
+
+
+_FORM_CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    bool: (parse_bool, "true or false"),
+    int: (parse_integer, "an integer"),
+    dict: (_load_json, "a JSON object"),
+}
+"""Converters of form values that are not text, and the words of their error messages."""

@@ -53,6 +53,24 @@ class RunBody(TypedDict):
             Field(min_length=1, description="Owner of the run; administrators only"),
         ]
     ]
+    metadata: NotRequired[
+        Annotated[
+            dict[str, Any] | None,
+            Field(
+                description="Stored with the run and given to the code of tools and agents; "
+                "in a form a JSON object as text"
+            ),
+        ]
+    ]
+    session_state: NotRequired[
+        Annotated[
+            dict[str, Any] | None,
+            Field(
+                description="Replaces these keys of the state of the session; "
+                "in a form a JSON object as text"
+            ),
+        ]
+    ]
 
 
 class ResumeBody(TypedDict):

@@ -14,6 +14,7 @@ import orjson
 
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
+from agentctl.records.validation import check_json
 from agentctl.requests import (
     Page,
 )
@@ -50,6 +51,21 @@ def _member_label(key: str) -> bytes:
 def join_array(items: Iterable[bytes]) -> bytes:
     """Join documents into a JSON array."""
     return b"[" + b",".join(items) + b"]"
+
+
+def dump_checked_json(name: str, value: dict[str, Any] | None) -> str | None:
+    """Return the JSON text of an object of a caller, None for None.
+
+    Args:
+        name: the field, for the error.
+
+    Raises:
+        ValidationFailed: see `check_json`.
+    """
+    if value is None:
+        return None
+    check_json(name, value)
+    return orjson.dumps(value).decode()
 
 
 def _dump(value: str | int | None) -> bytes:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -188,6 +189,8 @@ class RunOperations(OperationFamily):
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
+        metadata = self._dump_object("metadata", request.metadata)
+        self._dump_object("session_state", request.session_state)
         return Submission(
             component=component,
             session_id=check_session_id(session_id),
@@ -199,7 +202,24 @@ class RunOperations(OperationFamily):
             actor=self.principal.actor,
             visibility=self.lookups.run_visibility(request.user_id),
             idempotency=self._build_idempotency(kind, component_id, request, stream=stream),
+            metadata=metadata,
+            session_state=request.session_state,
+            state_bytes=self.hosting.settings.limits.state_bytes,
+            claims=self.principal.claims,
         )
+
+    def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
+        """Return the JSON text of an object of the request.
+
+        Raises:
+            TooLarge: more than `limits.state_bytes`.
+            ValidationFailed: see `check_json`.
+        """
+        text = documents.dump_checked_json(name, value)
+        limit = self.hosting.settings.limits.state_bytes
+        if text is not None and len(text.encode()) > limit:
+            raise errors.TooLarge(f"{name} must be at most {limit} bytes of JSON")
+        return text
 
     def _build_idempotency(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
@@ -217,7 +237,15 @@ class RunOperations(OperationFamily):
                 "Idempotency-Key must be 1 to 255 visible ASCII characters"
             )
         fields = [kind, component_id, request.message, request.session_id, request.user_id]
-        body = orjson.dumps([*fields, request.background, stream])
+        objects = [
+            [name, value]
+            for name, value in (
+                ("metadata", request.metadata),
+                ("session_state", request.session_state),
+            )
+            if value is not None
+        ]
+        body = orjson.dumps([*fields, request.background, stream, *objects])
         # A subject is never empty, so the empty owner represents callers without a subject.
         owner = self.principal.subject or ""
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())

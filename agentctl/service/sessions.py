@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import orjson
 
@@ -13,7 +12,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
-from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     ALL_RUNS,
     DEFAULT_LOCATOR,
@@ -89,8 +88,8 @@ class SessionOperations(OperationFamily):
             component_name=name,
             component_data=data,
             session_name=_check_name(session.session_name),
-            session_state=_dump_json("session_state", session.session_state),
-            metadata=_dump_json("metadata", session.metadata),
+            session_state=documents.dump_checked_json("session_state", session.session_state),
+            metadata=documents.dump_checked_json("metadata", session.metadata),
         )
 
     async def get_session_by_id(
@@ -258,7 +257,7 @@ def _build_changes(patch: SessionPatch) -> dict[str, str | None]:
         if name == "session_name":
             changes[name] = _check_name(value)
         else:
-            changes[name] = _dump_json(name, value)
+            changes[name] = documents.dump_checked_json(name, value)
     return changes
 
 
@@ -268,11 +267,3 @@ def _check_name(session_name: str) -> str:
             f"session_name must be at most {MAXIMUM_SESSION_NAME_LENGTH} characters"
         )
     return check_text("session_name", session_name)
-
-
-def _dump_json(name: str, value: dict[str, Any] | None) -> str | None:
-    """Return the JSON text of a checked value."""
-    if value is None:
-        return None
-    check_json(name, value)
-    return orjson.dumps(value).decode()

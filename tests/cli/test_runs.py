@@ -99,6 +99,23 @@ def test_json_is_the_record_and_jsonl_the_events(through: Agentctl, session: str
     assert through("runs", "get", name[0], "-o", "name").lines == name
 
 
+def test_run_shows_the_objects_of_its_request(through: Agentctl, session: str) -> None:
+    start = (*ECHO, "-m", "hi", "--session", session, "-o", "json")
+    pairs = ("--metadata", "a=1", "--metadata", "b=x=y", "--session-state", '{"n":[1],"kept":true}')
+    record = json.loads(through(*start, *pairs).raw)
+    assert record["metadata"] == {"a": "1", "b": "x=y"}
+    assert record["session_state"] == {"n": [1], "kept": True}
+    shown = through("runs", "get", record["run_id"], "-o", "table").stdout
+    assert "x=y" in shown
+    second = json.loads(
+        through(*start, "--metadata", '{"k": {"v": 2}}', "--session-state", '{"n": 2}').raw
+    )
+    assert second["metadata"] == {"k": {"v": 2}}
+    stored = json.loads(through("sessions", "get", session, "-o", "json").raw)
+    assert stored["session_state"] == {"n": 2, "kept": True}
+    assert json.loads(through(*start).raw)["metadata"] is None
+
+
 def test_runs_are_listed_with_filters(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello")
     of_session = ("runs", "list", "--session", session, "-o", "name")
@@ -116,6 +133,12 @@ def test_runs_are_listed_with_filters(through: Agentctl, demo: Demo, session: st
         ("--agent", "echo", "--message", "x", "--session", "a/b"),
         ("--agent", "echo", "--message", "x", "-o", "json", "--stream"),
         ("--agent", "echo", "--message", ""),
+        ("--agent", "echo", "--message", "x", "--metadata", "no-value"),
+        ("--agent", "echo", "--message", "x", "--metadata", "a=1", "--metadata", "a=2"),
+        ("--agent", "echo", "--message", "x", "--metadata", '{"a": NaN}'),
+        ("--agent", "echo", "--message", "x", "--metadata", '{"a": 1}', "--metadata", "b=2"),
+        ("--agent", "echo", "--message", "x", "--session-state", "[1]"),
+        ("--agent", "echo", "--message", "x", "--session-state", "{"),
     ],
 )
 def test_wrong_options_of_start_are_usage_errors(through: Agentctl, args: tuple[str, ...]) -> None:

@@ -87,6 +87,14 @@ async def runs_story(operations: Operations) -> list[Outcome]:
         lambda p: p.create_run("team", "crew", RunRequest("x", "s1")),
         lambda p: p.create_run("agent", "echo", RunRequest("x", "not allowed")),
         lambda p: p.create_run("agent", "echo", RunRequest("x" * 262_145, "s1")),
+        lambda p: p.create_run(
+            "agent", "echo", RunRequest("x", "s1", metadata={"é": [1, 2.5]}, session_state={"n": 1})
+        ),
+        lambda p: p.create_run(
+            "agent", "echo", RunRequest("x", "s1", metadata={"a": "b" * 65_536})
+        ),
+        lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", metadata={"a": "\0"})),
+        lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", session_state={"n": 2**64})),
         lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
         lambda p: p.create_run("team", "desk", RunRequest("to echo", "t2")),
         lambda p: p.create_run("workflow", "line", RunRequest("go", "w1")),

@@ -144,8 +144,11 @@ RUN = [
     Column("late_result"),
     Column("input"),
     Column("content"),
+    Column("metadata"),
+    Column("session_state"),
+    Column("output"),
 ]
-_RUN_IN_TABLE = RUN[:-2]
+_RUN_IN_TABLE = [column for column in RUN if column.name not in ("input", "content")]
 CANCELS = [
     Column("run_id"),
     Column("session_id"),

@@ -114,6 +114,8 @@ async def create_run(
         user_id=body.get("user_id"),
         background=body.get("background", False),
         idempotency_key=idempotency_key,
+        metadata=body.get("metadata"),
+        session_state=body.get("session_state"),
     )
     if body.get("stream", True):
         events = operations.stream_run(kind, component_id, request)

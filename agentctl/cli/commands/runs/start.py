@@ -19,6 +19,8 @@ from agentctl.cli.options import (
     SessionOption,
     TeamId,
     WorkflowId,
+    parse_object,
+    parse_pairs,
     resolve_component,
 )
 from agentctl.cli.show import columns
@@ -64,6 +66,22 @@ async def start_run(
             help="Start at most one run: a repeated command shows the run of the first",
         ),
     ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata",
+            metavar="KEY=VALUE",
+            help="Metadata of the run (repeatable), or one JSON object",
+        ),
+    ] = None,
+    session_state: Annotated[
+        str | None,
+        typer.Option(
+            "--session-state",
+            metavar="JSON",
+            help="JSON object: replaces these keys of the state of the session",
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
@@ -75,7 +93,15 @@ async def start_run(
     component = resolve_component(agent, team, workflow)
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
-    request = RunRequest(_read_message(message), session, user, background, idempotency_key)
+    request = RunRequest(
+        _read_message(message),
+        session,
+        user,
+        background,
+        idempotency_key,
+        parse_pairs("--metadata", metadata),
+        parse_object("--session-state", session_state),
+    )
     if stream is None:
         stream = not background and form in ("table", "tsv", "jsonl")
     if stream and form in ("json", "name"):
