@@ -22,7 +22,7 @@ import pytest
 
 from tests.endpoint_server import Body
 
-__all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint"]
+__all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
 
 START_SECONDS = 10.0
 
@@ -37,7 +37,12 @@ class ModelEndpoint:
     @property
     def base_url(self) -> str:
         """The URL for `base_url` of a model."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{self.root_url}/v1"
+
+    @property
+    def root_url(self) -> str:
+        """The URL without a path, for the interfaces of other vendors."""
+        return f"http://127.0.0.1:{self.port}"
 
     def open_calls(self) -> int:
         """Return the number of model calls that are open now."""
@@ -81,10 +86,10 @@ class ModelEndpoint:
             connection.close()
 
 
-def start_endpoint() -> ModelEndpoint:
+def start_endpoint(module: str = "tests.endpoint_server") -> ModelEndpoint:
     """Start the process and wait until it listens; the caller stops it with `stop`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.endpoint_server"],
+        [sys.executable, "-m", module],
         cwd=Path(__file__).parent.parent,
         stdout=subprocess.PIPE,
         text=True,
@@ -104,5 +109,13 @@ def start_endpoint() -> ModelEndpoint:
 def model_endpoint() -> Iterator[ModelEndpoint]:
     """A running endpoint, shared by the tests of a session."""
     endpoint = start_endpoint()
+    yield endpoint
+    endpoint.stop()
+
+
+@pytest.fixture(scope="session")
+def vendor_endpoint() -> Iterator[ModelEndpoint]:
+    """A running endpoint with the interfaces of other vendors, see `tests.vendor_server`."""
+    endpoint = start_endpoint("tests.vendor_server")
     yield endpoint
     endpoint.stop()

@@ -113,10 +113,11 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.state.lock:
             self.server.state.requests.clear()
             self.server.state.headers.clear()
+            self.server.state.counts.clear()
         self._send(200, b"{}")
 
     def do_POST(self) -> None:
-        body: Body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.parse_body(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         state = self.server.state
         with state.lock:
             state.open += 1
@@ -126,14 +127,19 @@ class _Handler(BaseHTTPRequestHandler):
             fields = {name.lower(): value for name, value in self.headers.items()}
             state.headers.append({"model": body["model"], "fields": fields})
         try:
-            self._answer(body)
+            self.answer(body)
         except (_Disconnected, OSError):
             self.close_connection = True
         finally:
             with state.lock:
                 state.open -= 1
 
-    def _answer(self, body: Body) -> None:
+    def parse_body(self, body: Body) -> Body:
+        """Return the body of a request with the name of the model."""
+        return body
+
+    def answer(self, body: Body) -> None:
+        """Answer a request by the name of its model."""
         name, _, argument = body["model"].partition(":")
         if name.startswith("http-") and name not in _MISBEHAVIOURS:
             self._refuse(int(name.removeprefix("http-")))

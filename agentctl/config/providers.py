@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from agentctl.config.places import Place, join_quoted
 from agentctl.config.settings import DemoModel, Model, Provider, Settings
+from agentctl.errors import InvalidConfiguration
 
-_DEMO_IGNORES = (
-    "base_url",
-    "api_key_env",
-    "retries",
-    "retry_seconds",
-    "fallbacks",
-    "settings",
-)
+__all__ = ["PROVIDERS", "list_used_models", "require_extra", "requires_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +19,91 @@ class ProviderTraits:
     """The properties of a provider.
 
     Attributes:
+        extra: the extra of this package with the library; empty if none is needed.
+        library: module of that library.
+        key: "unless_url": an API key is required without `base_url`; "always"; "optional".
+        required: keys of `[[models]]` that must be given, with the description of their value.
+        used: keys that other providers do not have.
         ignored: keys of `[[models]]` that have no effect.
         ignored_settings: keys of the table `settings` that have no effect.
     """
 
+    extra: str = ""
+    library: str = ""
+    key: Literal["unless_url", "always", "optional"] = "unless_url"
+    required: Mapping[str, str] = field(default_factory=dict)
+    used: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     ignored_settings: tuple[str, ...] = ()
 
 
+_SPECIAL_KEYS = ("region", "api_version")
+"""Keys that only the providers with them in `ProviderTraits.used` have."""
+
 PROVIDERS: dict[Provider, ProviderTraits] = {
     "openai": ProviderTraits(),
-    "demo": ProviderTraits(ignored=_DEMO_IGNORES),
+    "anthropic": ProviderTraits("anthropic", "anthropic", ignored_settings=("seed",)),
+    "google": ProviderTraits("google", "google.genai", ignored_settings=("extra_body",)),
+    "bedrock": ProviderTraits(
+        "bedrock",
+        "boto3",
+        key="optional",
+        required={"region": 'an AWS region, such as "eu-central-1"'},
+        used=("region",),
+        ignored_settings=("seed", "extra_body"),
+    ),
+    "azure": ProviderTraits(
+        key="always",
+        required={"base_url": 'a URL, such as "https://NAME.openai.azure.com/openai/v1"'},
+        used=("api_version",),
+    ),
+    "mistral": ProviderTraits("mistral", "mistralai", ignored_settings=("extra_body",)),
+    "groq": ProviderTraits(),
+    "openrouter": ProviderTraits(),
+    "ollama": ProviderTraits(key="optional"),
+    "demo": ProviderTraits(
+        key="optional",
+        ignored=("base_url", "api_key_env", "retries", "retry_seconds", "fallbacks", "settings"),
+    ),
 }
+
+
+def requires_key(model: Model) -> bool:
+    """Return True if the provider of a model accepts no call without an API key."""
+    rule = PROVIDERS[model.provider].key
+    return rule == "always" or (rule == "unless_url" and not model.base_url)
+
+
+def find_missing_extra(model: Model) -> str | None:
+    """Return the extra of this package that a model needs and that is not installed, or None."""
+    traits = PROVIDERS[model.provider]
+    if not traits.library:
+        return None
+    try:
+        found = importlib.util.find_spec(traits.library) is not None
+    except ModuleNotFoundError:
+        found = False
+    return None if found else traits.extra
+
+
+def list_used_models(settings: Settings) -> list[Model]:
+    """Return the models of agents and teams, and the fallbacks, in order; without demo models."""
+    used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
+    used |= {fallback for model in settings.models for fallback in model.fallbacks}
+    return [model for model in settings.models if model.id in used and model.provider != "demo"]
+
+
+def require_extra(model: Model) -> None:
+    """Check that the library of a model is installed.
+
+    Raises:
+        InvalidConfiguration: it is not; the hint names the extra of this package.
+    """
+    if missing := find_missing_extra(model):
+        raise InvalidConfiguration(
+            f"the library of the model {model.id} (provider {model.provider}) is not installed",
+            hint=f"pip install 'agentctl[{missing}]'",
+        )
 
 
 def check_models(settings: Settings, places: Mapping[str, Place]) -> None:
@@ -58,7 +126,18 @@ def _check_model(model: Model, places: Mapping[str, Place]) -> None:
     names = get_args(DemoModel)
     if model.provider == "demo" and model.model not in names:
         places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')
-    ignored = (*traits.ignored, *(f"settings.{name}" for name in traits.ignored_settings))
+    for name, description in traits.required.items():
+        if not getattr(model, name):
+            places[f"{key}.{name}"].refuse(
+                f'is missing; the provider "{model.provider}" needs {description}'
+            )
+    if model.provider == "bedrock" and model.api_key_env and model.base_url.startswith("http:"):
+        places[f"{key}.base_url"].refuse('must be "https" if Bedrock is called with an API key')
+    if model.provider == "openrouter" and "/" not in model.model:
+        places[f"{key}.model"].refuse('must have the form "VENDOR/MODEL", such as "openai/gpt-5.2"')
+    special = [name for name in _SPECIAL_KEYS if name not in traits.used]
+    inner = [f"settings.{name}" for name in traits.ignored_settings]
+    ignored = (*traits.ignored, *special, *inner)
     for name in ignored:
         place = places.get(f"{key}.{name}")
         if place is not None and place.given and not _is_empty(model, name):

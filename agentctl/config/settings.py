@@ -49,7 +49,10 @@ Algorithm = Literal[
 OnDisconnect = Literal["cancel", "detach"]
 OnBusy = Literal["allow", "reject"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
-Provider = Literal["openai", "demo"]
+Provider = Literal[
+    "openai", "anthropic", "google", "bedrock", "azure", "mistral", "groq", "openrouter", "ollama",
+    "demo",
+]  # fmt: skip
 LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
@@ -104,6 +107,14 @@ ObjectName = Annotated[
         r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$",
         '"package.module:name", or empty',
     ),
+]
+Region = Annotated[
+    str,
+    Form(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty'),
+]
+ApiVersion = Annotated[
+    str,
+    Form(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
 ]
 BaseUrl = Annotated[
     str,
@@ -323,7 +334,9 @@ class Model:
 
     Attributes:
         retries: maximum number of further attempts of a model call after temporary failures.
-        retry_seconds: maximum total time of the waits between them.
+        retry_seconds: time after the start of a call at which no attempt starts any more.
+        region: the AWS region of Bedrock.
+        api_version: version of the interface of Azure; empty for its version-independent form.
         fallbacks: ids of models that are called, in order, if this one is not available.
     """
 
@@ -332,6 +345,8 @@ class Model:
     model: NotEmpty
     base_url: BaseUrl = ""
     api_key_env: VariableName = ""
+    region: Region = ""
+    api_version: ApiVersion = ""
     settings: ModelSettings = ModelSettings()
     retries: Annotated[int, Range(0, 10)] = 2
     retry_seconds: Annotated[float, Range(0, 3_600)] = 30

@@ -223,7 +223,7 @@ class Catalog:
 
     def _connect(self, model: config.Model) -> ModelConnection:
         if model.id not in self._connections:
-            from agentctl.runtime.provider import connect_model
+            from agentctl.runtime.providers import connect_model
 
             self._connections[model.id] = connect_model(model, self.settings.limits.run_bytes)
         return self._connections[model.id]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 from contextvars import Context
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +26,7 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.response_limits import UnusableResponse, build_limit_hook
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
     from pydantic_ai.models import Model
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.settings import ModelSettings
@@ -41,13 +42,10 @@ that a connection is established."""
 READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
 
-_OPENAI_URL = "https://api.openai.com/v1"
-"""Set explicitly, so that the variable OPENAI_BASE_URL does not redirect a configured model."""
-
-_OPENAI_PROFILE: OpenAIModelProfile = {"openai_chat_streaming_requires_finish_reason": True}
+OPENAI_PROFILE: OpenAIModelProfile = {"openai_chat_streaming_requires_finish_reason": True}
 """Without it the library reports a stream that was cut off as complete."""
 
-_PLACEHOLDER_KEY = "not-needed"
+PLACEHOLDER_KEY = "not-needed"
 """Key for private endpoints that need none: the client library requires a value."""
 
 
@@ -57,11 +55,16 @@ class ModelConnection:
     secret = ""
     """The API key that the provider receives; empty for none."""
 
+    ignored_settings: tuple[str, ...] = ()
+    """Settings that the provider does not have. An agent may set them for another model."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
 
     def convert_settings(self, settings: config.ModelSettings) -> ModelSettings | None:
         """Convert the settings of model calls to those of the library; None for none."""
+        unset: dict[str, Any] = dict.fromkeys(self.ignored_settings)
+        settings = replace(settings, **unset)
         converted: dict[str, Any] = {
             "temperature": settings.temperature,
             "max_tokens": settings.max_tokens,
@@ -83,42 +86,44 @@ class ModelConnection:
         """Close the connections to the provider."""
 
 
-def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
-    """Build the connection of a configured model.
+class OpenAIConnection(ModelConnection):
+    """An endpoint with the interface of OpenAI. Subclasses adapt it to other providers.
 
     Args:
-        run_bytes: maximum size of a run, and therefore of an answer.
+        key: the API key; `""` for none.
 
-    Raises:
-        ExecutionError: MODEL_UNAVAILABLE if the API key of the model is not set.
-        InvalidConfiguration: there is no such demo model.
+    Attributes:
+        default_url: URL of the provider.
     """
-    if model.provider == "openai":
-        return _OpenAIConnection(model, _read_api_key(model), run_bytes)
-    from agentctl.runtime.demo import build_demo_model
 
-    return ModelConnection(build_demo_model(model.model))
+    default_url = "https://api.openai.com/v1"
+    """Set explicitly, so that the variable OPENAI_BASE_URL does not redirect a configured model."""
 
-
-class _OpenAIConnection(ModelConnection):
     def __init__(self, model: config.Model, key: str, run_bytes: int) -> None:
-        import httpx2
+        http = build_http_client(run_bytes)
+        self._client = self.create_client(
+            model,
+            api_key=key or PLACEHOLDER_KEY,
+            max_retries=0,
+            timeout=http.timeout,
+            http_client=http,
+        )
+        super().__init__(self.build_model(model.model, self._client))
+        self.secret = key
+
+    def create_client(self, model: config.Model, **options: Any) -> AsyncOpenAI:
+        """Create the client of the endpoint."""
         from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url=model.base_url or self.default_url, **options)
+
+    def build_model(self, name: str, client: AsyncOpenAI) -> Model:
+        """Build the model of the library."""
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-        self._client = AsyncOpenAI(
-            api_key=key,
-            base_url=model.base_url or _OPENAI_URL,
-            max_retries=0,
-            timeout=timeout,
-            http_client=IsolatedClient(run_bytes, timeout=timeout, limits=limits),
-        )
-        provider = OpenAIProvider(openai_client=self._client)
-        super().__init__(OpenAIChatModel(model.model, provider=provider, profile=_OPENAI_PROFILE))
-        self.secret = "" if key == _PLACEHOLDER_KEY else key
+        provider = OpenAIProvider(openai_client=client)
+        return OpenAIChatModel(name, provider=provider, profile=OPENAI_PROFILE)
 
     def convert_effort(self, effort: str | None) -> dict[str, Any]:
         """Return the parameter of the interface: the library knows the models of OpenAI only."""
@@ -128,19 +133,13 @@ class _OpenAIConnection(ModelConnection):
         await self._client.close()
 
 
-def _read_api_key(model: config.Model) -> str:
-    """Return the API key of a model. The log gets the name of its variable only."""
-    if not model.api_key_env and model.base_url:
-        return _PLACEHOLDER_KEY
-    key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
-    if not key:
-        _log.error(
-            "model %s: the environment variable %s is not set",
-            model.id,
-            model.api_key_env or "that api_key_env should name",
-        )
-        raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
-    return key
+def build_http_client(run_bytes: int) -> IsolatedClient:
+    """Build the client of a provider, with the bounds of an answer; it follows no redirect."""
+    return IsolatedClient(
+        run_bytes,
+        timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+    )
 
 
 class IsolatedClient(httpx2.AsyncClient):

@@ -38,7 +38,9 @@ _MEANINGS = {
     "databases.tls": "PostgreSQL: as `sslmode` of its client programs",
     "databases.tls_ca_file": 'PostgreSQL: trusted certificates, with "verify-ca", "verify-full"',
     "models.id": "id in the other tables",
-    "models.provider": '"openai": any OpenAI-compatible endpoint; "demo": built in and offline',
+    "models.provider": '[provider](../models.md#providers); "openai": any OpenAI-compatible '
+    'endpoint; "demo": built in and offline',
+    "models.base_url": 'empty: that of the provider; or another endpoint: "http://127.0.0.1:8000/v1"',
     "models.model": 'name of the model at the provider; with "demo": "echo", "slow" or "leader"',
     "models.settings": "[settings of the model](#settings-of-a-model)",
     "agents.id": "id in paths, commands and the other tables",

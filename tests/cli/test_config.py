@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -101,3 +102,59 @@ def test_path_prints_the_file(agentctl: Agentctl, project: Path, tmp_path: Path)
     ended = agentctl("config", "path", cwd=tmp_path)
     assert (ended.code, ended.stdout) == (2, "")
     assert "agentctl init" in ended.stderr
+
+
+VENDORS = """
+[[models]]
+id = "claude"
+provider = "anthropic"
+model = "claude-sonnet-5"
+api_key_env = "TEST_ANTHROPIC_KEY"
+fallbacks = ["spare"]
+[[models]]
+id = "spare"
+provider = "groq"
+model = "llama"
+[[models]]
+id = "unused"
+provider = "mistral"
+model = "m"
+[[agents]]
+id = "other"
+model = "claude"
+"""
+
+
+def test_check_names_missing_keys_and_libraries_of_models(
+    agentctl: Agentctl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write_text(project.read_text() + VENDORS)
+
+    ended = agentctl("config", "check")
+
+    assert ended.code == 0
+    assert ended.stderr.splitlines()[:-1] == [
+        "model claude: the variable TEST_ANTHROPIC_KEY with its API key is not set here",
+        "model spare: it has no API key; set api_key_env in its entry",
+    ]
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "anthropic" else find_spec(name, *rest),
+    )
+    ended = agentctl("config", "check")
+    assert ended.code == 2
+    assert ended.stderr.splitlines() == [
+        "error: the library of the model claude (provider anthropic) is not installed",
+        "",
+        "hint: pip install 'agentctl[anthropic]'",
+    ]
+    key = {"TEST_ANTHROPIC_KEY": "k"}
+    ended = agentctl("runs", "start", "--agent", "other", "-m", "hi", env=key)
+    assert ended.code == 1
+    assert "hint: pip install 'agentctl[anthropic]'" in ended.stderr
+    ended = agentctl("doctor", env=key)
+    assert "library of the model claude" in ended.stdout
+    assert "model spare" in ended.stdout
+    assert "model unused" not in ended.stdout

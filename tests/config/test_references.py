@@ -93,9 +93,31 @@ WRONG = {
     AGENT + "tools = ['shop.price']": (
         'agents.writer.tools[0]: must be "package.module:function", not "shop.price"'
     ),
-    model("provider = 'anthropic'\nmodel = 'x'"): (
-        'models.m.provider: must be "openai" or "demo", not "anthropic"'
+    model("provider = 'acme'\nmodel = 'x'"): (
+        'models.m.provider: must be "openai", "anthropic", "google", "bedrock", "azure", '
+        '"mistral", "groq", "openrouter", "ollama" or "demo", not "acme"'
     ),
+    model("provider = 'bedrock'\nmodel = 'x'"): (
+        'models.m.region: is missing; the provider "bedrock" needs an AWS region, such as '
+        '"eu-central-1"'
+    ),
+    model("provider = 'azure'\nmodel = 'x'"): (
+        'models.m.base_url: is missing; the provider "azure" needs a URL, such as '
+        '"https://NAME.openai.azure.com/openai/v1"'
+    ),
+    model("provider = 'openrouter'\nmodel = 'x'"): (
+        'models.m.model: must have the form "VENDOR/MODEL", such as "openai/gpt-5.2"'
+    ),
+    model("provider = 'openai'\nmodel = 'x'\nregion = 'eu-central-1'"): (
+        'models.m.region: has no effect with the provider "openai"'
+    ),
+    model("provider = 'anthropic'\nmodel = 'x'\nsettings = { seed = 3 }"): (
+        'models.m.settings.seed: has no effect with the provider "anthropic"'
+    ),
+    model(
+        "provider = 'bedrock'\nmodel = 'x'\nregion = 'eu-central-1'\napi_key_env = 'KEY'\n"
+        "base_url = 'http://127.0.0.1:1'"
+    ): 'models.m.base_url: must be "https" if Bedrock is called with an API key',
     model("provider = 'demo'\nmodel = 'gpt'"): (
         'models.m.model: must be "echo", "slow" or "leader" with the provider "demo"'
     ),

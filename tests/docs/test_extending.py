@@ -12,7 +12,6 @@ SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.
 EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
-    "agentctl/server/openapi/examples.json": {'"openai"'},
     "agentctl/service/doctor/databases.py": {"check_clock"},
 }
 """Files with the name of an example for another reason."""

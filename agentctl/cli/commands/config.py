@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,16 +53,24 @@ def show_config(
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
 def check_config(config: Config = None) -> None:
-    """Validate the configuration and its verification keys.
+    """Validate the configuration, its verification keys, and its models.
 
     Runs the checks of a server start without starting one.
     """
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
+    from agentctl.config.providers import list_used_models, require_extra, requires_key
 
     settings = load_settings(config)
     require_verification_key(settings)
     Verifier(settings)
+    for model in list_used_models(settings):
+        require_extra(model)
+        variable = model.api_key_env
+        if variable and not os.environ.get(variable):
+            note(f"model {model.id}: the variable {variable} with its API key is not set here")
+        elif not variable and requires_key(model):
+            note(f"model {model.id}: it has no API key; set api_key_env in its entry")
     note(f"{settings.path} is valid: {_count_components(settings)}")
 
 

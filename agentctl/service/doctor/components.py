@@ -9,29 +9,31 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host
+from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
-    """Check that every model in use has its API key in the environment of this command."""
-    used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
-    used |= {fallback for model in settings.models for fallback in model.fallbacks}
-    for model in settings.models:
-        if model.id in used and model.provider != "demo":
-            yield from _check_model(model)
+    """Check that every model in use has its library, and its API key in the environment."""
+    for model in list_used_models(settings):
+        yield from _check_model(model)
 
 
 def _check_model(model: Model) -> Iterator[Finding]:
     check, variable = f"model {model.id}", model.api_key_env
-    if not variable and not model.base_url:
+    try:
+        require_extra(model)
+    except InvalidConfiguration as failure:
+        yield from_failure(check, failure)
+    if not variable and requires_key(model):
         yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
     elif variable and not os.environ.get(variable):
         text = f"the variable {variable} with its API key is not set here"
         yield wrong(check, text, f"export {variable}=... in the environment of the server")
     else:
-        yield ok(check, f"{variable} is set" if variable else "its endpoint needs no API key")
+        yield ok(check, f"{variable} is set" if variable else "it needs no API key")
     parts = urlsplit(model.base_url)
     if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
         text = f"requests to {parts.hostname} are not encrypted"
