@@ -228,10 +228,19 @@ class LocalOperations(Operations, Protocol):
         """
         ...
 
+    def stream_run_portions(
+        self, kind: ComponentKind, component_id: str, request: RunRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Start a run as `stream_run` does, and yield its events in portions.
+
+        A portion has all events that are available at once, limited in size.
+        """
+        ...
+
     async def open_resumed_stream(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncGenerator[StreamEvent]:
-        """Return the events of a run after `request.after`, stored and future ones.
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Return the events of a run after `request.after`, stored and future ones, in portions.
 
         Raises the errors of `resume_run` at the call, before an event exists.
         """

@@ -9,6 +9,7 @@ with a final status has all its events stored, so a read after the end is comple
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from typing import NamedTuple, TypeVar
@@ -29,7 +30,7 @@ from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
 
-__all__ = ["follow_run", "wait_until_final"]
+__all__ = ["flatten", "follow_run", "wait_until_final"]
 
 T = TypeVar("T")
 
@@ -47,8 +48,11 @@ CHANGE_WAIT_SECONDS = 0.5
 
 async def follow_run(
     engine: Engine, database: Database, changes: DatabaseChanges, run_id: str, after: int
-) -> AsyncGenerator[StreamEvent]:
+) -> AsyncGenerator[list[StreamEvent]]:
     """Yield the events of a run after number `after`, including future ones, up to its end.
+
+    They come in portions: all that are available, limited in size, so that a reader can send a
+    portion at once.
 
     A run without stored events has two: its content (number 0, omitted if empty) and its end
     (number 1). While the database is unavailable the follower waits for it; if that takes too
@@ -66,8 +70,15 @@ async def follow_run(
     """
     follower = _Follower(engine, database, changes, run_id, after)
     while portion := await follower.next_portion():
-        for event in portion:
-            yield event
+        yield portion
+
+
+async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator[StreamEvent]:
+    """Yield the events of portions one by one; close the portions at the end."""
+    async with contextlib.aclosing(portions):
+        async for portion in portions:
+            for event in portion:
+                yield event
 
 
 async def wait_until_final(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -99,19 +99,21 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -
         await _cancel_and_wait(task, watch)
 
 
-async def wait_for_first_event(receive: Receive, events: AsyncIterator[StreamEvent]) -> StreamEvent:
-    """Return the first event of a run, so that a refused run gets an HTTP error status.
+async def wait_for_first_events(
+    receive: Receive, events: AsyncGenerator[list[StreamEvent]]
+) -> list[StreamEvent]:
+    """Return the first events of a run, so that a refused run gets an HTTP error status.
 
     Raises:
-        ClientDisconnect: the client disconnected before it; the iterator is closed.
+        ClientDisconnect: the client disconnected before them; the generator is closed.
         AgentctlError: the run was refused.
     """
     try:
-        first = await cancel_on_disconnect(receive, _next_event(events))
+        first = await cancel_on_disconnect(receive, _next_portion(events))
     except BaseException:
-        await _close_events(events)
+        await events.aclose()
         raise
-    if first is None:
+    if not first:
         raise InternalError
     return first
 
@@ -131,11 +133,14 @@ class EventStreamResponse(Response):
     interrupt that close.
 
     Args:
-        first: the event that was awaited before the status line; None if it may take long.
-        rest: the later events.
+        first: the events that were awaited before the status line; None if they may take long.
+        rest: the later events, in portions. Each portion is sent at once, so a client that is
+            late costs as many writes as portions, and between two of them other tasks run.
     """
 
-    def __init__(self, first: StreamEvent | None, rest: AsyncIterator[StreamEvent]) -> None:
+    def __init__(
+        self, first: list[StreamEvent] | None, rest: AsyncGenerator[list[StreamEvent]]
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.raw_headers = [
@@ -151,17 +156,17 @@ class EventStreamResponse(Response):
         try:
             await _send_head(self, send)
             if self.first is not None:
-                await _send_part(send, _format_event(self.first))
+                await _send_part(send, _format_events(self.first))
             await self._follow(watch, send)
         finally:
             await _cancel_and_wait(watch)
-            await _close_events(self.rest)
+            await self.rest.aclose()
 
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
-        upcoming: asyncio.Future[StreamEvent | None] | None = None
+        upcoming: asyncio.Future[list[StreamEvent]] | None = None
         try:
             while not watch.done():
-                upcoming = upcoming or asyncio.ensure_future(_next_event(self.rest))
+                upcoming = upcoming or asyncio.ensure_future(_next_portion(self.rest))
                 await asyncio.wait(
                     cast("set[asyncio.Future[Any]]", {upcoming, watch}),
                     timeout=COMMENT_SECONDS,
@@ -170,11 +175,11 @@ class EventStreamResponse(Response):
                 if not upcoming.done():
                     await _send_part(send, b": waiting\n\n")
                     continue
-                event, upcoming = upcoming.result(), None
-                if event is None:
+                portion, upcoming = upcoming.result(), None
+                if not portion:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
-                await _send_part(send, _format_event(event))
+                await _send_part(send, _format_events(portion))
         finally:
             if upcoming is not None:
                 await _cancel_and_wait(upcoming)
@@ -186,21 +191,18 @@ async def _send_head(response: Response, send: Send) -> None:
     await send({"type": "http.response.start", **start})
 
 
-async def _next_event(events: AsyncIterator[StreamEvent]) -> StreamEvent | None:
-    return await anext(events, None)
+async def _next_portion(events: AsyncGenerator[list[StreamEvent]]) -> list[StreamEvent]:
+    """Return the next portion; an empty one at the end."""
+    return await anext(events, [])
 
 
 async def _send_part(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def _format_event(event: StreamEvent) -> bytes:
-    """Return an event in the format of server-sent events; JSON has no line breaks."""
-    return b"event: %b\ndata: %b\nid: %d\n\n" % (event.name.encode(), event.data, event.seq)
-
-
-async def _close_events(events: AsyncIterator[StreamEvent]) -> None:
-    """Close an iterator of events that may be a generator."""
-    closing = cast("Callable[[], Awaitable[None]] | None", getattr(events, "aclose", None))
-    if closing is not None:
-        await closing()
+def _format_events(events: list[StreamEvent]) -> bytes:
+    """Return events in the format of server-sent events; JSON has no line breaks."""
+    return b"".join(
+        b"event: %b\ndata: %b\nid: %d\n\n" % (event.name.encode(), event.data, event.seq)
+        for event in events
+    )

@@ -32,7 +32,7 @@ from agentctl.requests import (
 )
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
-from agentctl.runs.follow import follow_run, wait_until_final
+from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
 from agentctl.service import documents, paging
@@ -80,10 +80,16 @@ class RunOperations(OperationFamily):
                 await self._leave(run, request)
         return Document(await database.read(self.lookups.run_document(run.run_id)))
 
-    async def stream_run(
+    def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncGenerator[StreamEvent]:
         """Start a run and yield its events. Errors are raised before the first event."""
+        return flatten(self.stream_run_portions(kind, component_id, request))
+
+    async def stream_run_portions(
+        self, kind: ComponentKind, component_id: str, request: RunRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Do the same as `stream_run`, and yield all events that are available at once."""
         run = await self._start(kind, component_id, request, stream=True)
         database = self.lookups.component_database(kind, component_id)
         if isinstance(run, EarlierRun):
@@ -92,8 +98,8 @@ class RunOperations(OperationFamily):
         try:
             events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
             async with contextlib.aclosing(events):
-                async for event in events:
-                    yield event
+                async for portion in events:
+                    yield portion
         finally:
             if not isinstance(run, EarlierRun):
                 await self._leave(run, request)
@@ -102,15 +108,15 @@ class RunOperations(OperationFamily):
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Yield the events of a run; the errors are those of `open_resumed_stream`."""
-        events = await self.open_resumed_stream(kind, component_id, run_id, request)
+        events = flatten(await self.open_resumed_stream(kind, component_id, run_id, request))
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
 
     async def open_resumed_stream(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncGenerator[StreamEvent]:
-        """Return the events of a run after `request.after`, stored and future ones.
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Return the events of a run after `request.after`, stored and future ones, in portions.
 
         Errors are raised at the call, so that the server sends them before an event exists.
 
@@ -131,7 +137,9 @@ class RunOperations(OperationFamily):
                 )
             return self._follow(database, run_id, request.after)
 
-    def _follow(self, database: Database, run_id: str, after: int) -> AsyncGenerator[StreamEvent]:
+    def _follow(
+        self, database: Database, run_id: str, after: int
+    ) -> AsyncGenerator[list[StreamEvent]]:
         return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
@@ -142,9 +150,14 @@ class RunOperations(OperationFamily):
         await asyncio.wait([run.ended], timeout=DISCONNECT_WAIT_SECONDS)
 
     def _outlives_caller(self, request: RunRequest) -> bool:
-        """Return True if the run continues when its client disconnects."""
+        """Return True if the run continues when its client disconnects.
+
+        A run with an idempotency key does, so that a repeat of the request finds its result. A
+        local run ends with its process.
+        """
         detaches = self.hosting.settings.server.on_disconnect == "detach"
-        return request.background or (detaches and self.principal.via == "http")
+        keeps = detaches or request.idempotency_key is not None
+        return request.background or (keeps and self.principal.via == "http")
 
     async def _start(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool

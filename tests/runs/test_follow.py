@@ -19,7 +19,7 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs import stream
-from agentctl.runs.follow import PORTION_BYTES, follow_run, wait_until_final
+from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database
@@ -74,7 +74,9 @@ async def cancel_run(port: ServiceOperations, run_id: str, component_id: str = "
 
 def follow(service: Service, run_id: str, after: int = -1) -> AsyncIterator[StreamEvent]:
     hosting = service.hosting
-    return follow_run(hosting.engine, main_database(service), hosting.changes, run_id, after)
+    return flatten(
+        follow_run(hosting.engine, main_database(service), hosting.changes, run_id, after)
+    )
 
 
 def main_database(service: Service) -> Database:

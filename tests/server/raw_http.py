@@ -31,11 +31,12 @@ CODES = {
 
 @dataclass(frozen=True)
 class RawResponse:
-    """A response: status, header fields by names in lower case, body."""
+    """A response: status, header fields by names in lower case, body, and its chunks."""
 
     status: int
     fields: dict[str, str]
     body: bytes
+    chunks: int = 0
 
     @property
     def json(self) -> Any:
@@ -65,8 +66,10 @@ class RawConnection:
         for name, _, value in (field.partition(": ") for field in lines):
             assert name.lower() not in fields, head
             fields[name.lower()] = value
-        empty = bodiless or status in ("100", "204")
-        return RawResponse(int(status), fields, b"" if empty else self._body(fields))
+        if bodiless or status in ("100", "204"):
+            return RawResponse(int(status), fields, b"")
+        parts = self._body(fields)
+        return RawResponse(int(status), fields, b"".join(parts), len(parts))
 
     def ended(self) -> bool:
         """Wait for the next byte; return True if the server closes the connection instead."""
@@ -74,14 +77,14 @@ class RawConnection:
             return not self._unread and not self.socket.recv(1)
         return True
 
-    def _body(self, fields: dict[str, str]) -> bytes:
+    def _body(self, fields: dict[str, str]) -> list[bytes]:
         if fields.get("transfer-encoding") != "chunked":
-            return self._exactly(int(fields["content-length"]))
-        body = b""
+            return [self._exactly(int(fields["content-length"]))]
+        parts = list[bytes]()
         while size := int(self._until(b"\r\n"), 16):
-            body += self._exactly(size + 2)[:-2]
+            parts.append(self._exactly(size + 2)[:-2])
         self._until(b"\r\n")
-        return body
+        return parts
 
     def _until(self, end: bytes) -> bytes:
         while end not in self._unread:

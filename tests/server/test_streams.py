@@ -11,6 +11,7 @@ from agentctl.server import answers, create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events, record, start_and_disconnect, wait_for
+from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -33,6 +34,24 @@ def test_stream_has_events_from_start_to_end(server: ThreadedServer) -> None:
         == (found[-1][1]["content"])
     )
     assert all(data["event"] == name for name, data, _ in found)
+
+
+def test_waiting_events_are_sent_in_few_chunks(server: ThreadedServer) -> None:
+    headers = as_caller(server, "me")
+    words = " ".join(f"w{number}" for number in range(2_000))
+    body = {"message": words, "session_id": "long-stream"}
+    with server.client.stream("POST", "/agents/echo/runs", json=body, headers=headers) as answer:
+        live = list(parse_events(answer.iter_lines()))
+    run_id = live[0][1]["run_id"]
+    path = f"/agents/echo/runs/{run_id}/resume?session_id=long-stream"
+    fields = {**headers, "Host": "here", "Content-Length": "0"}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    with open_raw_connection(server.port) as raw:
+        raw.send("\r\n".join([*lines, "", ""]).encode())
+        resumed = raw.answer()
+    assert list(parse_events(resumed.body.decode().split("\n"))) == live
+    assert len(live) > 1_000
+    assert resumed.chunks < len(live) / 20
 
 
 def test_refused_run_is_a_status_and_no_stream(server: ThreadedServer) -> None:
@@ -73,6 +92,20 @@ def test_background_run_continues_without_its_client(server: ThreadedServer) -> 
     assert record(server, run_id)["status"] == "RUNNING"
     cancel = f"/agents/hang/runs/{run_id}/cancel"
     assert server.client.post(cancel, headers=as_caller(server, "admin")).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_keyed_run_continues_without_its_client(server: ThreadedServer, stream: bool) -> None:
+    session = f"keyed-{stream}"
+    body = {"message": '{"seconds": 1}', "session_id": session, "stream": stream}
+    headers = {**as_caller(server, "me"), "Idempotency-Key": session}
+    with pytest.raises(httpx2.ReadTimeout):
+        # The client disconnects while the tool waits, with or without the first events.
+        httpx2.post(f"{server.url}/agents/tool-wait/runs", json=body, headers=headers, timeout=0.3)
+    again = server.client.post("/agents/tool-wait/runs", json=body, headers=headers, timeout=30)
+    assert ("RunCompleted" in again.text) if stream else (again.json()["status"] == "COMPLETED")
+    (run,) = server.client.get(f"/sessions/{session}/runs", headers=headers).json()
+    assert (run["status"], run["content"]) == ("COMPLETED", "waited")
 
 
 def give_up(host: ThreadedServer, session_id: str) -> str:

@@ -34,7 +34,7 @@ from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
     document_response,
-    wait_for_first_event,
+    wait_for_first_events,
 )
 from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.document import EVENT_STREAM_RESPONSES, RUN_RESPONSES
@@ -118,8 +118,8 @@ async def create_run(
         session_state=body.get("session_state"),
     )
     if body.get("stream", True):
-        events = operations.stream_run(kind, component_id, request)
-        return EventStreamResponse(await wait_for_first_event(call.receive, events), events)
+        events = operations.stream_run_portions(kind, component_id, request)
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
     run = await cancel_on_disconnect(
         call.receive, operations.create_run(kind, component_id, request)
     )
@@ -312,7 +312,8 @@ def _build_family(kind: ComponentKind) -> list[Operation]:
 _CREATE_RUN = """\
 Responds with server-sent events. With `stream` false it responds with the run record, after the
 run has ended or, with `background`, when it has started. If the client disconnects, the run is
-cancelled unless the server is configured otherwise; a background run continues.
+cancelled unless the server is configured otherwise; a background run and one with an
+`Idempotency-Key` continue.
 
 With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns the
 same run, and another request with the same key is refused."""

@@ -86,7 +86,7 @@ async def start_run(
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 
-    Ctrl-C cancels the run, unless an earlier command with the same --idempotency-key started it.
+    Ctrl-C cancels the run, unless it has an --idempotency-key and a server executes it.
     Exit code 1 if the run ends as ERROR or is cancelled.
     """
     form = resolve_format(output)
@@ -145,7 +145,7 @@ async def _cancel_interrupted(
         target.report_done(f"run {run_id} continues")
         return
     if request.idempotency_key is not None:
-        # An earlier command may have started the run. The disconnect cancelled it if this one did.
+        # On a server the run continues; a local run of this process ends with it.
         note(f"interrupted: check the run with: {_get_command(target, run_id)}")
         return
     try:
