@@ -46,7 +46,7 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     from agentctl.store.schema import check_version
     from agentctl.store.sqlite.connection import to_public_error
     from agentctl.store.sqlite.database import SqliteDatabase
-    from agentctl.store.sqlite.file import add_path, build_cannot_create, check_file
+    from agentctl.store.sqlite.file import add_path, build_cannot_create, check_file, mark_as_used
     from agentctl.store.sqlite.schema import create_if_absent, require_version
 
     check_file(path, create=create)
@@ -63,6 +63,8 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     except errors.AgentctlError as error:
         database.close_blocking()
         raise add_path(error, path) from None
+    if create:
+        mark_as_used(path)
     return database
 
 

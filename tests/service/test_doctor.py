@@ -406,7 +406,7 @@ def check_file(path: Path) -> list[Finding]:
 def test_valid_database_is_ok(tmp_path: Path) -> None:
     findings = check_file(create_database(tmp_path))
     assert {finding.verdict for finding in findings} == {"ok"}
-    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a.db"]
 
 
 def test_missing_database_is_a_note(tmp_path: Path) -> None:

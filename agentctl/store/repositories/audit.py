@@ -107,7 +107,7 @@ _WINDOWS = {
 
 _NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
 
-_NEWEST_TIME = Sql("SELECT at FROM audit_log ORDER BY seq DESC LIMIT 1")
+_NEWEST_TIME = Sql("SELECT at FROM audit_log WHERE seq = (SELECT max(seq) FROM audit_log)")
 
 _OLDEST = f"SELECT seq, at FROM audit_log ORDER BY seq LIMIT {DELETE_BATCH}"
 

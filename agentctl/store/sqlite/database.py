@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -26,7 +27,7 @@ from agentctl.store.sqlite.connection import (
     run_unit_on_snapshot,
     to_public_error,
 )
-from agentctl.store.sqlite.file import get_lock_folder
+from agentctl.store.sqlite.file import OpenFile, get_lock_folder
 from agentctl.store.sqlite.writer import Writer
 from agentctl.store.threads import call_in_thread
 from agentctl.store.totals import Totals
@@ -59,6 +60,7 @@ class SqliteDatabase:
     def __init__(self, id: str, path: Path) -> None:
         self.id = id
         self.path = path
+        self._file = OpenFile(path)
         self.totals = Totals()
         self._closed = False
         self._large_reads = 0  # accepted and not finished
@@ -130,6 +132,7 @@ class SqliteDatabase:
         return self._checks_left < 0
 
     def _run_on_loop(self, work: Work[T]) -> T:
+        self._file.check_sometimes()
         reader = self._loop_reader()
         # A single statement is a snapshot already.
         return run_unit(reader, work) if work.single else run_unit_on_snapshot(reader, work)
@@ -156,6 +159,7 @@ class SqliteDatabase:
         """
         try:
             with self._lock:
+                self._file.check_sometimes()
                 rows = self._loop_reader().execute("PRAGMA data_version").fetchall()
         except apsw.Error as error:
             raise to_public_error(error, self.id) from None
@@ -207,14 +211,14 @@ class SqliteDatabase:
     def _loop_reader(self) -> apsw.Connection:
         if self._reader is None:
             self._refuse_when_closed()
-            self._reader = connect_reader(self.path, on_loop=True)
+            self._reader = self._file.connect(partial(connect_reader, on_loop=True))
             self._reader.set_progress_handler(self._must_interrupt, LOOP_STEPS)
         return self._reader
 
     def _open_writer(self) -> Writer:
         self._refuse_when_closed()
         if self._writer is None:
-            self._writer = Writer(self.id, self.path)
+            self._writer = Writer(self.id, self._file)
         return self._writer
 
     def _submit_large_read(self, work: Work[T]) -> Future[T]:
@@ -242,10 +246,11 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def _borrow_reader(self) -> Iterator[apsw.Connection]:
+        self._file.check_sometimes()
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = connect_reader(self.path)
+            connection = self._file.connect(connect_reader)
         try:
             yield connection
         finally:

@@ -1,21 +1,104 @@
-"""Checks of a SQLite file before SQLite opens it, and the errors for them.
+"""Checks of a SQLite file before SQLite opens it and while it is open, and the errors for them.
 
 SQLite treats an empty file, or one of a single byte, as a new database, and opens a file whose
-write-ahead log is missing. These checks reject such files.
+write-ahead log is missing. It continues to use a file that was deleted or moved away. These checks
+reject such files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shlex
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import apsw
+
 from agentctl import errors
+from agentctl.records.rate_limited_log import RateLimitedLog
 
 _MAGIC = b"SQLite format 3\x00"
 
 _HEADER_BYTES = 100
 """The header of the file: https://www.sqlite.org/fileformat2.html#the_database_header"""
+
+
+CHECK_SECONDS = 1.0
+"""Maximum time until a read notices that the file is no longer at its path."""
+
+_log = RateLimitedLog(logging.getLogger("agentctl.store"), level=logging.ERROR)
+
+
+class OpenFile:
+    """The file of an open database.
+
+    Changes to a file that is no longer at its path are lost when its last process closes it. So a
+    write checks the path before it begins, and a read at most every `CHECK_SECONDS`. A file that is
+    moved back can be used again.
+
+    Args:
+        path: the file, which exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity = _identify(path)
+        self._next_check = 0.0
+
+    def check(self) -> None:
+        """Check that the path still names the file that was opened.
+
+        Raises:
+            Unavailable: the file was deleted, moved away or replaced.
+        """
+        found = _identify(self.path)
+        if found is not None and found == self._identity:
+            self._next_check = time.monotonic() + CHECK_SECONDS
+            return
+        self._next_check = 0.0
+        detail, hint = _MOVED if found is None else _REPLACED
+        _log.log("%s: %s", detail, self.path)
+        raise errors.Unavailable(detail, cause=str(self.path), hint=hint)
+
+    def check_sometimes(self) -> None:
+        """Do the same as `check`, at most every `CHECK_SECONDS` while the file is in its place."""
+        if time.monotonic() >= self._next_check:
+            self.check()
+
+    def connect(self, open_connection: Callable[[Path], apsw.Connection]) -> apsw.Connection:
+        """Open a connection to this file and no other.
+
+        Raises:
+            Unavailable: as `check`.
+            apsw.Error: the file cannot be opened.
+        """
+        self.check()
+        connection = open_connection(self.path)
+        try:
+            self.check()
+        except BaseException:
+            connection.close(True)
+            raise
+        return connection
+
+
+_MOVED = (
+    "The database file was deleted or moved away",
+    "move it back, or stop the server and restore a backup",
+)
+_REPLACED = ("The database file was replaced", "restart the server to use the new file")
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, or None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def check_file(path: Path, *, create: bool) -> None:
@@ -28,6 +111,8 @@ def check_file(path: Path, *, create: bool) -> None:
     Raises:
         Unavailable: the file is no database, is damaged, or is missing and may not be created.
     """
+    # Read before the file is looked for: the process that creates it creates the folder later.
+    used = has_been_used(path)
     if path.is_dir():
         raise errors.Unavailable("The database cannot be opened", cause=f"{path} is a directory")
     if path.exists():
@@ -35,6 +120,8 @@ def check_file(path: Path, *, create: bool) -> None:
         _check_wal(path)
         return
     _check_orphaned_wal(path)
+    if used:
+        raise build_missing(path)
     if not create:
         raise build_no_database(path)
     if not path.parent.is_dir():
@@ -54,6 +141,15 @@ def get_lock_folder(path: Path) -> Path:
 def has_been_used(path: Path) -> bool:
     """Return True if processes have used the file, so that it had content."""
     return get_lock_folder(path).is_dir()
+
+
+def mark_as_used(path: Path) -> None:
+    """Create the folder for lock files, also of a database without workers.
+
+    If the folder of the file is read-only, the first write reports it.
+    """
+    with contextlib.suppress(OSError):
+        get_lock_folder(path).mkdir(mode=0o700, exist_ok=True)
 
 
 def get_wal_path(path: Path) -> Path:
@@ -141,6 +237,16 @@ def build_no_database(path: Path) -> errors.Unavailable:
         "There is no database yet",
         cause=f"{path} does not exist",
         hint="`agentctl serve` creates it",
+    )
+
+
+def build_missing(path: Path) -> errors.Unavailable:
+    """Build the error for a missing file that was a database."""
+    locks = shlex.quote(str(get_lock_folder(path)))
+    return errors.Unavailable(
+        "The database file is missing",
+        cause=f"{path} does not exist, but was used before",
+        hint=f"move it back, or restore a backup; for an empty database: rm -r {locks}",
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -18,6 +17,7 @@ import apsw
 from agentctl import errors
 from agentctl.store.database import Work
 from agentctl.store.sqlite.connection import connect_writer, log, run_unit, to_public_error
+from agentctl.store.sqlite.file import OpenFile
 
 GROUP = 512
 """Maximum number of units in one transaction: it limits the wait of other processes."""
@@ -56,9 +56,9 @@ class _QueuedUnit:
 class Writer:
     """The writer thread of one file. The constructor starts it, `stop` ends it."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, file: OpenFile) -> None:
         self._name = name
-        self._path = path
+        self._file = file
         self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
         self._busy = False
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
@@ -102,7 +102,7 @@ class Writer:
             group, stopping = self._take()
             self._busy = True
             try:
-                connection = connection or connect_writer(self._path)
+                connection = connection or self._file.connect(connect_writer)
                 self._commit(connection, group)
             except BaseException as error:
                 self._undo(connection)
@@ -129,6 +129,7 @@ class Writer:
     def _commit(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
         if not group:
             return
+        self._file.check()
         connection.execute("BEGIN IMMEDIATE")
         for unit in group:
             self._apply(connection, unit)
@@ -151,7 +152,7 @@ class Writer:
     def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
         """Set the error of every unit without one: no change of the group was kept."""
         public = self._to_public(error)
-        if public is error:
+        if not isinstance(public, errors.AgentctlError):
             log.error("database %s: the writer failed", self._name, exc_info=error)
             public = errors.InternalError()
         for unit in group:
