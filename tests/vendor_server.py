@@ -8,6 +8,7 @@ The shapes are those of the vendors' documentation. The name of the model select
 
     echo                answers with the last user message
     thinks              streams thinking before it answers like echo
+    thinks:NAME         streams thinking before it calls the tool NAME
     tool:NAME           calls the tool NAME with the JSON object found in the last user message,
                         then answers with the tool's result
     cut                 ends the stream in the middle of a text, without an error
@@ -326,11 +327,11 @@ class _VendorHandler(_Handler):
         text, results = self.vendor.last_turn(body)
         if results:
             return _Answer(" | ".join(results))
-        if name == "tool" or (name == "cut" and argument):
+        thoughts, cut = THOUGHTS if name == "thinks" else (), name == "cut"
+        if argument and name in ("tool", "cut", "thinks"):
             found = re.search(r"\{.*\}", text, re.DOTALL)
-            return _Answer("Wait. ", call=(argument, found.group() if found else "{}"),
-                           cut=name == "cut")  # fmt: skip
-        return _Answer(text, thoughts=THOUGHTS if name == "thinks" else (), cut=name == "cut")
+            return _Answer("Wait. ", thoughts, (argument, found.group() if found else "{}"), cut)
+        return _Answer(text, thoughts, cut=cut)
 
 
 def _joined(result: Body) -> str:

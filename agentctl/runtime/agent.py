@@ -21,6 +21,8 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
     ToolCallPart,
 )
 
@@ -227,16 +229,22 @@ async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversa
 
 
 def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
-    """Add text to the conversation; count the size of everything else."""
+    """Add text and thinking to the conversation; count the size of everything else."""
     if isinstance(event, PartDeltaEvent):
         if isinstance(event.delta, TextPartDelta):
             conversation.add_text(event.delta.content_delta)
+        elif isinstance(event.delta, ThinkingPartDelta):
+            conversation.count_arriving(_EVENT_OVERHEAD_BYTES)
+            conversation.add_thinking(event.delta.content_delta or "")
         else:
             conversation.count_arriving(_event_size(event))
     elif isinstance(event, PartStartEvent):
         conversation.count_part(is_call=isinstance(event.part, ToolCallPart))
         if isinstance(event.part, TextPart):
             conversation.add_text(event.part.content)
+        elif isinstance(event.part, ThinkingPart):
+            conversation.count_arriving(_EVENT_OVERHEAD_BYTES)
+            conversation.add_thinking(event.part.content)
         else:
             conversation.count_arriving(_event_size(event))
 

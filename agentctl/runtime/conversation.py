@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Conversation:
     Attributes:
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
-        has_answer_begun: True if text of the current answer has arrived.
+        has_answer_begun: True if text or thinking of the current answer has arrived.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Conversation:
         self._transcript = context.transcript
         self._run_bytes = context.limits.run_bytes
         self._needs_separator = False
+        self._separates_thinking = False
         self._held_text: list[str] = []
         self._kept_bytes = 0
         self._arriving_bytes = 0
@@ -130,6 +131,7 @@ class Conversation:
         self._transcript.begin_answer(model)
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
+        self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()
         self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
 
@@ -174,6 +176,22 @@ class Conversation:
             self._publish_text(text)
         else:
             self._held_text.append(text)
+
+    def add_thinking(self, text: str) -> None:
+        """Add text to the thinking of the run, which is not part of its content, and publish it.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        text = replace_unstorable(text)
+        if not text:
+            return
+        delta = _SEPARATOR + text if self._separates_thinking else text
+        self._separates_thinking = False
+        self._reserve(len(delta.encode()))
+        self.has_answer_begun = True
+        self._transcript.add_reasoning(delta)
+        self.context.emit(Thinking(delta))
 
     def publish_held_text(self) -> None:
         """Publish the last answer of the model if it was held back: no member answered."""

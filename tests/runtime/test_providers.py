@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
+from agentctl.runtime.events import Thinking
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.runtime.fake_context import FakeContext, attempt, settings
 
@@ -65,6 +66,28 @@ def test_text_is_streamed_and_counted(provider: Provider, vendor_endpoint: Model
     assert (metrics["input_tokens"], metrics["output_tokens"]) == (7, 3)
     answer = ended.transcript.messages[-1]
     assert (answer["model"], answer["finish_reason"]) == ("vendor", "stop")
+
+
+@pytest.mark.parametrize("provider", VENDORS)
+def test_thinking_has_its_own_events(provider: Provider, vendor_endpoint: ModelEndpoint) -> None:
+    ended = run(configured(provider, "thinks", vendor_endpoint), "two words")
+
+    thoughts = [event.delta for event in ended.events if isinstance(event, Thinking)]
+    assert thoughts == ["Let me ", "think."]
+    assert ended.transcript.reasoning_content == "Let me think."
+    assert ended.transcript.content == ended.joined_deltas == "two words"
+    assert "think" not in json.dumps(ended.transcript.messages)
+
+
+def test_thinking_is_sent_back_with_its_signature(vendor_endpoint: ModelEndpoint) -> None:
+    ended = run(configured("anthropic", "thinks:add", vendor_endpoint), 'now {"a": 1}')
+
+    assert ended.transcript.content.endswith("3")
+    assert ended.transcript.reasoning_content == "Let me think."
+    _, second = vendor_endpoint.requests()
+    (block, *_) = second["messages"][1]["content"]
+    assert (block["type"], block["thinking"]) == ("thinking", "Let me think.")
+    assert block["signature"] == "c2lnbmVk"
 
 
 @pytest.mark.parametrize("provider", VENDORS)
