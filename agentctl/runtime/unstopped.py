@@ -10,6 +10,7 @@ abandoned threads is limited, because each keeps its stack and all that it has o
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import threading
@@ -147,7 +148,7 @@ async def run_in_thread(function: Callable[[], T], name: str, unstopped: Unstopp
     Raises:
         TooManyAbandonedThreads: the function was not called.
     """
-    _abandoned_threads.check(name)
+    abandoned_threads.check(name)
     call = _ThreadCall(function)
     threading.Thread(target=call.execute, name=f"tool {name}", daemon=True).start()
     try:
@@ -184,9 +185,9 @@ class _ThreadCall(Generic[T]):
             outcome = (self._context.run(self._function), None)
         except BaseException as error:
             outcome = (None, error)
-        with _abandoned_threads.lock:
+        with abandoned_threads.lock:
             self._ended = True
-            _abandoned_threads.count -= self._abandoned
+            abandoned_threads.count -= self._abandoned
         try:
             self._loop.call_soon_threadsafe(self.outcome.set_result, outcome)
         except RuntimeError:
@@ -195,12 +196,12 @@ class _ThreadCall(Generic[T]):
 
     def abandon(self) -> None:
         """Count the thread as abandoned, unless it has ended."""
-        with _abandoned_threads.lock:
+        with abandoned_threads.lock:
             self._abandoned = not self._ended
-            _abandoned_threads.count += self._abandoned
+            abandoned_threads.count += self._abandoned
 
 
-class _AbandonedThreads:
+class AbandonedThreads:
     """The number of abandoned threads of this process that still run."""
 
     def __init__(self) -> None:
@@ -222,10 +223,20 @@ class _AbandonedThreads:
             )
         raise TooManyAbandonedThreads
 
+    def add(self, call: concurrent.futures.Future[Any]) -> None:
+        """Count the thread of this call until the call is done."""
+        with self.lock:
+            self.count += 1
+        call.add_done_callback(self._remove)
 
-_abandoned_threads = _AbandonedThreads()
+    def _remove(self, _: concurrent.futures.Future[Any]) -> None:
+        with self.lock:
+            self.count -= 1
+
+
+abandoned_threads = AbandonedThreads()
 
 
 def count_abandoned_threads() -> int:
     """Return the number of abandoned threads of this process that still run."""
-    return _abandoned_threads.count
+    return abandoned_threads.count

@@ -1,0 +1,77 @@
+"""Threads that the library of an agent starts: the run knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from agentctl.runtime import run_threads
+from agentctl.runtime import unstopped as unstopped_module
+from agentctl.runtime.run_threads import install_executor, watch_threads
+from agentctl.runtime.unstopped import (
+    AbandonedThreads,
+    TooManyAbandonedThreads,
+    UnstoppedWork,
+    count_abandoned_threads,
+)
+from tests.loops import wait_until
+
+
+async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> str:
+    """Call a function in a thread, as a library does, in the run with this unstopped work."""
+
+    def work() -> str:
+        release.wait(30)
+        return threading.current_thread().name if threading.current_thread().daemon else "pool"
+
+    with watch_threads(unstopped):
+        # The library may use tasks of its own.
+        return await asyncio.create_task(asyncio.to_thread(work))
+
+
+async def test_thread_of_a_run_has_its_own_daemon_thread() -> None:
+    install_executor()
+    unstopped, release = UnstoppedWork(), threading.Event()
+    release.set()
+
+    assert await call_in_thread(unstopped, release) == "agent"
+    assert not unstopped.pending
+
+
+async def test_cancelled_call_leaves_a_known_thread() -> None:
+    install_executor()
+    unstopped, release, before = UnstoppedWork(), threading.Event(), count_abandoned_threads()
+    call = asyncio.create_task(call_in_thread(unstopped, release))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    await asyncio.wait({call})
+
+    assert call.cancelled()
+    assert unstopped.pending
+    assert count_abandoned_threads() == before + 1
+    release.set()
+    await wait_until(lambda: not unstopped.pending)
+    assert count_abandoned_threads() == before
+
+
+async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_executor()
+    monkeypatch.setattr(unstopped_module, "MAXIMUM_ABANDONED", 0)
+    monkeypatch.setattr(run_threads, "abandoned_threads", AbandonedThreads())
+
+    with pytest.raises(TooManyAbandonedThreads):
+        await call_in_thread(UnstoppedWork(), threading.Event())
+
+
+async def test_calls_without_a_run_use_the_pool() -> None:
+    assert install_executor() is install_executor()
+    name = await asyncio.to_thread(lambda: threading.current_thread().name)
+    assert name.startswith("asyncio")
+
+
+async def test_stop_iteration_in_a_thread_does_not_hang() -> None:
+    install_executor()
+    with watch_threads(UnstoppedWork()), pytest.raises(RuntimeError):
+        await asyncio.to_thread(next, iter(()))
