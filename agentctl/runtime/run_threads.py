@@ -82,7 +82,7 @@ class _RunThreads:
         self._ended = False
 
     def start(self, function: Callable[[], T]) -> Future[T]:
-        abandoned_threads.check("of an agent")
+        abandoned_threads.check("with a thread")
         call: Future[T] = Future()
         # A running future cannot be cancelled: it is done when its thread has ended.
         call.set_running_or_notify_cancel()
@@ -97,7 +97,7 @@ class _RunThreads:
         self._ended = True
         for call in list(self._calls):
             abandoned_threads.add(call)
-            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), "a thread of the agent")
+            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), "a thread")
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:

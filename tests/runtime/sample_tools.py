@@ -215,6 +215,11 @@ def stuck() -> str:
     return "late"
 
 
+async def stuck_elsewhere() -> str:
+    """Blocks a thread that it starts through a library."""
+    return await asyncio.to_thread(stuck)
+
+
 async def sleepy() -> str:
     """Waits for a long time and can be cancelled."""
     await asyncio.sleep(30)
