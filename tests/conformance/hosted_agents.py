@@ -1,0 +1,295 @@
+"""The same agents in every kind, for the conformance tests. The server imports this module.
+
+Each kind has seven agents: `echo`, `history`, `trickle`, `tool`, `stubborn`, `context`, `failing` and
+`output`; their models are those of the stub endpoint at `MODEL_URL` (tests/endpoint_server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import agno.run
+from agno.agent import Agent as AgnoAgent
+from agno.models.openai.like import OpenAILike
+from agno.team import Team as AgnoTeam
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as langchain_tool
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from pydantic import BaseModel
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import RunContext as PydanticContext
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from agentctl import Output, RunContext, ToolCompleted, ToolStarted, Usage
+
+URL = os.environ["MODEL_URL"]
+STUBBORN_SECONDS = 3.0
+
+
+class Total(BaseModel):
+    """A structured result."""
+
+    total: int
+
+
+def describe(context: RunContext) -> str:
+    """Return the context as JSON."""
+    names = ("user_id", "session_id", "run_id", "component_id")
+    described = {name: getattr(context, name) for name in names}
+    claims, metadata = dict(context.claims), dict(context.metadata)
+    return json.dumps(described | {"claims": claims, "metadata": metadata})
+
+
+async def ignore_cancellation() -> str:
+    """Work for a while and ignore every cancellation."""
+    deadline = time.monotonic() + STUBBORN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            continue
+    return "late"
+
+
+# Tools of an agent that is described in the configuration
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def stubborn() -> str:
+    """Ignore every cancellation."""
+    return await ignore_cancellation()
+
+
+def show(context: RunContext) -> str:
+    """Show the context."""
+    return describe(context)
+
+
+# Functions
+
+
+async def function_echo(message: str, context: RunContext) -> str:
+    context.usage(input_tokens=len(message.split()), output_tokens=len(message.split()))
+    return message
+
+
+async def function_history(message: str, context: RunContext) -> str:
+    said = [[each["role"], each["content"]] for each in context.history]
+    return json.dumps([*said, ["user", message]])
+
+
+async def function_trickle(message: str) -> str:
+    await asyncio.sleep(600)
+    return message
+
+
+async def function_tool(message: str) -> str:
+    return str(add(**json.loads(message)))
+
+
+async def function_stubborn(message: str) -> str:
+    return await ignore_cancellation()
+
+
+async def function_context(message: str, context: RunContext) -> str:
+    return describe(context)
+
+
+async def function_failing(message: str) -> str:
+    raise RuntimeError("secret of the agent")
+
+
+async def function_output(message: str) -> Total:
+    return Total.model_validate_json(message)
+
+
+# Generators
+
+
+async def generator_echo(message: str, context: RunContext) -> AsyncIterator[Any]:
+    words = message.split(" ")
+    for index, word in enumerate(words):
+        yield word if index == 0 else f" {word}"
+    yield Usage(input_tokens=len(words), output_tokens=len(words))
+
+
+async def generator_history(message: str, context: RunContext) -> AsyncIterator[Any]:
+    yield await function_history(message, context)
+
+
+async def generator_trickle(message: str) -> AsyncIterator[Any]:
+    while True:
+        yield "word "
+        await asyncio.sleep(0.02)
+
+
+async def generator_tool(message: str) -> AsyncIterator[Any]:
+    arguments = json.loads(message)
+    yield ToolStarted("call-1", "add", arguments)
+    total = add(**arguments)
+    yield ToolCompleted("call-1", total)
+    yield str(total)
+
+
+async def generator_stubborn(message: str) -> AsyncIterator[Any]:
+    yield ToolStarted("call-1", "stubborn", {})
+    yield ToolCompleted("call-1", await ignore_cancellation())
+
+
+async def generator_context(message: str, context: RunContext) -> AsyncIterator[Any]:
+    yield describe(context)
+
+
+async def generator_failing(message: str) -> AsyncIterator[Any]:
+    yield "almost "
+    raise RuntimeError("secret of the agent")
+
+
+async def generator_output(message: str) -> AsyncIterator[Any]:
+    yield message
+    yield Output(Total.model_validate_json(message))
+
+
+# pydantic-ai
+
+
+def build_pydantic_agent(model: str, **options: Any) -> Any:
+    provider = OpenAIProvider(base_url=URL, api_key="not-needed")
+    return PydanticAgent(OpenAIChatModel(model, provider=provider), **options)
+
+
+async def show_deps(context: PydanticContext[RunContext]) -> str:
+    """Show the context."""
+    return describe(context.deps)
+
+
+pydantic_ai_echo = build_pydantic_agent("echo")
+pydantic_ai_history = build_pydantic_agent("history")
+pydantic_ai_trickle = build_pydantic_agent("trickle")
+pydantic_ai_tool = build_pydantic_agent("tool:add", tools=[add])
+pydantic_ai_stubborn = build_pydantic_agent("tool:stubborn", tools=[stubborn])
+pydantic_ai_context = build_pydantic_agent(
+    "tool:show_deps", deps_type=RunContext, tools=[show_deps]
+)
+pydantic_ai_failing = build_pydantic_agent("http-500")
+pydantic_ai_output = build_pydantic_agent("tool:final_result", output_type=Total)
+
+
+# LangGraph
+
+
+def build_graph(model: str, *tools: BaseTool, checkpointer: Any = None) -> Any:
+    chat: Any = ChatOpenAI(model=model, base_url=URL, api_key="not-needed", stream_usage=True)
+    if tools:
+        chat = chat.bind_tools(tools)
+
+    async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        return {"messages": [await chat.ainvoke(state["messages"], config)]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", call_model)
+    graph.add_edge(START, "model")
+    if tools:
+        graph.add_node("tools", ToolNode(tools))
+        graph.add_conditional_edges("model", choose_next_node, ["tools", END])
+        graph.add_edge("tools", "model")
+    return graph.compile(checkpointer=checkpointer)
+
+
+def choose_next_node(state: MessagesState) -> str:
+    return "tools" if getattr(state["messages"][-1], "tool_calls", None) else END
+
+
+class TotalState(MessagesState):
+    structured_response: Total
+
+
+def build_structured_graph(checkpointer: Any = None) -> Any:
+    def parse(state: TotalState) -> dict[str, Any]:
+        message = str(state["messages"][-1].content)
+        return {"structured_response": Total.model_validate_json(message)}
+
+    graph = StateGraph(TotalState)
+    graph.add_node("parse", parse)
+    graph.add_edge(START, "parse")
+    return graph.compile(checkpointer=checkpointer)
+
+
+@langchain_tool
+async def show_config(config: RunnableConfig) -> str:
+    """Show the context."""
+    return describe(config["configurable"]["run_context"])
+
+
+langchain_add = langchain_tool(add)
+langchain_stubborn = langchain_tool(stubborn)
+
+
+def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str, Any]:
+    graphs = {
+        "echo": build_graph("echo", checkpointer=build_checkpointer()),
+        "history": build_graph("history", checkpointer=build_checkpointer()),
+        "trickle": build_graph("trickle", checkpointer=build_checkpointer()),
+        "tool": build_graph("tool:add", langchain_add, checkpointer=build_checkpointer()),
+        "stubborn": build_graph(
+            "tool:stubborn", langchain_stubborn, checkpointer=build_checkpointer()
+        ),
+        "context": build_graph("tool:show_config", show_config, checkpointer=build_checkpointer()),
+        "failing": build_graph("http-500", checkpointer=build_checkpointer()),
+        "output": build_structured_graph(checkpointer=build_checkpointer()),
+    }
+    return {f"{prefix}_{name}": graph for name, graph in graphs.items()}
+
+
+globals().update(build_graphs("langgraph", lambda: None))
+globals().update(build_graphs("langgraph_checkpointer", InMemorySaver))
+
+
+# agno
+
+
+async def show_dependencies(run_context: agno.run.RunContext) -> str:
+    """Show the context."""
+    return describe((run_context.dependencies or {})["run_context"])
+
+
+def build_agno_agent(model: str, **options: Any) -> Any:
+    return AgnoAgent(model=OpenAILike(id=model, base_url=URL, api_key="not-needed"), **options)
+
+
+def build_agno_team(model: str, **options: Any) -> Any:
+    member = build_agno_agent("echo", id="helper", name="helper")
+    like = OpenAILike(id=model, base_url=URL, api_key="not-needed")
+    return AgnoTeam(model=like, members=[member], **options)
+
+
+def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
+    agents = {
+        "echo": build("echo"),
+        "history": build("history"),
+        "trickle": build("trickle"),
+        "tool": build("tool:add", tools=[add]),
+        "stubborn": build("tool:stubborn", tools=[stubborn]),
+        "context": build("tool:show_dependencies", tools=[show_dependencies]),
+        "failing": build("http-500"),
+        "output": build("echo", output_schema=Total),
+    }
+    return {f"{prefix}_{name}": agent for name, agent in agents.items()}
+
+
+globals().update(build_agno("agno_agent", build_agno_agent))
+globals().update(build_agno("agno_team", build_agno_team))

@@ -1,0 +1,101 @@
+"""The deployment of the conformance tests, and its clients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from agentctl.operations import Operations, RunRequest
+from agentctl.records.kinds import ComponentKind
+from agentctl.remote.client import RemoteOperations
+from tests.conformance.table import KINDS
+from tests.deployment import Deployment, create_deployment
+
+__all__ = ["ConformanceServer", "create_conformance_deployment"]
+
+MODULE = "hosted_agents"
+
+AGENTS = ("echo", "history", "trickle", "tool", "stubborn", "context", "failing", "output")
+
+_CONFIGURED = {
+    "echo": ("echo", ""),
+    "history": ("history", ""),
+    "trickle": ("trickle", ""),
+    "tool": ("tool:add", "add"),
+    "stubborn": ("tool:stubborn", "stubborn"),
+    "context": ("tool:show", "show"),
+    "failing": ("http-500", ""),
+    "output": ("echo", ""),
+}
+"""Model and tool of the agents that are described in the configuration."""
+
+
+@dataclass(frozen=True)
+class ConformanceServer:
+    """A running server."""
+
+    url: str
+    deployment: Deployment
+
+    @contextlib.asynccontextmanager
+    async def connect(self, user: str = "ann") -> AsyncIterator[Operations]:
+        """Open the operations of a user."""
+        scopes = [f"{kind}:{verb}" for kind in ("agents", "teams", "workflows", "sessions")
+                  for verb in ("read", "run", "write")]  # fmt: skip
+        token = self.deployment.token(user, *scopes)
+        async with RemoteOperations(self.url, token) as operations:
+            yield operations
+
+
+async def run_component(
+    operations: Operations, kind: ComponentKind, component_id: str, message: str, **options: Any
+) -> dict[str, Any]:
+    """Run a component to its end and return the record."""
+    request = RunRequest(message, **options)
+    return dict((await operations.create_run(kind, component_id, request)).value)
+
+
+async def stream_component(
+    operations: Operations, component_id: str, message: str, **options: Any
+) -> list[dict[str, Any]]:
+    """Run an agent and return the data of its events."""
+    request = RunRequest(message, **options)
+    return [
+        orjson.loads(event.data)
+        async for event in operations.stream_run("agent", component_id, request)
+    ]
+
+
+def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
+    """Create a deployment with the agents of every kind, and a team and a workflow for each."""
+    source = Path(__file__).parent / f"{MODULE}.py"
+    (folder / source.name).write_text(source.read_text())
+    tables: list[str] = []
+    for name, (model, tool) in _CONFIGURED.items():
+        tables += [
+            f'[[models]]\nid = "configured-{name}"\nprovider = "openai"\nmodel = "{model}"\n'
+            f'base_url = "{model_url}"',
+            f'[[agents]]\nid = "configured-{name}"\nmodel = "configured-{name}"',
+        ]
+        if tool:
+            tables[-1] += f'\ntools = ["{MODULE}:{tool}"]'
+        if name == "output":
+            tables[-1] += f'\noutput = "{MODULE}:Total"'
+    for kind in KINDS:
+        if kind != "configured":
+            prefix = f"{MODULE}:{kind.replace('-', '_')}"
+            tables += [
+                f'[[agents]]\nid = "{kind}-{name}"\nobject = "{prefix}_{name}"' for name in AGENTS
+            ]
+        tables += [
+            f'[[teams]]\nid = "{kind}-team"\nmode = "coordinate"\nmodel = "delegate"\n'
+            f'members = ["{kind}-context"]',
+            f'[[workflows]]\nid = "{kind}-line"\nsteps = [{{ name = "first", agent = '
+            f'"{kind}-echo" }}, {{ name = "second", agent = "{kind}-tool" }}]',
+        ]
+    return create_deployment(folder, model_url, extra="\n\n".join(tables))

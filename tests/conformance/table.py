@@ -1,0 +1,79 @@
+"""The conformance table of docs/agents.md: kinds of agents by what the tests show for each.
+
+`python -m tests.conformance.table` writes the table into the page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["COLUMNS", "KINDS", "PAGE", "REASONS", "format_table", "replace_table"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+
+BEGIN, END = "<!-- conformance: begin -->", "<!-- conformance: end -->"
+
+KINDS = {
+    "configured": "model and tools in the configuration",
+    "function": "async function",
+    "generator": "async generator",
+    "pydantic-ai": "pydantic-ai `Agent`",
+    "langgraph": "LangGraph graph",
+    "langgraph-checkpointer": "LangGraph graph with a checkpointer",
+    "agno-agent": "agno `Agent`",
+    "agno-team": "agno `Team`",
+}
+"""The kinds with their names in the table."""
+
+COLUMNS = {
+    "answer": "plain answer",
+    "stream": "stream",
+    "tools": "tool events",
+    "history": "history over two runs",
+    "cancel-text": "cancel during text",
+    "cancel-tool": "cancel during a tool that ignores it",
+    "failure": "failure",
+    "usage": "usage",
+    "output": "structured output",
+    "context": "run context in a tool",
+    "metadata": "metadata",
+    "member": "member of a team",
+    "step": "step of a workflow",
+}
+"""The columns with their names in the table; `test_COLUMN` of test_kinds.py tests each."""
+
+REASONS = {
+    ("function", "stream"): "a function returns its text as one piece; a generator streams",
+    ("function", "tools"): "a function returns a result only; a generator reports its tools",
+    ("function", "cancel-text"): "there is no text before the function returns; the run is "
+    "cancelled in time",
+}
+"""Cells that are not yes, with the reason; the test of the column confirms each."""
+
+
+def format_table() -> str:
+    """Return the table and the reasons as Markdown."""
+    lines = [
+        f"| agent | {' | '.join(COLUMNS.values())} |",
+        f"| --- |{' --- |' * len(COLUMNS)}",
+    ]
+    numbers = {cell: number for number, cell in enumerate(REASONS, 1)}
+    for kind, name in KINDS.items():
+        cells = [
+            f"no ({numbers[kind, column]})" if (kind, column) in REASONS else "yes"
+            for column in COLUMNS
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. {REASONS[cell]}." for cell, number in numbers.items())]
+    return "\n".join(lines).rstrip()
+
+
+def replace_table(page: str) -> str:
+    """Return a page with the current table between its two markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{format_table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(replace_table(PAGE.read_text()))

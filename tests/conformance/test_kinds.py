@@ -1,0 +1,240 @@
+"""What every kind of agent can do, over HTTP. The table of docs/agents.md has the results."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentctl.operations import CancelRequest, Operations, RunRequest
+from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+
+pytestmark = pytest.mark.slow
+
+SOON = 5.0
+"""Seconds within which a cancelled run is final on a busy machine."""
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def is_yes(kind: str, column: str) -> bool:
+    """Return True if the table says yes, False if it gives a reason."""
+    assert column in COLUMNS
+    return (kind, column) not in REASONS
+
+
+@every_kind
+async def test_answer(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", f"{kind}-echo", "hello big world")
+    assert (run["status"], run["content"]) == ("COMPLETED", "hello big world")
+    assert run["error"] is None
+    assert run["stopped_at"] is not None
+
+
+@every_kind
+async def test_stream(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        events = await stream_component(operations, f"{kind}-echo", "hello big world")
+    assert [events[0]["event"], events[-1]["event"]] == ["RunStarted", "RunCompleted"]
+    pieces = [event["content"] for event in events if event["event"] == "RunContent"]
+    assert "".join(pieces) == "hello big world"
+    assert (len(pieces) > 1) is is_yes(kind, "stream")
+
+
+@every_kind
+async def test_tools(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        events = await stream_component(operations, f"{kind}-tool", '{"a": 1, "b": 2}')
+        run = (await operations.get_run(events[0]["run_id"])).value
+    names = [event["event"] for event in events]
+    assert (run["status"], run["content"]) == ("COMPLETED", "3")
+    if not is_yes(kind, "tools"):
+        assert not run["tools"]
+        return
+    assert names.index("ToolCallStarted") < names.index("ToolCallCompleted")
+    assert names.index("ToolCallCompleted") < names.index("RunContent")
+    (call,) = run["tools"] or []
+    assert (call["tool_name"], call["tool_args"]) == ("add", {"a": 1, "b": 2})
+    assert (call["result"], call["tool_call_error"]) == ("3", False)
+
+
+@every_kind
+async def test_history(server: ConformanceServer, kind: str) -> None:
+    session = f"{kind}-history"
+    async with server.connect() as operations:
+        first = await run_component(
+            operations, "agent", f"{kind}-history", "one", session_id=session
+        )
+        second = await run_component(
+            operations, "agent", f"{kind}-history", "two", session_id=session
+        )
+        stored = (await operations.get_session_by_id(session)).value
+    said = [each for each in json.loads(second["content"]) if each[0] != "system"]
+    assert said == [["user", "one"], ["assistant", first["content"]], ["user", "two"]]
+    roles = [each["role"] for each in stored["chat_history"] or [] if each["role"] != "system"]
+    assert roles == ["user", "assistant"] * 2
+
+
+@every_kind
+async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        async with streamed_run(operations, f"{kind}-trickle", "go") as (run_id, events):
+            if is_yes(kind, "cancel-text"):
+                await wait_until(lambda: any(each["event"] == "RunContent" for each in events))
+            run = await cancel_run(operations, f"{kind}-trickle", run_id)
+        await wait_until(lambda: events[-1]["event"] == "RunCancelled")
+    assert run["status"] == "CANCELLED"
+    assert run["stopped_at"] is not None
+    assert bool(run["content"]) is is_yes(kind, "cancel-text")
+    pieces = [each["content"] for each in events if each["event"] == "RunContent"]
+    assert "".join(pieces) == (run["content"] or "")
+
+
+@every_kind
+async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
+    agent, session = f"{kind}-stubborn", f"{kind}-stubborn"
+    async with server.connect() as operations:
+        async with streamed_run(operations, agent, "{}", session) as (run_id, events):
+            if is_yes(kind, "tools"):
+                await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
+            else:
+                await asyncio.sleep(0.2)
+            run = await cancel_run(operations, agent, run_id)
+        # The tool continues, and the record says so until it has ended.
+        assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
+        assert all(call["result"] == "cancelled" for call in run["tools"] or [])
+
+        async def has_stopped() -> bool:
+            return (await operations.get_run(run_id)).value["stopped_at"] is not None
+
+        await wait_until(has_stopped, 30.0)
+        assert (await operations.get_run(run_id)).value["status"] == "CANCELLED"
+        # The session can continue.
+        request = RunRequest("{}", session_id=session, background=True)
+        again = (await operations.create_run("agent", agent, request)).value
+        assert (await cancel_run(operations, agent, again["run_id"]))["status"] == "CANCELLED"
+
+
+@every_kind
+async def test_failure(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", f"{kind}-failing", "x")
+    assert run["status"] == "ERROR"
+    in_code = kind in ("function", "generator")
+    assert run["error"]["code"] == ("AGENT_FAILED" if in_code else "MODEL_UNAVAILABLE")
+    assert "secret" not in json.dumps(run)
+
+
+@every_kind
+async def test_usage(
+    server: ConformanceServer, model_endpoint: ModelEndpoint, kind: str
+) -> None:
+    async with server.connect() as operations:
+        known = await run_component(operations, "agent", f"{kind}-echo", "hello big world")
+        unknown = await run_component(operations, "agent", f"{kind}-failing", "x")
+    counted = known["metrics"]
+    assert counted["input_tokens"] >= 3
+    assert counted["output_tokens"] == 3
+    assert counted["total_tokens"] == counted["input_tokens"] + 3
+    if kind != "configured":
+        assert set(unknown["metrics"].values()) == {None}
+
+
+@every_kind
+async def test_output(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", f"{kind}-output", '{"total": 3}')
+    assert run["status"] == "COMPLETED"
+    assert run["output"] == {"total": 3}
+    assert json.loads(run["content"]) == {"total": 3}
+
+
+@every_kind
+async def test_context(server: ConformanceServer, kind: str) -> None:
+    async with server.connect("bob") as operations:
+        run = await run_component(
+            operations, "agent", f"{kind}-context", "{}", session_id=f"{kind}-context"
+        )
+    shown = json.loads(run["content"])
+    assert shown["user_id"] == shown["claims"]["sub"] == "bob"
+    assert (shown["run_id"], shown["session_id"]) == (run["run_id"], f"{kind}-context")
+    assert shown["component_id"] == f"{kind}-context"
+
+
+@every_kind
+async def test_metadata(server: ConformanceServer, kind: str) -> None:
+    metadata = {"tenant": "north", "limits": [1, 2]}
+    async with server.connect() as operations:
+        run = await run_component(
+            operations, "agent", f"{kind}-context", "{}", metadata=metadata
+        )
+    assert json.loads(run["content"])["metadata"] == metadata
+    assert run["metadata"] == metadata
+
+
+@every_kind
+async def test_member(server: ConformanceServer, kind: str) -> None:
+    async with server.connect("bob") as operations:
+        team = await run_component(
+            operations, "team", f"{kind}-team", "{}", metadata={"tenant": "north"}
+        )
+        runs = (await operations.get_session_runs(team["session_id"])).value
+    shown = json.loads(team["content"])
+    (member,) = [run for run in runs if run["run_id"] == shown["run_id"]]
+    assert (team["status"], member["status"]) == ("COMPLETED", "COMPLETED")
+    assert member["parent_run_id"] == team["run_id"]
+    assert shown["component_id"] == f"{kind}-context"
+    assert (shown["user_id"], shown["metadata"]) == ("bob", {"tenant": "north"})
+
+
+@every_kind
+async def test_step(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await run_component(operations, "workflow", f"{kind}-line", '{"a": 20, "b": 22}')
+    assert (run["status"], run["content"]) == ("COMPLETED", "42")
+
+
+def test_table_of_the_page_is_current() -> None:
+    page = PAGE.read_text()
+    assert page == replace_table(page), "run: python -m tests.conformance.table"
+    names = {f"test_{column.replace('-', '_')}" for column in COLUMNS}
+    assert names <= set(globals())
+
+
+@contextlib.asynccontextmanager
+async def streamed_run(
+    operations: Operations, agent: str, message: str, session_id: str | None = None
+) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Start a streamed run; yield its id and the list that collects its events."""
+    events: list[dict[str, Any]] = []
+
+    async def collect() -> None:
+        request = RunRequest(message, session_id=session_id)
+        async for event in operations.stream_run("agent", agent, request):
+            events.append(json.loads(event.data))
+
+    collecting = asyncio.create_task(collect())
+    try:
+        await wait_until(lambda: events or collecting.done())
+        yield events[0]["run_id"], events
+        await asyncio.wait_for(collecting, SOON)
+    finally:
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+
+
+async def cancel_run(operations: Operations, agent: str, run_id: str) -> dict[str, Any]:
+    """Cancel a run, wait for its end, and return its record."""
+    session = (await operations.get_run(run_id)).value["session_id"]
+    request = CancelRequest(session, wait=SOON)
+    result = (await operations.cancel_run("agent", agent, run_id, request)).value
+    assert result["cancel"] == "stopped", result
+    return dict((await operations.get_run(run_id)).value)
