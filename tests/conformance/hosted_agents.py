@@ -1,7 +1,7 @@
 """The same agents in every kind, for the conformance tests. The server imports this module.
 
-Each kind has seven agents: `echo`, `history`, `trickle`, `tool`, `stubborn`, `context`, `failing` and
-`output`; their models are those of the stub endpoint at `MODEL_URL` (tests/endpoint_server.py).
+Each kind has the agents of `tests.conformance.server.AGENTS`; their models are those of the stub
+endpoint at `MODEL_URL` (tests/endpoint_server.py).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from agentctl import Output, RunContext, ToolCompleted, ToolStarted, Usage
 
 URL = os.environ["MODEL_URL"]
 STUBBORN_SECONDS = 3.0
+"""Time for which tools continue after a cancel."""
 
 
 class Total(BaseModel):
@@ -74,6 +75,18 @@ async def stubborn() -> str:
     return await ignore_cancellation()
 
 
+def block() -> str:
+    """Block a thread."""
+    time.sleep(STUBBORN_SECONDS)
+    return "late"
+
+
+async def wait() -> str:
+    """Wait, and stop when cancelled."""
+    await asyncio.sleep(600)
+    return "late"
+
+
 def show(context: RunContext) -> str:
     """Show the context."""
     return describe(context)
@@ -103,6 +116,18 @@ async def function_tool(message: str) -> str:
 
 async def function_stubborn(message: str) -> str:
     return await ignore_cancellation()
+
+
+async def function_block(message: str) -> str:
+    return await asyncio.to_thread(block)
+
+
+async def function_wait(message: str) -> str:
+    return await wait()
+
+
+async def function_hang(message: str) -> str:
+    return await wait()
 
 
 async def function_context(message: str, context: RunContext) -> str:
@@ -150,6 +175,20 @@ async def generator_stubborn(message: str) -> AsyncIterator[Any]:
     yield ToolCompleted("call-1", await ignore_cancellation())
 
 
+async def generator_block(message: str) -> AsyncIterator[Any]:
+    yield ToolStarted("call-1", "block", {})
+    yield ToolCompleted("call-1", await asyncio.to_thread(block))
+
+
+async def generator_wait(message: str) -> AsyncIterator[Any]:
+    yield ToolStarted("call-1", "wait", {})
+    yield ToolCompleted("call-1", await wait())
+
+
+async def generator_hang(message: str) -> AsyncIterator[Any]:
+    yield await wait()
+
+
 async def generator_context(message: str, context: RunContext) -> AsyncIterator[Any]:
     yield describe(context)
 
@@ -182,6 +221,9 @@ pydantic_ai_history = build_pydantic_agent("history")
 pydantic_ai_trickle = build_pydantic_agent("trickle")
 pydantic_ai_tool = build_pydantic_agent("tool:add", tools=[add])
 pydantic_ai_stubborn = build_pydantic_agent("tool:stubborn", tools=[stubborn])
+pydantic_ai_block = build_pydantic_agent("tool:block", tools=[block])
+pydantic_ai_wait = build_pydantic_agent("tool:wait", tools=[wait])
+pydantic_ai_hang = build_pydantic_agent("hang")
 pydantic_ai_context = build_pydantic_agent(
     "tool:show_deps", deps_type=RunContext, tools=[show_deps]
 )
@@ -237,6 +279,8 @@ async def show_config(config: RunnableConfig) -> str:
 
 langchain_add = langchain_tool(add)
 langchain_stubborn = langchain_tool(stubborn)
+langchain_block = langchain_tool(block)
+langchain_wait = langchain_tool(wait)
 
 
 def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str, Any]:
@@ -248,6 +292,9 @@ def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str
         "stubborn": build_graph(
             "tool:stubborn", langchain_stubborn, checkpointer=build_checkpointer()
         ),
+        "block": build_graph("tool:block", langchain_block, checkpointer=build_checkpointer()),
+        "wait": build_graph("tool:wait", langchain_wait, checkpointer=build_checkpointer()),
+        "hang": build_graph("hang", checkpointer=build_checkpointer()),
         "context": build_graph("tool:show_config", show_config, checkpointer=build_checkpointer()),
         "failing": build_graph("http-500", checkpointer=build_checkpointer()),
         "output": build_structured_graph(checkpointer=build_checkpointer()),
@@ -284,6 +331,9 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
         "trickle": build("trickle"),
         "tool": build("tool:add", tools=[add]),
         "stubborn": build("tool:stubborn", tools=[stubborn]),
+        "block": build("tool:block", tools=[block]),
+        "wait": build("tool:wait", tools=[wait]),
+        "hang": build("hang"),
         "context": build("tool:show_dependencies", tools=[show_dependencies]),
         "failing": build("http-500"),
         "output": build("echo", output_schema=Total),

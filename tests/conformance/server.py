@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
-from agentctl.operations import Operations, RunRequest
+from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
+from agentctl.requests import RunRequest
 from tests.conformance.table import KINDS
 from tests.deployment import Deployment, create_deployment
 
@@ -20,7 +21,10 @@ __all__ = ["ConformanceServer", "create_conformance_deployment"]
 
 MODULE = "hosted_agents"
 
-AGENTS = ("echo", "history", "trickle", "tool", "stubborn", "context", "failing", "output")
+SCOPES = (
+    "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
+    "sessions:read", "sessions:write",
+)  # fmt: skip
 
 _CONFIGURED = {
     "echo": ("echo", ""),
@@ -28,11 +32,15 @@ _CONFIGURED = {
     "trickle": ("trickle", ""),
     "tool": ("tool:add", "add"),
     "stubborn": ("tool:stubborn", "stubborn"),
+    "block": ("tool:block", "block"),
+    "wait": ("tool:wait", "wait"),
+    "hang": ("hang", ""),
     "context": ("tool:show", "show"),
     "failing": ("http-500", ""),
     "output": ("echo", ""),
 }
-"""Model and tool of the agents that are described in the configuration."""
+"""Model and tool of the agents that are described in the configuration. The other kinds have agents
+of the same names in `hosted_agents`."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,7 @@ class ConformanceServer:
     @contextlib.asynccontextmanager
     async def connect(self, user: str = "ann") -> AsyncIterator[Operations]:
         """Open the operations of a user."""
-        scopes = [f"{kind}:{verb}" for kind in ("agents", "teams", "workflows", "sessions")
-                  for verb in ("read", "run", "write")]  # fmt: skip
-        token = self.deployment.token(user, *scopes)
+        token = self.deployment.token(user, *SCOPES)
         async with RemoteOperations(self.url, token) as operations:
             yield operations
 
@@ -90,7 +96,8 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
         if kind != "configured":
             prefix = f"{MODULE}:{kind.replace('-', '_')}"
             tables += [
-                f'[[agents]]\nid = "{kind}-{name}"\nobject = "{prefix}_{name}"' for name in AGENTS
+                f'[[agents]]\nid = "{kind}-{name}"\nobject = "{prefix}_{name}"'
+                for name in _CONFIGURED
             ]
         tables += [
             f'[[teams]]\nid = "{kind}-team"\nmode = "coordinate"\nmodel = "delegate"\n'

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import CancelRequest, Operations, RunRequest
+from agentctl.operations import Operations
+from agentctl.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
 from tests.endpoint import ModelEndpoint
@@ -124,6 +125,20 @@ async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
 
 
 @every_kind
+async def test_cancel_of_a_thread_says_that_it_continues(
+    server: ConformanceServer, kind: str
+) -> None:
+    async with server.connect() as operations:
+        agent = f"{kind}-block"
+        async with streamed_run(operations, agent, "{}") as (run_id, events):
+            if is_yes(kind, "tools"):
+                await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
+            await asyncio.sleep(0.2)
+            run = await cancel_run(operations, agent, run_id)
+    assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
+
+
+@every_kind
 async def test_failure(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         run = await run_component(operations, "agent", f"{kind}-failing", "x")
@@ -134,9 +149,7 @@ async def test_failure(server: ConformanceServer, kind: str) -> None:
 
 
 @every_kind
-async def test_usage(
-    server: ConformanceServer, model_endpoint: ModelEndpoint, kind: str
-) -> None:
+async def test_usage(server: ConformanceServer, model_endpoint: ModelEndpoint, kind: str) -> None:
     async with server.connect() as operations:
         known = await run_component(operations, "agent", f"{kind}-echo", "hello big world")
         unknown = await run_component(operations, "agent", f"{kind}-failing", "x")
@@ -173,9 +186,7 @@ async def test_context(server: ConformanceServer, kind: str) -> None:
 async def test_metadata(server: ConformanceServer, kind: str) -> None:
     metadata = {"tenant": "north", "limits": [1, 2]}
     async with server.connect() as operations:
-        run = await run_component(
-            operations, "agent", f"{kind}-context", "{}", metadata=metadata
-        )
+        run = await run_component(operations, "agent", f"{kind}-context", "{}", metadata=metadata)
     assert json.loads(run["content"])["metadata"] == metadata
     assert run["metadata"] == metadata
 
