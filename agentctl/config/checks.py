@@ -121,6 +121,8 @@ def _check_agents(settings: Settings, places: Places) -> None:
     """Check that an agent has a model or an object, and no key without effect."""
     for agent in settings.agents:
         key = f"agents.{agent.id}"
+        if agent.deps and not agent.object:
+            places[f"{key}.deps"].refuse("has no effect without object")
         if not agent.object:
             if not agent.model:
                 places[f"{key}.model"].refuse(

@@ -364,6 +364,7 @@ class Agent:
     id: Id
     model: ModelId = ""
     object: ObjectName = ""
+    deps: ObjectName = ""
     name: str = ""
     description: str = ""
     instructions: str = ""

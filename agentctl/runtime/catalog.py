@@ -167,7 +167,9 @@ class Catalog:
             from agentctl.runtime.runners.loading import load_runner
 
             owner = f"agent {agent.id}"
-            self._hosted[agent.id] = load_runner(owner, agent.spec.object, self._folder)
+            self._hosted[agent.id] = load_runner(
+                owner, agent.spec.object, self._folder, agent.spec.deps
+            )
         return self._hosted[agent.id]
 
     async def open_runner(self, agent: Component) -> Runner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,8 +24,9 @@ from agentctl.records.components import ToolRecord
 from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
+from agentctl.runtime.history import complete_history
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.transcript import CANCELLED_RESULT, MAXIMUM_TOKENS
+from agentctl.runtime.transcript import MAXIMUM_TOKENS
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -34,22 +35,7 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
     System messages are omitted: the current run has its own instructions. Every tool call gets a
     result, even if its run ended before, because providers reject a history with an open call.
     """
-    converted: list[ModelMessage] = []
-    open_calls: dict[str, str] = {}
-    for message in messages:
-        role = message["role"]
-        if role == "tool":
-            if open_calls.pop(message["tool_call_id"], None) is not None:
-                converted.append(_tool_result(message))
-            continue
-        converted.extend(_cancelled_results(open_calls))
-        open_calls = {}
-        if role == "user":
-            converted.append(_user_request(message))
-        elif role == "assistant":
-            converted.append(_assistant_response(message))
-            open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
-    return [*converted, *_cancelled_results(open_calls)]
+    return [_CONVERSIONS[message["role"]](message) for message in complete_history(messages)]
 
 
 def clean_response(response: ModelResponse) -> None:
@@ -68,7 +54,7 @@ def clean_response(response: ModelResponse) -> None:
             if part.tool_call_id in ids:
                 part.tool_call_id = new_id()
             ids.add(part.tool_call_id)
-            part.args = _parse_arguments(part.args)
+            part.args = parse_arguments(part.args)
 
 
 def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
@@ -79,7 +65,7 @@ def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
     ]
 
 
-def _parse_arguments(args: Any) -> dict[str, Any]:
+def parse_arguments(args: Any) -> dict[str, Any]:
     """Parse the arguments of the library: JSON text, a dictionary, or None."""
     raw = args if isinstance(args, dict) else replace_unstorable(args or "{}")
     try:
@@ -156,12 +142,12 @@ def _tool_result(message: Mapping[str, Any]) -> ModelRequest:
     return ModelRequest(parts=[part], timestamp=_timestamp(message))
 
 
-def _cancelled_results(open_calls: Mapping[str, str]) -> list[ModelMessage]:
-    return [
-        ModelRequest(parts=[ToolReturnPart(name, CANCELLED_RESULT, tool_call_id=call_id)])
-        for call_id, name in open_calls.items()
-    ]
-
-
 def _timestamp(message: Mapping[str, Any]) -> datetime:
     return datetime.fromtimestamp(message["created_at"], tz=UTC)
+
+
+_CONVERSIONS: dict[str, Callable[[Mapping[str, Any]], ModelMessage]] = {
+    "user": _user_request,
+    "assistant": _assistant_response,
+    "tool": _tool_result,
+}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.run_threads import install_executor, watch_threads
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
@@ -57,21 +58,10 @@ async def execute_component(
         ExecutionError: the run ends as ERROR.
         asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
+    install_executor()
     try:
-        if catalog.is_hosted(component):
-            from agentctl.runtime.runners.hosting import run_hosted_agent
-
-            await run_hosted_agent(await catalog.open_runner(component), message, context)
-        elif component.kind == "agent":
-            from agentctl.runtime.agent import run_agent
-
-            await run_agent(component, message, context, catalog)
-        elif component.kind == "team":
-            from agentctl.runtime.team import run_team
-
-            await run_team(component, message, context, catalog)
-        else:
-            await _run_workflow(component, message, context, catalog)
+        with watch_threads(context.transcript.unstopped):
+            await _execute(component, message, context, catalog)
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
@@ -82,6 +72,25 @@ async def execute_component(
         if component.kind != "workflow" and not context.transcript.messages:
             # The run failed before its model was called: keep the message in the session.
             context.transcript.add_user(message)
+
+
+async def _execute(
+    component: Component, message: str, context: RunEnvironment, catalog: Catalog
+) -> None:
+    if catalog.is_hosted(component):
+        from agentctl.runtime.runners.hosting import run_hosted_agent
+
+        await run_hosted_agent(await catalog.open_runner(component), message, context)
+    elif component.kind == "agent":
+        from agentctl.runtime.agent import run_agent
+
+        await run_agent(component, message, context, catalog)
+    elif component.kind == "team":
+        from agentctl.runtime.team import run_team
+
+        await run_team(component, message, context, catalog)
+    else:
+        await _run_workflow(component, message, context, catalog)
 
 
 async def _run_workflow(

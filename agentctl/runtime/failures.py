@@ -11,6 +11,7 @@ __all__ = ["DETAILS", "ExecutionError", "FailureCode"]
 
 FailureCode = Literal[
     "AGENT_FAILED",
+    "INTERRUPTED",
     "MODEL_REJECTED",
     "MODEL_TIMEOUT",
     "MODEL_UNAVAILABLE",
@@ -22,6 +23,7 @@ FailureCode = Literal[
 
 DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
+    "INTERRUPTED": "The agent waits for input, which the server cannot give",
     "MODEL_UNAVAILABLE": "The model is not available now",
     "MODEL_REJECTED": "The model refused the request or gave an unusable answer",
     "MODEL_TIMEOUT": "The model did not answer in time",

@@ -3,8 +3,8 @@
 Libraries call synchronous functions in the executor of the event loop (`asyncio.to_thread`) or in
 one that they are given. A cancelled caller does not wait for such a thread. Without this module the
 run would count as stopped while the thread works, and a thread that hangs would take a place of the
-shared pool and delay the exit of the process. So every call for a run gets a daemon thread of its
-own, which the run knows.
+shared pool and delay the exit of the process. So every call for a run gets a separate daemon
+thread, which the run knows.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `python -m tests.benchmarks.agents [RUNS]`. A run hangs in a model call, in an asynchronous tool, in
 one that ignores its cancellation, or in a tool that blocks a thread; a function hangs in an `await`
 in the place of the model. Each line of the table has the time from the recorded request to the
-recorded end, and the number of runs whose record said at that time that their work continues.
+recorded end, and the number of runs whose work continued at that time.
 """
 
 from __future__ import annotations

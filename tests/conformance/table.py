@@ -36,13 +36,13 @@ COLUMNS = {
     "usage": "usage",
     "output": "structured output",
     "context": "run context in a tool",
-    "metadata": "metadata",
     "member": "member of a team",
     "step": "step of a workflow",
 }
 """The columns with their names in the table; `test_COLUMN` of test_kinds.py tests each."""
 
 REASONS = {
+    ("configured", "output"): "an agent of the configuration has no key for it",
     ("function", "stream"): "a function returns its text as one piece; a generator streams",
     ("function", "tools"): "a function returns a result only; a generator reports its tools",
     ("function", "cancel-text"): "there is no text before the function returns; the run is "

@@ -1,4 +1,4 @@
-"""What every kind of agent can do, over HTTP. The table of docs/agents.md has the results."""
+"""The abilities of every kind of agent, over HTTP. The table of docs/agents.md has the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def is_yes(kind: str, column: str) -> bool:
-    """Return True if the table says yes, False if it gives a reason."""
+    """Return True if the cell of the table is yes, False if it gives a reason."""
     assert column in COLUMNS
     return (kind, column) not in REASONS
 
@@ -109,7 +109,7 @@ async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
             else:
                 await asyncio.sleep(0.2)
             run = await cancel_run(operations, agent, run_id)
-        # The tool continues, and the record says so until it has ended.
+        # The tool continues, and the record shows that until it has ended.
         assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
         assert all(call["result"] == "cancelled" for call in run["tools"] or [])
 
@@ -125,7 +125,7 @@ async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
 
 
 @every_kind
-async def test_cancel_of_a_thread_says_that_it_continues(
+async def test_cancelled_thread_is_recorded_as_unstopped(
     server: ConformanceServer, kind: str
 ) -> None:
     async with server.connect() as operations:
@@ -166,7 +166,7 @@ async def test_output(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         run = await run_component(operations, "agent", f"{kind}-output", '{"total": 3}')
     assert run["status"] == "COMPLETED"
-    assert run["output"] == {"total": 3}
+    assert run["output"] == ({"total": 3} if is_yes(kind, "output") else None)
     assert json.loads(run["content"]) == {"total": 3}
 
 
@@ -177,33 +177,22 @@ async def test_context(server: ConformanceServer, kind: str) -> None:
             operations, "agent", f"{kind}-context", "{}", session_id=f"{kind}-context"
         )
     shown = json.loads(run["content"])
-    assert shown["user_id"] == shown["claims"]["sub"] == "bob"
+    assert shown["user_id"] == "bob"
     assert (shown["run_id"], shown["session_id"]) == (run["run_id"], f"{kind}-context")
     assert shown["component_id"] == f"{kind}-context"
 
 
 @every_kind
-async def test_metadata(server: ConformanceServer, kind: str) -> None:
-    metadata = {"tenant": "north", "limits": [1, 2]}
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-context", "{}", metadata=metadata)
-    assert json.loads(run["content"])["metadata"] == metadata
-    assert run["metadata"] == metadata
-
-
-@every_kind
 async def test_member(server: ConformanceServer, kind: str) -> None:
     async with server.connect("bob") as operations:
-        team = await run_component(
-            operations, "team", f"{kind}-team", "{}", metadata={"tenant": "north"}
-        )
+        team = await run_component(operations, "team", f"{kind}-team", "{}")
         runs = (await operations.get_session_runs(team["session_id"])).value
     shown = json.loads(team["content"])
     (member,) = [run for run in runs if run["run_id"] == shown["run_id"]]
     assert (team["status"], member["status"]) == ("COMPLETED", "COMPLETED")
     assert member["parent_run_id"] == team["run_id"]
     assert shown["component_id"] == f"{kind}-context"
-    assert (shown["user_id"], shown["metadata"]) == ("bob", {"tenant": "north"})
+    assert shown["user_id"] == "bob"
 
 
 @every_kind

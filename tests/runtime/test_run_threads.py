@@ -27,7 +27,7 @@ async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> 
         return threading.current_thread().name if threading.current_thread().daemon else "pool"
 
     with watch_threads(unstopped):
-        # The library may use tasks of its own.
+        # The library may use separate tasks.
         return await asyncio.create_task(asyncio.to_thread(work))
 
 

@@ -1,4 +1,4 @@
-"""The runner of an object: the kind of the object decides (docs/python.md)."""
+"""The runner of an object: the kind of the object decides (docs/agents.md)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.base import Runner
+from agentctl.runtime.runners.factory import is_factory
 
 __all__ = ["load_runner"]
+
+BuildDeps = Callable[[RunContext], Any]
+"""Makes the deps of a run; it may be asynchronous."""
 
 
 class RunnerKind(NamedTuple):
@@ -21,12 +26,15 @@ class RunnerKind(NamedTuple):
         description: the kind in the error for objects of no kind, such as `an async function`.
         matches: returns True for an object of this kind. It must not import a library: the object
             exists, so its library is in `sys.modules`; `has_base` looks at the names of its types.
-        build: builds the runner of an object; raises UnusableObject.
+        build: builds the runner of an object with the function of `deps`, which is None unless
+            `takes_deps`; raises UnusableObject.
+        takes_deps: True if the key `deps` has an effect.
     """
 
     description: str
     matches: Callable[[object], bool]
-    build: Callable[[Any], Runner]
+    build: Callable[[Any, BuildDeps | None], Runner]
+    takes_deps: bool = False
 
 
 def has_base(target: object, module: str, *names: str) -> bool:
@@ -42,13 +50,60 @@ def has_base(target: object, module: str, *names: str) -> bool:
     )
 
 
-def _build_function_runner(target: Any) -> Runner:
+def _build_pydantic_ai_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+    from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
+
+    return PydanticAIRunner(target, build_deps)
+
+
+def _build_langgraph_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+    from agentctl.runtime.runners.langgraph import LangGraphRunner
+
+    return LangGraphRunner(target, build_deps)
+
+
+def _build_agno_runner(target: Any, _: BuildDeps | None) -> Runner:
+    from agentctl.runtime.runners.agno import AgnoRunner
+
+    return AgnoRunner(target)
+
+
+def _build_factory_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+    from agentctl.runtime.runners.factory import build_factory_runner
+
+    return build_factory_runner(target, lambda made: build_runner(made, build_deps))
+
+
+def _build_function_runner(target: Any, _: BuildDeps | None) -> Runner:
     from agentctl.runtime.runners.functions import build_function_runner
 
     return build_function_runner(target)
 
 
 KINDS: tuple[RunnerKind, ...] = (
+    RunnerKind(
+        "an Agent of pydantic-ai",
+        lambda target: has_base(target, "pydantic_ai", "AbstractAgent"),
+        _build_pydantic_ai_runner,
+        takes_deps=True,
+    ),
+    RunnerKind(
+        "a compiled graph of LangGraph",
+        lambda target: has_base(target, "langgraph", "Pregel"),
+        _build_langgraph_runner,
+        takes_deps=True,
+    ),
+    RunnerKind(
+        "an Agent or Team of agno",
+        lambda target: has_base(target, "agno", "Agent", "Team"),
+        _build_agno_runner,
+    ),
+    RunnerKind(
+        "a function without parameters that returns one of these",
+        is_factory,
+        _build_factory_runner,
+        takes_deps=True,
+    ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
         inspect.isroutine,
@@ -58,20 +113,22 @@ KINDS: tuple[RunnerKind, ...] = (
 """The kinds, in the order in which they are tried."""
 
 
-def load_runner(owner: str, reference: str, folder: Path | None) -> Runner:
+def load_runner(owner: str, reference: str, folder: Path | None, deps: str = "") -> Runner:
     """Load the object of an agent and build its runner.
 
     Args:
         owner: name of the component in errors (`agent support`).
         reference: a name of the form `package.module:name`.
         folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
+        deps: name of the function that makes the deps of a run; empty for none.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
     """
+    build_deps = _load_deps(owner, deps, folder) if deps else None
     try:
         target = load_object(reference, folder)
-        return build_runner(target)
+        return build_runner(target, build_deps)
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the object {reference!r}: {error.what}",
@@ -79,15 +136,40 @@ def load_runner(owner: str, reference: str, folder: Path | None) -> Runner:
         ) from error.__cause__
 
 
-def build_runner(target: object) -> Runner:
+def _load_deps(owner: str, reference: str, folder: Path | None) -> BuildDeps:
+    """Load the function that makes the deps of a run.
+
+    Raises:
+        InvalidConfiguration: there is no such function.
+    """
+    try:
+        function = load_object(reference, folder)
+        if not callable(function):
+            raise UnusableObject(f"it is {_describe(function)}, not a function")
+    except UnusableObject as error:
+        raise InvalidConfiguration(
+            f"The {owner} cannot use the deps {reference!r}: {error.what}",
+            hint=error.hint or "deps is a function that is called with the RunContext",
+        ) from error.__cause__
+    return function
+
+
+def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
     """Build the runner of an object.
+
+    Args:
+        build_deps: function that makes the deps of a run.
 
     Raises:
         UnusableObject: the object is of no known kind, or cannot be used.
     """
     for kind in KINDS:
         if kind.matches(target):
-            return kind.build(target)
+            if build_deps is not None and not kind.takes_deps:
+                raise UnusableObject(
+                    f"deps has no effect for {kind.description}", "remove the key deps"
+                )
+            return kind.build(target, build_deps)
     raise UnusableObject(f"it is {_describe(target)}, which is no kind of agent")
 
 

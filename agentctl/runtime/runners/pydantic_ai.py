@@ -1,0 +1,214 @@
+"""Agents of pydantic-ai (docs/agents.md "pydantic-ai")."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_ai import Agent, DeferredToolRequests
+from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai.messages import (
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolReturnPart,
+)
+from pydantic_ai.usage import RunUsage
+from pydantic_core import PydanticSerializationError
+
+from agentctl.agents import RunContext
+from agentctl.runtime.conversion import parse_arguments, to_model_messages
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.run_threads import install_executor
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.owner import OwnerTask
+
+__all__ = ["PydanticAIRunner"]
+
+_log = logging.getLogger("agentctl.runtime")
+
+
+class PydanticAIRunner:
+    """The runner of an agent of pydantic-ai.
+
+    The deps of a run are the result of the configured function; without one, the `RunContext`.
+
+    Args:
+        build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
+
+    Raises:
+        UnusableObject: the agent needs deps of another type, and no function makes them.
+    """
+
+    kind = "pydantic-ai"
+
+    def __init__(
+        self, agent: Agent[Any, Any], build_deps: Callable[[RunContext], Any] | None
+    ) -> None:
+        if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
+            name = getattr(agent.deps_type, "__name__", str(agent.deps_type))
+            raise UnusableObject(
+                f"it needs deps of the type {name}",
+                'set deps = "module:function": a function that makes them of the RunContext',
+            )
+        self._agent = agent
+        self._build_deps = build_deps
+        self._owner = OwnerTask(lambda: agent)
+
+    async def open(self) -> None:
+        """Open the toolsets of the agent."""
+        await self._owner.open()
+
+    async def close(self) -> None:
+        """Close the toolsets of the agent."""
+        await self._owner.close()
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Execute a run in the task of the caller.
+
+        A tool that ignores its cancellation keeps this call from returning; the engine limits that.
+        """
+        deps: Any = run.context
+        if self._build_deps is not None:
+            deps = self._build_deps(run.context)
+            if inspect.isawaitable(deps):
+                deps = await deps
+        execution = _Execution(run)
+        try:
+            with Agent.using_thread_executor(install_executor()):
+                await execution.drive(self._agent, message, deps)
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise execution.classify(error) from error
+
+
+class _Execution:
+    """One run of an agent: reports what the library emits."""
+
+    def __init__(self, run: HostedRun) -> None:
+        self._run = run
+        self._calls = ToolCalls(run)
+        self._has_text = False
+
+    async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
+        history = load_history(self._run)
+        async with agent.iter(message, message_history=history or None, deps=deps) as steps:
+            async for node in steps:
+                if Agent.is_model_request_node(node):
+                    await self._stream_answer(node, steps)
+                elif Agent.is_call_tools_node(node):
+                    async with node.stream(steps.ctx) as events:
+                        async for event in events:
+                            self._report_call(event)
+            assert steps.result is not None
+            self._report_output(steps.result.output)
+            self._keep_messages(steps.new_messages())
+
+    async def _stream_answer(self, node: Any, steps: Any) -> None:
+        self._run.begin_answer()
+        self._has_text = False
+        async with node.stream(steps.ctx) as stream:
+            try:
+                async for event in stream:
+                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                        self._add_text(event.part.content)
+                    elif isinstance(event, PartDeltaEvent) and isinstance(
+                        event.delta, TextPartDelta
+                    ):
+                        self._add_text(event.delta.content_delta)
+            finally:
+                self._set_usage(stream.usage)
+        self._set_usage(steps.usage)
+
+    def _add_text(self, text: str) -> None:
+        self._has_text = self._has_text or bool(text)
+        self._run.add_text(text)
+
+    def _set_usage(self, usage: RunUsage) -> None:
+        """Report the usage so far; all zeros are those of a model that reports none."""
+        counters = extract_run_usage(usage)
+        if any(counters.values()):
+            self._run.set_usage(counters)
+
+    def _report_call(self, event: object) -> None:
+        if isinstance(event, FunctionToolCallEvent):
+            part = event.part
+            self._calls.start(part.tool_call_id, part.tool_name, parse_arguments(part.args))
+        elif isinstance(event, FunctionToolResultEvent):
+            result = event.part
+            if isinstance(result, ToolReturnPart):
+                text, failed = result.model_response_str(), result.outcome != "success"
+            else:
+                text, failed = result.model_response(), True
+            self._calls.end(result.tool_call_id, text, failed=failed)
+
+    def _report_output(self, output: object) -> None:
+        if isinstance(output, DeferredToolRequests):
+            raise ExecutionError("INTERRUPTED")
+        if isinstance(output, str):
+            if not self._has_text:
+                self._run.add_text(output)
+            return
+        self._run.set_output(output)
+        if not self._has_text:
+            self._run.add_text(self._run.output_text)
+
+    def _keep_messages(self, messages: list[ModelMessage]) -> None:
+        """Keep the messages of the run, with everything that the neutral form does not have."""
+        try:
+            text = ModelMessagesTypeAdapter.dump_json(messages).decode()
+        except (PydanticSerializationError, UnicodeError):
+            # The neutral messages remain for later runs.
+            return
+        self._run.set_native_history(text)
+
+    def classify(self, error: Exception) -> Exception:
+        """Return the public failure for an exception of a tool or model, else the exception."""
+        failure = self._calls.classify(error)
+        if failure is error and isinstance(error, AgentRunError):
+            classified = classify_failure(error, self._run.context.run_id)
+            # Other errors of the library, such as an exceeded limit of the agent, are its own.
+            return error if classified.code == "INTERNAL" else classified
+        return failure
+
+
+def load_history(run: HostedRun) -> list[ModelMessage]:
+    """Return the messages of earlier runs: those of the library, else the neutral ones."""
+    messages: list[ModelMessage] = []
+    for earlier in run.earlier_runs:
+        native: list[ModelMessage] = []
+        if earlier.native is not None:
+            try:
+                native = ModelMessagesTypeAdapter.validate_json(earlier.native)
+            except ValidationError:
+                _log.warning("the stored messages of an earlier run are not readable")
+        messages += native or to_model_messages(earlier.messages)
+    return messages
+
+
+def extract_run_usage(usage: RunUsage) -> dict[str, int]:
+    """Return the nine counters of a run of the library."""
+    audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "audio_input_tokens": audio_in,
+        "audio_output_tokens": audio_out,
+        "audio_total_tokens": audio_in + audio_out,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.output_reasoning_tokens,
+    }
