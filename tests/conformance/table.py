@@ -36,6 +36,7 @@ COLUMNS = {
     "usage": "usage",
     "output": "structured output",
     "context": "run context in a tool",
+    "metadata": "metadata",
     "member": "member of a team",
     "step": "step of a workflow",
 }

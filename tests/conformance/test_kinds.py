@@ -177,22 +177,33 @@ async def test_context(server: ConformanceServer, kind: str) -> None:
             operations, "agent", f"{kind}-context", "{}", session_id=f"{kind}-context"
         )
     shown = json.loads(run["content"])
-    assert shown["user_id"] == "bob"
+    assert shown["user_id"] == shown["claims"]["sub"] == "bob"
     assert (shown["run_id"], shown["session_id"]) == (run["run_id"], f"{kind}-context")
     assert shown["component_id"] == f"{kind}-context"
 
 
 @every_kind
+async def test_metadata(server: ConformanceServer, kind: str) -> None:
+    metadata = {"tenant": "north", "limits": [1, 2]}
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", f"{kind}-context", "{}", metadata=metadata)
+    assert json.loads(run["content"])["metadata"] == metadata
+    assert run["metadata"] == metadata
+
+
+@every_kind
 async def test_member(server: ConformanceServer, kind: str) -> None:
     async with server.connect("bob") as operations:
-        team = await run_component(operations, "team", f"{kind}-team", "{}")
+        team = await run_component(
+            operations, "team", f"{kind}-team", "{}", metadata={"tenant": "north"}
+        )
         runs = (await operations.get_session_runs(team["session_id"])).value
     shown = json.loads(team["content"])
     (member,) = [run for run in runs if run["run_id"] == shown["run_id"]]
     assert (team["status"], member["status"]) == ("COMPLETED", "COMPLETED")
     assert member["parent_run_id"] == team["run_id"]
     assert shown["component_id"] == f"{kind}-context"
-    assert shown["user_id"] == "bob"
+    assert (shown["user_id"], shown["metadata"]) == ("bob", {"tenant": "north"})
 
 
 @every_kind

@@ -11,7 +11,9 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 
 _log = logging.getLogger("agentctl.runtime")
 
-_CLIENTS = frozenset(("anthropic", "botocore", "google", "groq", "httpx", "httpx2", "mistralai", "ollama", "open" + "ai"))
+_CLIENTS = frozenset(
+    {"anthropic", "botocore", "google", "groq", "httpx", "httpx2", "mistralai", "ollama", "openai"}
+)
 """Top-level packages of the clients of model providers."""
 
 _TIMEOUTS = frozenset({408, 504})
