@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +54,12 @@ def serve(
             "--demo-dir", metavar="DIR", help=f"Directory of the demo (default: {DEMO_DIRECTORY})"
         ),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload", help="Restart when the configuration or a module changes (development)"
+        ),
+    ] = False,
     insecure_no_auth: Annotated[
         bool,
         typer.Option(
@@ -72,23 +80,47 @@ def serve(
     from agentctl.config import load_settings, require_verification_key
 
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
-    settings = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
-    _check_exposure(settings, insecure_no_auth)
-    require_verification_key(settings)
-    if settings.server.workers == 1:
-        from agentctl.server.processes.serve import serve as serve_settings
-    else:
-        from agentctl.server.processes.supervisor import serve_with_workers as serve_settings
+
+    def load() -> Settings:
+        loaded = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
+        _check_exposure(loaded, insecure_no_auth)
+        require_verification_key(loaded)
+        if reload and loaded.server.workers > 1:
+            raise UsageError(
+                f"--reload has one worker process, not {loaded.server.workers}",
+                hint="pass --workers 1; --reload is for development only",
+            )
+        return loaded
+
+    settings = load()
+    serve_settings = _select_server(settings, load if reload else None)
     metrics = list[str]()
     with adding_config(config):
         serve_settings(
             settings,
-            announce=lambda url: _announce(settings, url, metrics, demo=demo),
+            announce=lambda url: _announce(settings, url, metrics, demo=demo, reload=reload),
             announce_stop=lambda runs: _announce_stop(settings, runs),
             announce_metrics=metrics.append,
         )
     with contextlib.suppress(OSError):  # the terminal may be closed
         note("stopped")
+
+
+def _select_server(
+    settings: Settings, reload: Callable[[], Settings] | None
+) -> Callable[..., None]:
+    """Return the function that serves: with reloads, in one process, or in several."""
+    if reload is not None:
+        from agentctl.server.processes.reload import serve_with_reload
+
+        return functools.partial(serve_with_reload, reload, report=_report_reload)
+    if settings.server.workers == 1:
+        from agentctl.server.processes.serve import serve
+
+        return serve
+    from agentctl.server.processes.supervisor import serve_with_workers
+
+    return serve_with_workers
 
 
 def _apply_overrides(
@@ -127,8 +159,9 @@ def _check_exposure(settings: Settings, insecure_no_auth: bool) -> None:
     )
 
 
-def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -> None:
-
+def _announce(
+    settings: Settings, url: str, metrics: list[str], *, demo: bool, reload: bool
+) -> None:
     note(f"agentctl {__version__} listens on {url}, configured by {settings.path}")
     if settings.authorization.enabled:
         note(f"authorization: jwt, {settings.authorization.algorithm}")
@@ -136,12 +169,19 @@ def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -
         note("authorization: none, every caller is an administrator")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
+    if reload and settings.path is not None:
+        note(f"reload: for development, after changes of modules in {settings.path.parent}")
     for shown in metrics:
         note(f"metrics: {shown}")
     if demo and settings.path is not None:
         lines = demo_commands(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
             note(line)
+
+
+def _report_reload(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        note(line)
 
 
 def _announce_stop(settings: Settings, runs: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from agentctl.config.settings import Settings
+    from agentctl.runs.live import LiveRun
 
 __all__ = ["DrainingServer", "ServerController", "serve", "serve_on_socket"]
 
@@ -30,6 +32,12 @@ GRACEFUL_SECONDS = 8
 
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
+
+
+SHOWN_RUNS = 20
+"""Ids of cancelled runs in one log line."""
+
+_log = logging.getLogger("agentctl.server")
 
 
 class ServerController(Protocol):
@@ -161,6 +169,15 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
             yield
 
 
+def _log_cancelled_runs(live: list[LiveRun]) -> None:
+    if live:
+        shown = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
+        more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
+        _log.warning(
+            "drain_seconds have passed: %d runs are cancelled: %s%s", len(live), shown, more
+        )
+
+
 class DrainingServer(Server):
     """A server that drains before it ends, in step with the other processes.
 
@@ -218,6 +235,7 @@ class DrainingServer(Server):
             self._controller.stopping(service.live_run_count)
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
+            _log_cancelled_runs(service.hosting.engine.root_runs())
             await service.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:

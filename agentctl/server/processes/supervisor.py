@@ -74,10 +74,10 @@ def serve_with_workers(
     """
     log_to_stderr(settings.log, with_process_id=True)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
-        asyncio.run(_Supervisor(settings, listener, metrics, announce, announce_stop).run())
+        asyncio.run(Supervisor(settings, listener, metrics, announce, announce_stop).run())
 
 
-class _Supervisor:
+class Supervisor:
     """The parent of the workers. Each worker has a slot, numbered from 0.
 
     Attributes:
@@ -114,7 +114,7 @@ class _Supervisor:
         """Prepare the databases and keep the workers running until a signal."""
         handlers: dict[int, Callable[[], None]] = dict.fromkeys(stop_signals(), self._stop)
         with handle_signals({**handlers, signal.SIGCHLD: self._check_workers}):
-            await _prepare_databases(self._settings)
+            await prepare_databases(self._settings)
             try:
                 async with self._publish_metrics():
                     await self._serve()
@@ -141,7 +141,7 @@ class _Supervisor:
         self._slots = dict(enumerate(first))
         await asyncio.gather(*(worker.wait_until_ready() for worker in first))
         if not self._signals and not any(worker.is_ready for worker in first):
-            raise _start_error(first)
+            raise start_error(first)
         self._starting = set(range(len(first)))
         keeping = asyncio.gather(*map(self._keep_slot, first, range(len(first))))
         try:
@@ -265,7 +265,7 @@ class _Supervisor:
             self._killed.append(worker.pid)
 
 
-async def _prepare_databases(settings: Settings) -> None:
+async def prepare_databases(settings: Settings) -> None:
     """Create and migrate the databases, and raise the errors that every worker would raise."""
     from agentctl.auth.verifier import Verifier
     from agentctl.store.databases import Databases
@@ -278,7 +278,7 @@ async def _prepare_databases(settings: Settings) -> None:
         await databases.close()
 
 
-def _start_error(first: list[WorkerHandle]) -> AgentctlError:
+def start_error(first: list[WorkerHandle]) -> AgentctlError:
     """Return the error of a first worker, or describe how one ended."""
     reported = (worker.failure for worker in first if worker.failure is not None)
     return next(reported, InternalError(f"a worker process {first[0].end}"))

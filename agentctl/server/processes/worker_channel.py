@@ -1,8 +1,8 @@
 """The messages between the supervisor and a worker: lines over a pair of sockets.
 
-The supervisor sends the settings, once, and later `DRAIN`, `PROCEED` and `END`. A worker sends JSON
-objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}` when it starts to drain,
-`{"waiting": true}` at the end of a step of the shutdown that all workers do together, and
+The supervisor sends the settings, once, and later `DRAIN`, `LEAVE`, `PROCEED` and `END`. A worker
+sends JSON objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}` when it starts
+to drain, `{"waiting": true}` at the end of a step of the shutdown that all workers do together, and
 `{"failed": {...}}` with the error that ends it. Both sides detect the end of the other process by
 the end of the channel.
 """
@@ -15,6 +15,9 @@ from agentctl import errors
 
 DRAIN = b"drain"
 """Accept no new runs, wait for live runs, then end."""
+
+LEAVE = b"leave"
+"""Accept no new connections, then as `DRAIN`: another process has taken the place of this one."""
 
 PROCEED = b"proceed"
 """All workers that stop have done this step."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.server.observability.metrics_channel import MetricsChannel
-from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_from_message
+from agentctl.server.processes.worker_channel import DRAIN, END, LEAVE, PROCEED, error_from_message
 
 MINIMUM_PAUSE = 0.1
 MAXIMUM_PAUSE = 5.0
@@ -164,6 +164,10 @@ class WorkerHandle:
             self._writer.write((END if at_once else DRAIN) + b"\n")
         else:
             self._process.terminate()
+
+    def leave(self) -> None:
+        """Have a ready worker accept no new connections, drain and end."""
+        self._writer.write(LEAVE + b"\n")
 
     def proceed(self, steps: int) -> None:
         """Release the worker after this number of steps of the shutdown, once."""

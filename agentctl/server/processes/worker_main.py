@@ -21,7 +21,7 @@ from agentctl.runtime.event_loop import finish_process
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
-from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_to_message
+from agentctl.server.processes.worker_channel import DRAIN, END, LEAVE, PROCEED, error_to_message
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer
@@ -110,7 +110,12 @@ class _SupervisorChannel:
             self._may_proceed.set()
             server.drain_without_listening()
         *lines, self._unread = self._unread.split(b"\n")
-        commands = {DRAIN: server.drain, PROCEED: self._may_proceed.set, END: server.end}
+        commands: dict[bytes, Callable[[], object]] = {
+            DRAIN: server.drain,
+            LEAVE: server.drain_without_listening,
+            PROCEED: self._may_proceed.set,
+            END: server.end,
+        }
         for line in lines:
             commands[line]()
 

@@ -1,0 +1,211 @@
+"""`agentctl serve --reload`: a server for development that restarts when its files change.
+
+A supervisor with one worker. After a change it starts another worker on the same socket; when that
+one is ready, the previous worker accepts no more connections, waits for its live runs and ends. If
+the new one cannot start, the previous one continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentctl.config.transfer import settings_to_text
+from agentctl.errors import AgentctlError, InternalError, UsageError
+from agentctl.server.observability.log import log_to_stderr
+from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.supervisor import (
+    COUNT_SECONDS,
+    Supervisor,
+    prepare_databases,
+    start_error,
+)
+from agentctl.server.processes.worker_handle import WorkerHandle
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["serve_with_reload"]
+
+DEBOUNCE_MILLISECONDS = 200
+"""Changes within this time are one: editors write a file in several steps."""
+
+SHOWN_FILES = 3
+
+
+def serve_with_reload(
+    load: Callable[[], Settings],
+    settings: Settings,
+    *,
+    announce: Callable[[str], None],
+    announce_stop: Callable[[int | None], None] | None = None,
+    announce_metrics: Callable[[str], None] | None = None,
+    report: Callable[[str], None],
+) -> None:
+    """Serve with one process until a stop signal, and replace it after each change of its files.
+
+    The files are the configuration, and below its folder every Python module and every file of a
+    package. The address of the server does not change.
+
+    Args:
+        load: reads the configuration again, as `settings` was read.
+        settings: the configuration of the first process.
+        announce, announce_stop, announce_metrics: see `supervisor.serve_with_workers`.
+        report: receives a line about each reload.
+
+    Raises:
+        UsageError: the package that watches files is missing, or the system cannot watch them; and
+            the errors of `supervisor.serve_with_workers`.
+    """
+    if find_spec("watchfiles") is None:
+        raise UsageError(
+            "--reload needs a package that is not installed: watchfiles",
+            hint="pip install 'agentctl[reload]'",
+        )
+    log_to_stderr(settings.log, with_process_id=True)
+    with open_listeners(settings, announce_metrics) as (listener, metrics):
+        supervisor = _ReloadingSupervisor(
+            settings, listener, metrics, announce, announce_stop, load=load, report=report
+        )
+        asyncio.run(supervisor.run())
+
+
+class _ReloadingSupervisor(Supervisor):
+    """A supervisor that replaces its worker when files change; see `serve_with_reload`."""
+
+    def __init__(
+        self,
+        *values: Any,
+        load: Callable[[], Settings],
+        report: Callable[[str], None],
+    ) -> None:
+        super().__init__(*values)
+        self._load = load
+        self._report = report
+        self._started = asyncio.Event()
+        self._ends: set[asyncio.Task[None]] = set()
+
+    async def _serve(self) -> None:
+        watching = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)  # it watches from here on, before the first process reads the files
+        try:
+            current = await self._start_worker()
+            await current.wait_until_ready()
+            if not self._signals and not current.is_ready:
+                raise start_error([current])
+            self._replace_current(current)
+            self._started.set()
+            if not self._signals:
+                self._announce(base_url(self._listener))
+            if await self._wait_unless_stopped(asyncio.shield(watching)):
+                watching.result()
+            await self._announce_live_runs()
+            await asyncio.gather(*(worker.wait_until_ended() for worker in self._workers))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Reload after each change.
+
+        Raises:
+            UsageError: the system cannot watch the folder.
+        """
+        from watchfiles import awatch
+
+        assert self._settings.path is not None
+        folder = self._settings.path.parent
+        try:
+            async for changes in awatch(
+                folder,
+                watch_filter=_build_filter(self._settings.path),
+                debounce=DEBOUNCE_MILLISECONDS,
+                ignore_permission_denied=True,
+            ):
+                await self._started.wait()
+                paths = sorted({os.path.relpath(path, folder) for _, path in changes})
+                await self._reload(paths)
+        except OSError as error:
+            raise UsageError(
+                f"the files in {folder} cannot be watched",
+                cause=os.strerror(error.errno) if error.errno else None,
+                hint="set WATCHFILES_FORCE_POLLING=true, or serve without --reload",
+            ) from None
+
+    async def _reload(self, paths: list[str]) -> None:
+        more = len(paths) - SHOWN_FILES
+        shown = ", ".join(paths[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+        self._report(f"reload: {shown} changed")
+        try:
+            settings = self._load()
+            await prepare_databases(settings)
+            self._settings_text = settings_to_text(settings)
+            worker = await self._start_worker()
+        except AgentctlError as failure:
+            self._report_failure(failure)
+            return
+        await worker.wait_until_ready()
+        if self._signals:
+            return
+        if not worker.is_ready:
+            self._workers.discard(worker)
+            self._report_failure(worker.failure or InternalError(f"the process {worker.end}"))
+            return
+        previous = self._slots[0]
+        self._replace_current(worker)
+        self._report("reload: new requests are served by the new process")
+        if previous in self._workers:
+            await self._dismiss(previous)
+
+    async def _dismiss(self, previous: WorkerHandle) -> None:
+        """Have the previous worker end after its live runs, and report their number."""
+        previous.leave()
+        count = await previous.count_live_runs(COUNT_SECONDS)
+        if count:
+            runs = "1 live run" if count == 1 else f"{count} live runs"
+            seconds = self._settings.server.drain_seconds
+            self._report(
+                f"reload: the previous process waits {seconds:g} s for {runs}, then cancels"
+            )
+
+    def _replace_current(self, worker: WorkerHandle) -> None:
+        self._slots[0] = worker
+        task = asyncio.create_task(self._note_end(worker))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    async def _note_end(self, worker: WorkerHandle) -> None:
+        """Forget a worker that has ended, and report it if it was the current one."""
+        await worker.wait_until_ended()
+        self._workers.discard(worker)
+        if not self._signals and self._slots[0] is worker:
+            self._report(f"reload: the server process {worker.end}; the next change starts another")
+
+    def _report_failure(self, failure: AgentctlError) -> None:
+        cause = f": {failure.cause}" if failure.cause else ""
+        hint = f" (hint: {failure.hint})" if failure.hint else ""
+        self._report(
+            f"reload failed, the previous process continues: {failure.detail}{cause}{hint}"
+        )
+
+
+def _build_filter(config: Path) -> Callable[[object, str], bool]:
+    """Return the filter of changes: the configuration, modules, and files of packages."""
+    from watchfiles import Change, DefaultFilter
+
+    ignored = DefaultFilter()
+
+    def is_watched(change: object, path: str) -> bool:
+        assert isinstance(change, Change)
+        file = Path(path)
+        if file == config:
+            return True
+        if not ignored(change, path):
+            return False
+        return file.suffix == ".py" or (file.parent / "__init__.py").exists()
+
+    return is_watched

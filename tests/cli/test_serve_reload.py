@@ -1,0 +1,147 @@
+"""`agentctl serve --reload`: a new process after each change, and no run ended without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentctl.remote import RemoteOperations
+from agentctl.requests import RunRequest
+from tests.cli.conftest import Agentctl
+from tests.process import ServerProcess, serve_config
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+[server]
+drain_seconds = {drain}
+[authorization]
+enabled = false
+[[models]]
+id = "slow"
+provider = "demo"
+model = "slow"
+[[agents]]
+id = "slow"
+model = "slow"
+description = "{description}"
+tools = ["shop:price"]
+"""
+TOOL = '''
+def price(article: str) -> float:
+    """{text}"""
+    return 4.2
+'''
+
+
+def _write(folder: Path, *, description: str = "first", text: str = "One", drain: int = 30) -> Path:
+    (folder / "shop.py").write_text(TOOL.format(text=text))
+    config = folder / "agentctl.toml"
+    config.write_text(CONFIG.format(description=description, drain=drain))
+    return config
+
+
+BROKEN = [
+    ("shop.py", "import os\nos._exit(3)\n", "the process ended with exit code 3"),
+    ("agentctl.toml", "[server\n", "is not valid TOML at line 1"),
+]
+"""A file, its text, and the fault that is reported after this change."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with serve_config(_write(tmp_path), "--reload") as server:
+        yield server
+
+
+def _agent(server: ServerProcess) -> tuple[str, str]:
+    """The description of the agent, and that of its tool."""
+
+    async def get() -> tuple[str, str]:
+        async with RemoteOperations(server.url, None) as operations:
+            record = (await operations.get_component("agent", "slow")).value
+            return record["description"], record["tools"][0]["description"]
+
+    return asyncio.run(get())
+
+
+def _start(server: ServerProcess) -> str:
+    async def create() -> str:
+        async with RemoteOperations(server.url, None) as operations:
+            request = RunRequest("hello", "s", background=True)
+            return (await operations.create_run("agent", "slow", request)).value["run_id"]
+
+    return asyncio.run(create())
+
+
+def _wait_for_reloads(server: ServerProcess, count: int) -> str:
+    deadline = time.monotonic() + 60
+    while server.log_text.count("new requests are served by the new process") < count:
+        assert time.monotonic() < deadline, server.log_text
+        time.sleep(0.02)
+    return server.log_text
+
+
+def _status(server: ServerProcess, run_id: str) -> str:
+    async def get() -> str:
+        async with RemoteOperations(server.url, None) as operations:
+            return (await operations.get_run(run_id)).value["status"]
+
+    return asyncio.run(get())
+
+
+def test_changes_reload_and_broken_ones_keep_the_server(server: ServerProcess) -> None:
+    folder = server.log.parent
+    assert "reload: for development" in server.log_text
+    assert _agent(server) == ("first", "One")
+    (folder / "shop.py").write_text(TOOL.format(text="Another"))
+    assert "reload: shop.py changed" in _wait_for_reloads(server, 1)
+    assert _agent(server) == ("first", "Another")
+    for number, (file, broken, fault) in enumerate(BROKEN):
+        (folder / file).write_text(broken)
+        said = server.wait_for(fault)
+        assert said.count("reload failed, the previous process continues: ") == number + 1
+        assert _agent(server) == ("first", "Another")
+    _write(folder, description="second", text="Repaired")
+    _wait_for_reloads(server, 2)
+    assert _agent(server) == ("second", "Repaired")
+    assert "Traceback" not in server.log_text
+
+
+def test_live_runs_end_in_the_previous_process(server: ServerProcess) -> None:
+    run_id = _start(server)
+    _write(server.log.parent, text="Other")
+    server.wait_for("for 1 live run, then cancels")
+    assert _status(server, run_id) == "RUNNING"
+    for _ in range(2):  # the second signal cancels the run
+        server.process.terminate()
+        server.wait_for("stopping")
+    assert server.process.wait(60) == 0
+
+
+def test_cancelled_runs_of_a_reload_are_named(tmp_path: Path) -> None:
+    with serve_config(_write(tmp_path, drain=1), "--reload") as server:
+        run_id = _start(server)
+        _write(tmp_path, drain=1, text="Other")
+        said = server.wait_for(f"drain_seconds have passed: 1 runs are cancelled: {run_id}")
+        assert "waits 1 s for 1 live run, then cancels" in said
+
+
+def test_reload_needs_one_worker(agentctl: Agentctl, home: Path) -> None:
+    config = str(_write(home))
+    ended = agentctl("serve", "--config", config, "--reload", "--workers", "2")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "error: --reload has one worker process, not 2" in ended.stderr
+
+
+def test_a_missing_package_is_named(
+    agentctl: Agentctl, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.server.processes.reload.find_spec", lambda _: None)
+    ended = agentctl("serve", "--config", str(_write(home)), "--reload")
+    assert ended.code == 2
+    assert "hint: pip install 'agentctl[reload]'" in ended.stderr
