@@ -18,7 +18,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 _BATCH = 256
-_LONG_TEXT = 4_096
+_ROW = 16
+_LONG_TEXT = 1_024
 _MAXIMUM_DEPTH = 255
 
 _ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
@@ -109,9 +110,21 @@ class _Encoder:
         yield "{}" if start == "{" else "}"
 
 
-def _is_short(value: object) -> bool:
+def _is_short(value: Any) -> bool:
+    """Return True for a scalar, and for a row of a few scalars, which `json` encodes at once."""
     kind = type(value)
-    return kind in _SCALARS and not (kind is str and len(value) > _LONG_TEXT)  # type: ignore[arg-type]
+    if kind is dict:
+        return len(value) <= _ROW and all(
+            type(key) is str and _is_short_scalar(item) for key, item in value.items()
+        )
+    if kind is list or kind is tuple:
+        return len(value) <= _ROW and all(map(_is_short_scalar, value))
+    return _is_short_scalar(value)
+
+
+def _is_short_scalar(value: Any) -> bool:
+    kind = type(value)
+    return kind in _SCALARS and not (kind is str and len(value) > _LONG_TEXT)
 
 
 def _is_plain_dataclass(value: object) -> bool:
