@@ -42,6 +42,10 @@ STORE_WAIT_SECONDS = 8.0
 """Time that followers of a run wait until its final status is stored. Then their stream ends
 without a last event: a status that is not stored is not published."""
 
+HISTORY_BYTES = 4_194_304
+"""Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
+is a step of the event loop."""
+
 _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
 _DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
@@ -172,8 +176,8 @@ def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
 async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     """Return the last `history_runs` runs of the session, oldest first.
 
-    Their number is limited, so that the cost of a run does not depend on the length of its session
-    (docs/contract.md "Runs"). Members' runs and workflows have no history.
+    Their number and size are limited, so that the cost of a run does not depend on the length of
+    its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
     component = run.spec.component
     if run.parent is not None or component.kind == "workflow":
@@ -183,10 +187,12 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     read = run.spec.database.read
     if catalog.is_hosted(component):
         kind = catalog.hosted_runner(component).kind
-        native = await read(runs.list_recent_native(run.session_id, count, kind), size="large")
+        native = await read(
+            runs.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="large"
+        )
         stored = [(earlier.messages, earlier.native) for earlier in native]
     else:
-        recent = runs.list_recent_messages(run.session_id, count)
+        recent = runs.list_recent_messages(run.session_id, count, HISTORY_BYTES)
         stored = [(messages, None) for messages in await read(recent, size="large")]
     parsed: list[tuple[list[dict[str, Any]], str | None]]
     parsed = [(orjson.loads(messages), native) for messages, native in stored]

@@ -13,6 +13,7 @@ from agentctl.requests import (
     RunRequest,
     SessionRunsQuery,
 )
+from agentctl.runs import supervision
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -89,6 +90,32 @@ async def test_model_gets_the_last_runs_only(deployment: Deployment) -> None:
         assert [text for text in sent if text.startswith("turn")] == [
             text for number in range(2, 7) for text in (f"turn {number}", f"turn {number}")
         ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sent"),
+    [
+        ((10, 10), "01"),
+        ((1_000, 1_000), "01"),
+        ((1_000, 1_000, 1_000), "12"),
+        ((10, 3_000), "1"),
+        ((10, 3_000, 10), "2"),
+    ],
+)
+async def test_history_of_a_run_has_a_maximum_size(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], sent: str
+) -> None:
+    """docs/security-cases.md M14."""
+    monkeypatch.setattr(supervision, "HISTORY_BYTES", 6_000)
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for number, size in enumerate(sizes):
+            request = RunRequest(f"{number}" * size, session_id="s1")
+            await operations.create_run("agent", "echo", request)
+        request = RunRequest("now", session_id="s1")
+        run = (await operations.create_run("agent", "history", request)).value
+        texts = [text for role, text in orjson.loads(run["content"] or "") if role == "user"]
+        assert [text[0] for text in texts] == [*sent, "n"]
 
 
 async def test_background_run_continues_without_its_caller(deployment: Deployment) -> None:

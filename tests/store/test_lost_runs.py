@@ -152,7 +152,7 @@ def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
     assert store.read(runs.list_histories("s1")) == []
     store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
     assert store.read(runs.list_histories("s1")) == [HISTORY[1:-1].encode()]
-    assert store.read(runs.list_recent_messages("s1", 5)) == ['[{"role":"user"}]']
+    assert store.read(runs.list_recent_messages("s1", 5, 10_000)) == ['[{"role":"user"}]']
     session = session_of(store)
     assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)
     assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")

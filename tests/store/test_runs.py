@@ -47,11 +47,11 @@ def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:
         store.write(
             a_whole_run(a_run(run_id), replace(end, native_kind=kind, native_history=native))
         )
-    found = store.read(runs.list_recent_native("s1", 5, "pydantic-ai"))
+    found = store.read(runs.list_recent_native("s1", 5, 10_000, "pydantic-ai"))
     assert [(run.messages, run.native) for run in found] == [
         ('[{"role":"r1"}]', None), ('[{"role":"r2"}]', '["r2"]'), ('[{"role":"r3"}]', None),
     ]  # fmt: skip
-    assert len(store.read(runs.list_recent_native("s1", 2, "pydantic-ai"))) == 2
+    assert len(store.read(runs.list_recent_native("s1", 2, 10_000, "pydantic-ai"))) == 2
 
 
 def test_a_run_without_a_session_is_not_created(store: Store) -> None:
@@ -187,9 +187,16 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
     histories = store.read(runs.list_histories("s1"))
     ends = [an_end(f"r{number}").history or "" for number in range(1, 8)]
     assert [b"[%b]" % history for history in histories] == [end.encode() for end in ends]
-    recent = store.read(runs.list_recent_messages("s1", 3))
+    recent = store.read(runs.list_recent_messages("s1", 3, 10_000))
     assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
-    assert store.read(runs.list_recent_messages("s1", 0)) == []
+    assert store.read(runs.list_recent_messages("s1", 0, 10_000)) == []
+    sizes = [len((messages or "").encode()) for messages in recent]
+    for maximum, count in (
+        (sum(sizes), 3), (sum(sizes) - 1, 2), (sizes[2] + sizes[1] - 1, 1), (1, 1), (0, 1)
+    ):  # fmt: skip
+        assert store.read(runs.list_recent_messages("s1", 3, maximum)) == recent[3 - count :]
+        native = store.read(runs.list_recent_native("s1", 3, maximum, "none"))
+        assert [run.messages for run in native] == recent[3 - count :]
     assert store.read(runs.list_live_in_session("s1")) == ["r8"]
 
 

@@ -36,15 +36,29 @@ _HISTORIES = Sql(
     " WHERE session_id = :session_id AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
 )
 
-_RECENT_MESSAGES = Sql(
-    "SELECT messages FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
-    " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
-)
 
-_RECENT_NATIVE = Sql(
-    "SELECT messages, CASE WHEN native_kind = :native_kind THEN native_history END FROM runs"
-    " WHERE session_id = :session_id AND parent_run_id IS NULL"
-    " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
+def _select_recent(columns: str, size: str) -> Sql:
+    """Select the last runs of a session, newest first.
+
+    At most :limit runs, as far as their sizes add up to :maximum bytes, but at least one. The rows
+    that are not returned are not read: only the sizes of their texts are.
+    """
+    return Sql(
+        f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
+        f"SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
+        f"SELECT seq, {size} AS size FROM runs"
+        " WHERE session_id = :session_id AND parent_run_id IS NULL"
+        " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
+        ") AS recent) AS sized WHERE total <= cast(:maximum AS bigint) OR total = size)"
+        " ORDER BY seq DESC"
+    )
+
+
+_RECENT_MESSAGES = _select_recent("messages", "octet_length(messages)")
+
+_RECENT_NATIVE = _select_recent(
+    "messages, CASE WHEN native_kind = :native_kind THEN native_history END",
+    "octet_length(messages) + coalesce(octet_length(native_history), 0)",
 )
 
 _LIVE_IN_SESSION = Sql(
@@ -143,18 +157,24 @@ def list_histories(session_id: str) -> Steps[list[bytes]]:
 
 
 @single_unit
-def list_recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
-    """Return the messages of the last `limit` top-level runs that have ended, oldest first.
+def list_recent_messages(session_id: str, limit: int, maximum: int) -> Steps[list[str]]:
+    """Return the messages of the last top-level runs that have ended, oldest first.
 
     Each is a JSON array. The cost does not depend on the number of runs.
+
+    Args:
+        limit: maximum number of runs.
+        maximum: maximum size of all messages in bytes. The last run is returned in any case.
     """
-    rows = yield Statement(_RECENT_MESSAGES, {"session_id": session_id, "limit": limit})
+    rows = yield Statement(
+        _RECENT_MESSAGES, {"session_id": session_id, "limit": limit, "maximum": maximum}
+    )
     return [messages for (messages,) in reversed(rows)]
 
 
 @single_unit
 def list_recent_native(
-    session_id: str, limit: int, native_kind: str
+    session_id: str, limit: int, maximum: int, native_kind: str
 ) -> Steps[list[EarlierMessages]]:
     """Return the messages of the same runs as `list_recent_messages`, oldest first.
 
@@ -162,7 +182,13 @@ def list_recent_native(
         native_kind: the kind of runner whose native messages are returned as well.
     """
     rows = yield Statement(
-        _RECENT_NATIVE, {"session_id": session_id, "limit": limit, "native_kind": native_kind}
+        _RECENT_NATIVE,
+        {
+            "session_id": session_id,
+            "limit": limit,
+            "maximum": maximum,
+            "native_kind": native_kind,
+        },
     )
     return [EarlierMessages(*row) for row in reversed(rows)]
 
