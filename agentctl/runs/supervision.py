@@ -185,8 +185,7 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     read = run.spec.database.read
-    if catalog.is_hosted(component):
-        kind = catalog.hosted_runner(component).kind
+    if (kind := catalog.native_kind(component)) is not None:
         native = await read(
             runs.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="large"
         )

@@ -172,6 +172,31 @@ class Catalog:
             )
         return self._hosted[agent.id]
 
+    def native_kind(self, component: Component) -> str | None:
+        """Return the kind of runner of an agent in code, None for other components.
+
+        Also None if the object is not usable: the run itself reports that.
+        """
+        if not self.is_hosted(component):
+            return None
+        try:
+            return self.hosted_runner(component).kind
+        except InvalidConfiguration:
+            return None
+
+    def load_code(self) -> None:
+        """Import the modules of all tools and of all agents in code.
+
+        Raises:
+            InvalidConfiguration: a tool or an object is not usable; names the component.
+        """
+        for kind in ("agent", "team"):
+            for component in self._components[kind].values():
+                if self.is_hosted(component):
+                    self.hosted_runner(component)
+                else:
+                    self.tools(component)
+
     async def open_runner(self, agent: Component) -> Runner:
         """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
 

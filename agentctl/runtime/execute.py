@@ -9,6 +9,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
+from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.run_threads import install_executor, watch_threads
@@ -65,6 +66,9 @@ async def execute_component(
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
+    except InvalidConfiguration as error:
+        _log.error("run %s failed: %s", context.run_id, error.detail)
+        raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
         _log.exception("run %s failed with an internal error", context.run_id)
         raise ExecutionError("INTERNAL") from error

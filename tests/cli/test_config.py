@@ -88,6 +88,33 @@ def test_check_reports_an_invalid_configuration(
     assert told in ended.stderr
 
 
+def test_check_imports_the_code_of_tools_and_agents(agentctl: Agentctl, project: Path) -> None:
+    (project.parent / "checked_code.py").write_text(
+        'print("loud")\nasync def answer(message):\n    return message\nnumber = 5\n'
+    )
+    text = project.read_text()
+    added = '\n[[agents]]\nid = "code"\nobject = "checked_code:{}"\n'
+    project.write_text(text + added.format("answer"))
+    ended = agentctl("config", "check")
+    assert (ended.code, ended.stdout) == (0, "")
+    assert "2 agents" in ended.stderr
+    for name, problem in (("number", "it is an object of the type int"), ("no", "has no no")):
+        project.write_text(text + added.format(name))
+        ended = agentctl("config", "check")
+        assert (ended.code, ended.stdout) == (2, "")
+        error, hint = ended.stderr.removeprefix("loud\n").strip().split("\n\n")
+        assert error.startswith("error: the agent code cannot use the object 'checked_code:")
+        assert problem in error
+        assert "\n" not in error
+        assert hint.startswith("hint: ")
+    project.write_text(text + added.format("answer") + 'instructions = "x"\n')
+    assert (
+        "agents.code.instructions: has no effect with object" in agentctl("config", "check").stderr
+    )
+    project.write_text(text.replace('id = "writer"', 'id = "writer"\ntools = ["checked_code:no"]'))
+    assert "cannot use the tool 'checked_code:no'" in agentctl("config", "check").stderr
+
+
 def test_check_reports_missing_keys(agentctl: Agentctl, home: Path) -> None:
     (home / "agentctl.toml").write_text("")
     assert agentctl("config", "check").code == 2

@@ -386,6 +386,24 @@ def test_tools_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert list(components.check_tools(Settings(agents=(Agent("a", "m"),)))) == []
 
 
+def test_objects_of_agents_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checked_agents.py").write_text(
+        'print("loud")\nasync def answer(message):\n    return message\nnumber = 5\n'
+    )
+    agents = tuple(
+        Agent(name, object=f"checked_agents:{name}") for name in ("answer", "number", "absent")
+    )
+    settings = Settings(agents=agents, path=tmp_path / "agentctl.toml")
+    findings = list(components.check_objects(settings))
+    assert "agent number cannot use the object 'checked_agents:number'" in texts_of(
+        findings, "wrong"
+    )
+    assert "the module checked_agents has no absent" in texts_of(findings, "wrong")
+    assert texts_of(findings, "ok") == "1 agent in code can be used -> None"
+    assert capsys.readouterr().out == ""
+    assert list(components.check_objects(Settings(agents=(Agent("a", "m"),)))) == []
+
+
 def database_entry(path: Path) -> Database:
     return Database("main", f"sqlite:///{path}")
 

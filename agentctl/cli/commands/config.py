@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,17 +55,20 @@ def show_config(
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
 def check_config(config: Config = None) -> None:
-    """Validate the configuration, its verification keys, and its models.
+    """Validate the configuration, its keys, its models, and the code of tools and agents.
 
     Runs the checks of a server start without starting one.
     """
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.providers import list_used_models, require_extra, requires_key
+    from agentctl.runtime.catalog import Catalog
 
     settings = load_settings(config)
     require_verification_key(settings)
     Verifier(settings)
+    with contextlib.redirect_stdout(sys.stderr):
+        Catalog.from_settings(settings).load_code()
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env

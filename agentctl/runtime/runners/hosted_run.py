@@ -32,6 +32,10 @@ _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
 
 
+class LateReport(asyncio.CancelledError):
+    """A report of an agent whose run has ended. It is dropped."""
+
+
 class HostedRun:
     """A run as its runner sees it.
 
@@ -82,6 +86,8 @@ class HostedRun:
 
     def checkpoint(self) -> None:
         """Raise asyncio.CancelledError if the run has to stop."""
+        if self._environment.has_ended:
+            raise LateReport
         self._environment.checkpoint()
 
     def add_text(self, delta: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
@@ -31,6 +31,9 @@ async def run_hosted_agent(runner: Runner, message: str, environment: RunEnviron
     transcript.add_user(message)
     try:
         await runner.run(message, HostedRun(environment, runner.kind))
+    except LateReport:
+        # The agent ignored its cancellation. Without an exception its task ends with a late result.
+        return
     except asyncio.CancelledError:
         if environment.is_stopping:
             raise

@@ -49,6 +49,7 @@ def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
         )
         yield _sync_step("models", lambda: components.check_models(loaded))
         yield _sync_step("tools", lambda: components.check_tools(loaded))
+        yield _sync_step("agents", lambda: components.check_objects(loaded))
     yield _sync_step("versions", configuration.check_versions)
     yield _sync_step("clock", lambda: [configuration.check_clock()])
     if isinstance(settings, AgentctlError):

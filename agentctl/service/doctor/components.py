@@ -40,6 +40,29 @@ def _check_model(model: Model) -> Iterator[Finding]:
         yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
 
 
+def check_objects(settings: Settings) -> Iterator[Finding]:
+    """Check that the object of every agent in code can be imported and used.
+
+    The output of the modules goes to stderr.
+    """
+    from agentctl.runtime.runners.loading import load_runner
+
+    folder = None if settings.path is None else settings.path.parent
+    count = 0
+    with contextlib.redirect_stdout(sys.stderr):
+        for agent in settings.agents:
+            if not agent.object:
+                continue
+            try:
+                load_runner(f"agent {agent.id}", agent.object, folder)
+                count += 1
+            except InvalidConfiguration as failure:
+                yield from_failure("agents", failure)
+    if count:
+        shown = "1 agent in code" if count == 1 else f"{count} agents in code"
+        yield ok("agents", f"{shown} can be used")
+
+
 def check_tools(settings: Settings) -> Iterator[Finding]:
     """Check that every tool can be imported and used, as at the start of a server.
 
