@@ -29,6 +29,12 @@ LEFTOVER_SECONDS = 1.0
 
 _log = logging.getLogger("agentctl.runtime")
 
+_handled_signals: set[int] = set()
+"""The signals of `handle_signals`."""
+
+_forking = threading.local()
+"""The signal mask of a thread before it forks."""
+
 _open_loops: set[asyncio.AbstractEventLoop] = set()
 """Event loops of `run_event_loop` that are not closed, because some of their work did not end."""
 
@@ -72,11 +78,42 @@ def handle_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]
     loop = asyncio.get_running_loop()
     for number, handle in handlers.items():
         loop.add_signal_handler(number, handle)
+    _handled_signals.update(handlers)
     try:
         yield
     finally:
+        _handled_signals.difference_update(handlers)
         for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def _block_signals() -> None:
+    """Block the handled signals while this thread forks, so that the child receives none early."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handled_signals)
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _reset_signals() -> None:
+    """Give a forked child the default signal handlers.
+
+    The child has a copy of the handlers and shares the socket that wakes the event loop. A signal
+    to the child, such as the SIGTERM of `multiprocessing.Pool.terminate`, would stop the parent.
+    """
+    if _open_loops:
+        with contextlib.suppress(ValueError):
+            signal.set_wakeup_fd(-1)
+        for number in _handled_signals:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
+    _unblock_signals()
+
+
+os.register_at_fork(
+    before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_reset_signals
+)
 
 
 def stop_signals() -> list[int]:

@@ -6,8 +6,11 @@ import contextlib
 import errno
 import os
 import socket
+import stat
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl.config.databases import split_address
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 METRICS_PATH = "/metrics"
+
+_server_ports: set[int] = set()
+"""The ports of the listening sockets of this process."""
+
+_channels = weakref.WeakSet[socket.socket]()
+"""The sockets to the supervisor."""
 
 BACKLOG = 2048
 """Connections that wait in the kernel until a process accepts them."""
@@ -79,6 +88,7 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
     except OSError as error:
         listener.close()
         raise _bind_error(error, host, port, key) from error
+    _server_ports.add(listener.getsockname()[1])
     return listener
 
 
@@ -86,7 +96,43 @@ def adopt_socket(number: int) -> socket.socket:
     """Return the socket of an inherited file descriptor. Child processes do not inherit it."""
     inherited = socket.socket(fileno=number)
     inherited.set_inheritable(False)
+    if inherited.family == socket.AF_UNIX:
+        _channels.add(inherited)
+    else:
+        _server_ports.add(inherited.getsockname()[1])
     return inherited
+
+
+def _release_sockets() -> None:
+    """Release the sockets of the server in a forked child, such as one of a process pool of a tool.
+
+    A child that outlives a killed server would keep the port and the connections open. The
+    descriptors keep their numbers, because objects of the parent's event loop refer to them.
+    """
+    if not _server_ports:
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    channels = {channel.fileno() for channel in _channels}
+    for path in list(Path("/dev/fd").iterdir()):
+        with contextlib.suppress(OSError):
+            if (number := int(path.name)) in channels or _is_server_socket(number):
+                os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
+
+
+def _is_server_socket(number: int) -> bool:
+    """Return True for a listening socket and for the connections that it has accepted."""
+    if not stat.S_ISSOCK(os.fstat(number).st_mode):
+        return False
+    found = socket.socket(fileno=number)
+    try:
+        is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
+        return is_inet and found.getsockname()[1] in _server_ports
+    finally:
+        found.detach()
+
+
+os.register_at_fork(after_in_child=_release_sockets)
 
 
 def base_url(listener: socket.socket) -> str:
