@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentctl.requests import ALL_RUNS, DEFAULT_LOCATOR
+from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS
 
 if TYPE_CHECKING:
     from agentctl.records.accounts import AccountPage, NewAccountRecord
@@ -145,7 +145,7 @@ class Operations(Protocol):
     async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
+        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]: ...
 
     async def get_session_run(

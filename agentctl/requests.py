@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from agentctl.records.runs import RunStatus
 
 __all__ = [
-    "ALL_RUNS",
     "BEFORE_FIRST_EVENT",
     "DEFAULT_ACCOUNT_DAYS",
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
     "DEFAULT_LOCATOR",
     "DELETION_WAIT",
+    "FIRST_RUNS",
     "MAXIMUM_ACCOUNT_DAYS",
     "MAXIMUM_CANCEL_WAIT",
     "MAXIMUM_DELETED_SESSIONS",
@@ -164,15 +164,15 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class SessionRunsQuery:
-    """The runs of one session, oldest first: all, or `limit` runs after the run id `after`."""
+    """The runs of one session, oldest first: at most `limit`, after the run id `after`."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    limit: int | None = None
+    limit: int = MAXIMUM_LIMIT
     after: str | None = None
 
 
-ALL_RUNS = SessionRunsQuery()
-"""Every run of the session, oldest first."""
+FIRST_RUNS = SessionRunsQuery()
+"""The first runs of the session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,10 @@ from agentctl.remote.queries import (
     query_of,
 )
 from agentctl.requests import (
-    ALL_RUNS,
     BEFORE_FIRST_EVENT,
     DEFAULT_LOCATOR,
     DELETION_WAIT,
+    FIRST_RUNS,
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -329,7 +329,7 @@ class RemoteOperations:
         await self._connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
+        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
         path = build_path("get_session_runs", session_id=session_id)
         return await self._get(list[RunRecord], path, query_of(query))

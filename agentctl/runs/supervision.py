@@ -187,12 +187,12 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     read = run.spec.database.read
     if (kind := catalog.native_kind(component)) is not None:
         native = await read(
-            runs.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="large"
+            runs.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="run"
         )
         stored = [(earlier.messages, earlier.native) for earlier in native]
     else:
         recent = runs.list_recent_messages(run.session_id, count, HISTORY_BYTES)
-        stored = [(messages, None) for messages in await read(recent, size="large")]
+        stored = [(messages, None) for messages in await read(recent, size="run")]
     parsed: list[tuple[list[dict[str, Any]], str | None]]
     parsed = [(orjson.loads(messages), native) for messages, native in stored]
     if parsed:

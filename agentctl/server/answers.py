@@ -15,6 +15,8 @@ from agentctl.records.document import Document
 from agentctl.requests import (
     StreamEvent,
 )
+from agentctl.server.response_budget import LARGE_BYTES
+from agentctl.server.state import CALLER_KEY, Caller
 
 COMMENT_SECONDS = 15.0
 """Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""
@@ -61,9 +63,28 @@ class BytesResponse(Response):
         await send({"type": "http.response.body", "body": self.body})
 
 
+class LargeResponse(BytesResponse):
+    """A response that is sent in parts, as fast as its client reads them.
+
+    Its bytes count in `AppState.response_budget` until the last part is sent; the error of the
+    budget is raised before the first one.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope[CALLER_KEY]
+        owner = "" if caller.principal is None else caller.principal.identity
+        with caller.app_state.response_budget.reserve(owner, len(self.body)):
+            await _send_head(self, send)
+            for start in range(0, len(self.body), LARGE_BYTES):
+                part = self.body[start : start + LARGE_BYTES]
+                await _send_part(send, bytes(part))
+            await send({"type": "http.response.body", "body": b""})
+
+
 def document_response(document: Document[Any], status: int = 200) -> BytesResponse:
     """Return the bytes of a document as a response."""
-    return BytesResponse(document.raw, status)
+    kind = LargeResponse if len(document.raw) > LARGE_BYTES else BytesResponse
+    return kind(document.raw, status)
 
 
 def no_content_response() -> BytesResponse:

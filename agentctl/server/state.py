@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unauthenticated, Unavailable
+from agentctl.server.response_budget import ResponseBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ class AppState:
         service: the local backend of the operations; None while the application is not running.
         verifier: turns an Authorization header into a principal; None while not running.
         openapi_document: JSON without a base path.
+        response_budget: the bytes of large responses under way.
         request_observers: callables that receive every finished request.
     """
 
@@ -43,6 +45,10 @@ class AppState:
     verifier: Verifier | None = None
     openapi_document: bytes = b"{}"
     request_observers: Sequence[RequestObserver] = ()
+    response_budget: ResponseBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
 
     @property
     def running_service(self) -> Service:

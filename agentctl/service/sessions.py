@@ -14,9 +14,9 @@ from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
-    ALL_RUNS,
     DEFAULT_LOCATOR,
     DELETION_WAIT,
+    FIRST_RUNS,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_LIMIT,
     MAXIMUM_SESSION_NAME_LENGTH,
@@ -212,7 +212,7 @@ class SessionOperations(OperationFamily):
         await asyncio.gather(*cancels, return_exceptions=True)
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
+        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
         """Return the runs of a session, oldest first, with those of members and steps."""
         async with self.audit("get_session_runs", session_id=session_id):
@@ -223,7 +223,7 @@ class SessionOperations(OperationFamily):
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
         yield from self.lookups.session(session_id, query.where)
-        if query.limit is not None and not 1 <= query.limit <= MAXIMUM_LIMIT:
+        if not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
         after_seq = None
         if query.after is not None:

@@ -120,12 +120,14 @@ def _make_unit(function: Callable[P, Steps[T]], *, single: bool) -> Callable[P, 
     return bound
 
 
-ReadSize = Literal["small", "unknown", "large"]
+ReadSize = Literal["small", "unknown", "large", "run"]
 """The expected cost of a read.
 
 - `small`: a read by id, or another read that is known to be short.
 - `unknown`: a read that is short in most cases, such as a page of a list.
 - `large`: a read that may take many milliseconds.
+- `run`: a read that may take as long, and that a live run waits for. It does not wait for `large`
+  reads, of which there may be many.
 """
 
 

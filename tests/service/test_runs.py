@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import orjson
 import pytest
 
 from agentctl import errors
 from agentctl.requests import (
+    MAXIMUM_LIMIT,
     RunFilter,
     RunRequest,
     SessionRunsQuery,
 )
 from agentctl.runs import supervision
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import runs as run_rows
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -333,6 +337,43 @@ async def test_run_is_stored_in_the_database_of_its_component(deployment: Deploy
         assert (await operations.get_run(run["run_id"], db_id="second")).value == run
         listed = await operations.list_component_runs("agent", "apart", RunFilter())
         assert [found["run_id"] for found in listed.value["data"]] == [run["run_id"]]
+
+
+async def test_session_runs_end_at_the_default_limit(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for _ in range(MAXIMUM_LIMIT // 20 + 1):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    request = RunRequest("x", session_id="s1")
+                    group.create_task(operations.create_run("agent", "echo", request))
+        first = (await operations.get_session_runs("s1")).value
+        assert len(first) == MAXIMUM_LIMIT
+        query = SessionRunsQuery(after=first[-1]["run_id"])
+        assert len((await operations.get_session_runs("s1", query)).value) == 20
+
+
+async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
+    release = threading.Event()
+
+    @unit
+    def read_slowly() -> Steps[None]:
+        release.wait(60)
+        yield from run_rows.get_state("absent")
+
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "history", RunRequest("first", session_id="s1"))
+        database = service.hosting.databases["main"]
+        reads = [asyncio.create_task(database.read(read_slowly(), size="large")) for _ in range(9)]
+        try:
+            await wait_until(lambda: database.load().waiting > 0)
+            request = RunRequest("second", session_id="s1")
+            run = await asyncio.wait_for(operations.create_run("agent", "history", request), 30)
+            assert "first" in run.value["content"]
+        finally:
+            release.set()
+            await asyncio.gather(*reads)
 
 
 async def test_session_runs_have_limit_and_after(deployment: Deployment) -> None:

@@ -21,7 +21,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
-from agentctl.cli.show.terminal import confirm
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -100,15 +100,11 @@ async def list_session_runs(
     target: Target,
     session_id: SessionId,
     limit: Annotated[
-        int | None,
+        int,
         typer.Option(
-            "--limit",
-            metavar="NUMBER",
-            min=1,
-            max=MAXIMUM_LIMIT,
-            help="Maximum number of results (default: all)",
+            "--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="Maximum number of results"
         ),
-    ] = None,
+    ] = MAXIMUM_LIMIT,
     after: Annotated[
         str | None,
         typer.Option("--after", metavar="RUN_ID", help="Return only the runs after this one"),
@@ -125,6 +121,8 @@ async def list_session_runs(
     query = SessionRunsQuery(where, limit, after)
     document = await target.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
+    if form != "json" and len(document.value) == limit:
+        note(f"showing {limit} runs; next page: --after {document.value[-1]['run_id']}")
 
 
 @app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')

@@ -206,14 +206,14 @@ async def get_session_runs(
     db_id: DatabaseId = None,
     table: Table = None,
     limit: Annotated[
-        int | None,
-        Query("Maximum number of results; without it all runs", ge=1, le=MAXIMUM_LIMIT),
-    ] = None,
+        int, Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT)
+    ] = MAXIMUM_LIMIT,
     after: Annotated[str | None, Query("Only runs after the run with this id")] = None,
 ) -> Response:
     """List the runs of a session.
 
-    Oldest first, including the runs of members and steps.
+    Oldest first, including the runs of members and steps. If there are as many as `limit`, `after`
+    with the id of the last one continues the list.
     """
     query = SessionRunsQuery(SessionLocator(type, user_id, db_id, table), limit, after)
     return document_response(await call.operations.get_session_runs(session_id, query))

@@ -101,10 +101,14 @@ class PostgresDatabase:
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
-        The statements of a read that is not `small` are planned for their values.
+        The statements of a read that is not `small` are planned for their values. At most half of
+        the connections execute `large` reads.
         """
-        read = self._read if size == "small" else self._read_with_custom_plans
-        return await self._run_with_retries(read, work)
+        if size != "large":
+            read = self._read if size == "small" else self._read_with_custom_plans
+            return await self._run_with_retries(read, work)
+        async with self._pool.reserve_for_large_read():
+            return await self._run_with_retries(self._read_with_custom_plans, work)
 
     async def write(self, work: Work[T]) -> T:
         """Run a unit in one transaction. Return when it is durable.

@@ -37,6 +37,7 @@ class Pool:
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._slots = asyncio.Semaphore(entry.pool_size)
+        self._large_slots = asyncio.Semaphore(max(entry.pool_size // 2, 1))
         self._idle: list[PooledConnection] = []
         self._trusted_from = float("-inf")
         self.waiting = 0
@@ -70,6 +71,22 @@ class Pool:
             raise
         finally:
             self._release(connection)
+
+    @asynccontextmanager
+    async def reserve_for_large_read(self) -> AsyncIterator[None]:
+        """Wait until less than half of the connections are used for large reads.
+
+        Raises:
+            Unavailable: they were in use for `entry.wait_seconds`.
+        """
+        try:
+            await asyncio.wait_for(self._large_slots.acquire(), self._entry.wait_seconds)
+        except TimeoutError:
+            raise self._build_busy() from None
+        try:
+            yield
+        finally:
+            self._large_slots.release()
 
     async def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""

@@ -92,8 +92,6 @@ _CHILDREN = Sql(
     " ORDER BY parent_run_id, seq"
 )
 
-_NO_LIMIT = 2**63 - 1
-
 
 @single_unit
 def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
@@ -132,16 +130,11 @@ def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
 
 @single_unit
 def list_in_session(
-    session_id: str, *, limit: int | None = None, after_seq: int | None = None
+    session_id: str, *, limit: int, after_seq: int | None = None
 ) -> Steps[list[RunRow]]:
-    """Return the runs of a session and of its members, oldest first."""
+    """Return at most `limit` runs of a session, with those of members, oldest first."""
     rows = yield Statement(
-        _OF_SESSION,
-        {
-            "session_id": session_id,
-            "after_seq": after_seq or 0,
-            "limit": _NO_LIMIT if limit is None else limit,
-        },
+        _OF_SESSION, {"session_id": session_id, "after_seq": after_seq or 0, "limit": limit}
     )
     return [RunRow(*row) for row in rows]
 

@@ -34,8 +34,8 @@ from agentctl.store.totals import Totals
 
 T = TypeVar("T")
 
-READERS = 4
-"""Threads for large reads."""
+READERS, RUN_READERS = 4, 2
+"""Threads for large reads, and for the reads that live runs wait for."""
 
 READ_SECONDS = 30.0
 """Maximum duration of a large read. While it lasts, the write-ahead log cannot restart."""
@@ -68,7 +68,7 @@ class SqliteDatabase:
         self._reader: apsw.Connection | None = None
         self._checks_left = -1  # before the read on the loop must move; -1: no limit
         self._writer: Writer | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[bool, ThreadPoolExecutor] = {}  # True: for reads of runs
         self._idle: deque[apsw.Connection] = deque()
 
     @property
@@ -89,14 +89,14 @@ class SqliteDatabase:
 
         Args:
             work: the unit. A statement of it that writes fails.
-            size: `small` runs the unit on the event loop, `large` on a reader thread. `unknown`
-                starts it on the loop, and runs it again on a thread if it takes long.
+            size: `small` runs the unit on the event loop, `large` and `run` on a reader thread.
+                `unknown` starts it on the loop, and runs it again on a thread if it takes long.
         """
         if size == "unknown":
             with contextlib.suppress(apsw.InterruptError):
                 return self._read_briefly(work)
         if size != "small":
-            return await asyncio.wrap_future(self._submit_large_read(work))
+            return await asyncio.wrap_future(self._submit_large_read(work, size == "run"))
         return self.read_blocking(work)
 
     def read_blocking(self, work: Work[T]) -> T:
@@ -169,12 +169,13 @@ class SqliteDatabase:
         """Return the load now. Small reads are never in it, because they end at once."""
         writer = self._writer
         large, writing = self._large_reads, writer is not None and writer.is_busy
+        readers = READERS + RUN_READERS
         queued = 0 if writer is None else writer.waiting
         return Load(
             kind="sqlite",
-            waiting=queued + max(large - READERS, 0),
-            in_use=min(large, READERS) + int(writing),
-            size=READERS + 2,
+            waiting=queued + max(large - readers, 0),
+            in_use=min(large, readers) + int(writing),
+            size=readers + 2,
         )
 
     async def close(self) -> None:
@@ -191,9 +192,8 @@ class SqliteDatabase:
         """Refuse new work. Return functions that block until the accepted work has ended."""
         with self._lock:
             self._closed = True
-            waits: list[Callable[[], None]] = []
-            if self._pool is not None:
-                waits.append(self._pool.shutdown)
+            waits: list[Callable[[], None]] = [pool.shutdown for pool in self._pools.values()]
+            if self._pools:
                 waits.append(self._close_idle)
             if self._reader is not None:
                 self._reader.close(True)
@@ -221,12 +221,13 @@ class SqliteDatabase:
             self._writer = Writer(self.id, self._file)
         return self._writer
 
-    def _submit_large_read(self, work: Work[T]) -> Future[T]:
+    def _submit_large_read(self, work: Work[T], for_run: bool) -> Future[T]:
         with self._lock:
             self._refuse_when_closed()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(READERS, f"store-{self.id}-reader")
-            future = self._pool.submit(self._read_on_thread, work)
+            if for_run not in self._pools:
+                readers = RUN_READERS if for_run else READERS
+                self._pools[for_run] = ThreadPoolExecutor(readers, f"store-{self.id}-reader")
+            future = self._pools[for_run].submit(self._read_on_thread, work)
             self._large_reads += 1
         future.add_done_callback(self._count_finished_read)
         return future
