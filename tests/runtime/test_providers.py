@@ -68,6 +68,16 @@ def test_text_is_streamed_and_counted(provider: Provider, vendor_endpoint: Model
     assert (answer["model"], answer["finish_reason"]) == ("vendor", "stop")
 
 
+@pytest.mark.parametrize("provider", ["anthropic", "google"])
+def test_uncompressed_answers_are_requested(
+    provider: Provider, vendor_endpoint: ModelEndpoint
+) -> None:
+    """docs/security-cases.md M04."""
+    run(configured(provider, "echo", vendor_endpoint), "hi")
+
+    assert vendor_endpoint.headers("echo")["accept-encoding"] == "identity"
+
+
 @pytest.mark.parametrize("provider", VENDORS)
 def test_thinking_has_its_own_events(provider: Provider, vendor_endpoint: ModelEndpoint) -> None:
     ended = run(configured(provider, "thinks", vendor_endpoint), "two words")
