@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentctl.agents import (
+        Memories,
+        Memory,
         Output,
         Progress,
         RunContext,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERFACE_VERSION",
+    "Memories",
+    "Memory",
     "Output",
     "Progress",
     "RunContext",

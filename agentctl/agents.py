@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
 __all__ = [
     "Event",
+    "Memories",
+    "Memory",
     "Output",
     "Progress",
     "RunContext",
@@ -17,6 +20,47 @@ __all__ = [
     "ToolStarted",
     "Usage",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A fact about the user of a run.
+
+    Attributes:
+        updated_at: the time of the last change, UTC.
+    """
+
+    memory_id: str
+    memory: str
+    topics: tuple[str, ...]
+    updated_at: datetime
+
+
+class Memories(Protocol):
+    """The memories of the user of a run, and of no other user.
+
+    The methods raise `agentctl.errors.AgentctlError` if a value is not allowed or the database is
+    not available.
+    """
+
+    async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
+        """Store a fact of at most 4,000 characters."""
+        ...
+
+    async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
+        """Return the memories that share words with a text, the best first; at most 50.
+
+        Without a text, or if none shares a word, return the newest.
+        """
+        ...
+
+    async def update(self, memory_id: str, memory: str) -> bool:
+        """Replace the text of a memory; return False if there is none."""
+        ...
+
+    async def forget(self, memory_id: str) -> bool:
+        """Delete a memory; return False if there is none."""
+        ...
 
 
 class ContextHost(Protocol):
@@ -52,6 +96,7 @@ class RunContext:
         state: the state of the session. Changes are stored with the end of the run.
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.
+        memories: the memories of the user; None for a run without a user.
         host: set by the server.
     """
 
@@ -60,6 +105,7 @@ class RunContext:
         "claims",
         "component_id",
         "history",
+        "memories",
         "metadata",
         "run_id",
         "session_id",
@@ -78,6 +124,7 @@ class RunContext:
         metadata: Mapping[str, Any] | None = None,
         state: dict[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
+        memories: Memories | None = None,
         host: ContextHost | None = None,
     ) -> None:
         self.user_id = user_id
@@ -88,6 +135,7 @@ class RunContext:
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
+        self.memories = memories
         self._host = host
 
     def __repr__(self) -> str:

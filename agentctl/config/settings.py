@@ -25,6 +25,8 @@ __all__ = [
     "Log",
     "LogFormat",
     "LogLevel",
+    "Memory",
+    "MemoryMode",
     "Metrics",
     "Model",
     "ModelSettings",
@@ -57,6 +59,7 @@ LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader"]
+MemoryMode = Literal["off", "tool"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Id = Annotated[
@@ -166,12 +169,15 @@ HistoryRuns = Annotated[int, Range(0, 1_000)]
 class Server:
     """The table `[server]`.
 
-    `id` is the name of the deployment and the default audience. `port` 0 takes any free port. With
-    more than one of `workers`, a parent process keeps this number of worker processes on one port.
+    `id` is the name of the deployment and the default audience. `url` is the address under which
+    clients reach the server, for records; empty: that of `host` and `port`. `port` 0 takes any free
+    port. With more than one of `workers`, a parent process keeps this number of worker processes on
+    one port.
     """
 
     id: Id = "agentctl"
     name: NotEmpty = "agentctl"
+    url: BaseUrl = ""
     host: Host = "127.0.0.1"
     port: Annotated[int, Range(0, 65_535)] = 7777
     workers: Annotated[int, Range(1, 64)] = 1
@@ -355,6 +361,19 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """The table `memory` of an agent or a team.
+
+    Attributes:
+        mode: `tool` gives the model tools that remember, recall, update and forget.
+        context_tokens: estimated maximum size of the memories that a run receives.
+    """
+
+    mode: MemoryMode = "off"
+    context_tokens: Annotated[int, Range(0, 100_000)] = 500
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """An entry of `[[agents]]`. The loader sets an empty `database` to the default one.
 
@@ -370,6 +389,7 @@ class Agent:
     description: str = ""
     instructions: str = ""
     settings: ModelSettings = ModelSettings()
+    memory: Memory = Memory()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""
@@ -386,8 +406,10 @@ class Team:
     name: str = ""
     description: str = ""
     mode: TeamMode = "coordinate"
+    enable_agentic_context: bool = False
     instructions: str = ""
     settings: ModelSettings = ModelSettings()
+    memory: Memory = Memory()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""

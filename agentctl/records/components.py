@@ -8,8 +8,8 @@ from typing_extensions import TypedDict
 
 __all__ = [
     "AgentRecord",
+    "ComponentMemory",
     "MemberRecord",
-    "MemoryRecord",
     "ModelRecord",
     "StepRecord",
     "TeamRecord",
@@ -34,8 +34,11 @@ class ToolRecord(TypedDict):
     parameters: dict[str, Any]
 
 
-class MemoryRecord(TypedDict):
-    """The memory of a team; null until the feature exists."""
+class ComponentMemory(TypedDict):
+    """The memory of a team or of a member, with the model that remembers.
+
+    `app_name` is the name of the server and `app_url` its URL; a member has no `app_url`.
+    """
 
     app_name: str
     app_url: NotRequired[str]
@@ -61,7 +64,7 @@ class MemberRecord(TypedDict):
     agent_id: str
     name: str
     model: ModelRecord | None
-    memory: MemoryRecord | None
+    memory: ComponentMemory | None
     session_table: str
     memory_table: str | None
 
@@ -78,7 +81,7 @@ class TeamRecord(TypedDict):
     tools: list[ToolRecord]
     members: list[MemberRecord | TeamRecord]
     enable_agentic_context: bool
-    memory: MemoryRecord | None
+    memory: ComponentMemory | None
     async_mode: bool
     session_table: str
     memory_table: str | None

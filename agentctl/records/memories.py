@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 from typing_extensions import TypedDict
 
+from agentctl.errors import ValidationFailed
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
+from agentctl.records.validation import check_text
 
 __all__ = [
     "MAXIMUM_MEMORY_LENGTH",
@@ -19,6 +21,8 @@ __all__ = [
     "MemoryPage",
     "MemoryRecord",
     "build_terms",
+    "check_memory",
+    "check_topics",
     "split_words",
 ]
 
@@ -71,6 +75,37 @@ def split_words(text: str) -> list[str]:
     folded = unicodedata.normalize("NFKC", text).casefold()
     words = (word[:_MAXIMUM_WORD_LENGTH] for word in _WORD.findall(folded))
     return list(dict.fromkeys(words))[:_MAXIMUM_WORDS]
+
+
+def check_memory(memory: str) -> str:
+    """Return the text of a memory if it can be stored.
+
+    Raises:
+        ValidationFailed: it is empty, too long, or cannot be stored.
+    """
+    if not memory.strip() or len(memory) > MAXIMUM_MEMORY_LENGTH:
+        raise ValidationFailed(
+            f"memory must be 1 to {MAXIMUM_MEMORY_LENGTH} characters, not only spaces"
+        )
+    return check_text("memory", memory)
+
+
+def check_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """Return the topics of a memory, each once, if they can be stored.
+
+    Raises:
+        ValidationFailed: there are too many, or one is empty, too long, or has a comma.
+    """
+    distinct = tuple(dict.fromkeys(topics))
+    if len(distinct) > MAXIMUM_TOPICS:
+        raise ValidationFailed(f"topics must have at most {MAXIMUM_TOPICS} topics")
+    for topic in distinct:
+        if not topic.strip() or len(topic) > MAXIMUM_TOPIC_LENGTH or "," in topic:
+            raise ValidationFailed(
+                f"a topic must be 1 to {MAXIMUM_TOPIC_LENGTH} characters without a comma"
+            )
+        check_text("topics", topic)
+    return distinct
 
 
 def build_terms(memory: str, topics: Iterable[str]) -> list[str]:

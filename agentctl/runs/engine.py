@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentctl import errors
@@ -32,7 +32,8 @@ from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Work
+from agentctl.store.databases import Databases
 
 __all__ = ["CLIENT_DISCONNECTED", "EarlierRun", "Engine"]
 
@@ -64,7 +65,7 @@ class Engine:
     """The runs that this process executes.
 
     Args:
-        databases: the open databases by id.
+        databases: the databases of the service.
         catalog: the configured components.
         settings: limits and timeouts.
         worker: this process as the owner of runs.
@@ -77,7 +78,7 @@ class Engine:
 
     def __init__(
         self,
-        databases: Mapping[str, Database],
+        databases: Databases,
         catalog: Catalog,
         settings: Settings,
         worker: Worker,
@@ -153,6 +154,7 @@ class Engine:
                 submission.survives_disconnect or submission.idempotency is not None
             ),
             database=self._databases[submission.component.database],
+            system_database=self._databases.system,
             limits=self._settings.limits,
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,

@@ -10,6 +10,7 @@ from typing import Any
 from agentctl.config.settings import Limits
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.memories import RunMemories
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
@@ -37,6 +38,7 @@ class RunSpec:
             those of its root.
         survives_disconnect: True if the run is executed although its client did not get its id.
         database: database with the row of the run.
+        system_database: database with the memories of users.
         limits: size limits in bytes.
         time_limit: maximum seconds of the whole work.
         tool_timeout: maximum seconds of one tool call.
@@ -55,6 +57,7 @@ class RunSpec:
     limits: Limits
     time_limit: float
     tool_timeout: float
+    system_database: Database
     metadata: str | None = None
     claims: bytes | None = field(default=None, repr=False)
 
@@ -140,6 +143,13 @@ class LiveRun:
     @property
     def metadata(self) -> str | None:
         return self.spec.metadata
+
+    @property
+    def memories(self) -> RunMemories | None:
+        if self.user_id is None:
+            return None
+        spec = self.spec
+        return RunMemories(spec.system_database, self.user_id, spec.component, spec.run_id)
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:

@@ -37,6 +37,7 @@ from agentctl.runtime.conversion import (
     to_model_messages,
 )
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.memory_tools import add_memories
 from agentctl.runtime.provider import classify_failure
 from agentctl.runtime.unstopped import abandon_task
 
@@ -81,6 +82,7 @@ async def run_agent(
     runner = catalog.runner(agent)
     conversation = Conversation(context, message, runner.actions)
     conversation.add_prompt(runner.system)
+    await add_memories(runner.memory, conversation)
     await run_conversation(runner, message, context.history, conversation)
 
 
@@ -99,7 +101,7 @@ async def run_conversation(
     Raises:
         ExecutionError: the model or a tool ended the run.
     """
-    messages = [*to_model_messages(history), build_prompt(prompt, runner.system)]
+    messages = [*to_model_messages(history), build_prompt(prompt, conversation.instructions)]
     await _take_turns(runner, messages, conversation)
 
 
@@ -117,7 +119,7 @@ async def _take_turns(
         results = await _perform_calls(calls, conversation)
         if conversation.routed_answer is not None:
             return
-        messages += [response, build_tool_results(calls, results, runner.system)]
+        messages += [response, build_tool_results(calls, results, conversation.instructions)]
     raise ExecutionError(
         "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import (
         AgentRecord,
+        ComponentMemory,
         MemberRecord,
         ModelRecord,
         StepRecord,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SESSION_TABLE", "Catalog"]
 
+MEMORY_TABLE = "memories"
 SESSION_TABLE = "sessions"
 """The only name of a session table. Names from requests never reach SQL (docs/contract.md
 "Sessions")."""
@@ -305,11 +307,11 @@ class Catalog:
             "model": self._model_record(team),
             "tools": [*delegation_tools(team.spec), *self._tool_records(team)],
             "members": [self._member_record(member) for member in self.members(team).values()],
-            "enable_agentic_context": False,
-            "memory": None,
+            "enable_agentic_context": team.spec.enable_agentic_context,
+            "memory": self._memory_record(team),
             "async_mode": True,
             "session_table": SESSION_TABLE,
-            "memory_table": None,
+            "memory_table": _memory_table(team),
             "db_id": team.database,
         }
 
@@ -320,9 +322,9 @@ class Catalog:
             "agent_id": member.id,
             "name": member.name,
             "model": self._agent_model(member),
-            "memory": None,
+            "memory": self._member_memory(member),
             "session_table": SESSION_TABLE,
-            "memory_table": None,
+            "memory_table": _memory_table(member),
         }
 
     def _workflow_record(self, workflow: Component) -> WorkflowRecord:
@@ -351,7 +353,35 @@ class Catalog:
         return {"name": model.id, "model": model.model, "provider": model.provider}
 
     def _tool_records(self, component: Component) -> list[ToolRecord]:
-        return [tool.record() for tool in self.tools(component)]
+        assert isinstance(component.spec, Agent | Team)
+        records = [tool.record() for tool in self.tools(component)]
+        if component.spec.memory.mode == "tool":
+            from agentctl.runtime.memory_tools import build_memory_actions
+
+            records += [action.record() for action in build_memory_actions(component.spec.memory)]
+        return records
+
+    def _memory_record(self, component: Component) -> ComponentMemory | None:
+        member = self._member_memory(component)
+        return member and {**member, "app_url": _server_url(self.settings.server)}
+
+    def _member_memory(self, component: Component) -> ComponentMemory | None:
+        if _memory_table(component) is None:
+            return None
+        return {"app_name": self.settings.server.name, "model": self._model_record(component)}
+
+
+def _memory_table(component: Component) -> str | None:
+    assert isinstance(component.spec, Agent | Team)
+    return None if component.spec.memory.mode == "off" else MEMORY_TABLE
+
+
+def _server_url(server: config.Server) -> str:
+    """Return the configured URL of the server, else that of the address on which it listens."""
+    if server.url:
+        return server.url
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}"
 
 
 async def _close_runner(agent_id: str, runner: Runner) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from agentctl.agents import Memories
     from agentctl.config.settings import Limits
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
@@ -65,6 +66,7 @@ class RunEnvironment(Protocol):
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
+        memories: the memories of the user, None without a user.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
@@ -90,6 +92,8 @@ class RunEnvironment(Protocol):
     def earlier_runs(self) -> Sequence[EarlierRun]: ...
     @property
     def history(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def memories(self) -> Memories | None: ...
     @property
     def is_stopping(self) -> bool: ...
     @property

@@ -84,6 +84,7 @@ class Conversation:
             of a team in mode route), the text is only added to the messages.
 
     Attributes:
+        instructions: instructions of the model, which may be longer than those in the transcript.
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
         has_answer_begun: True if text or thinking of the current answer has arrived.
@@ -100,6 +101,7 @@ class Conversation:
         self.context = context
         self.message = message
         self.actions = actions
+        self.instructions = ""
         self.routed_answer: str | None = None
         self.is_routing = False
         self.has_answer_begun = False
@@ -118,6 +120,7 @@ class Conversation:
 
     def add_prompt(self, instructions: str) -> None:
         """Add the instructions (`""` for none) and the message to the transcript."""
+        self.instructions = instructions
         if instructions:
             self._transcript.add_system(instructions)
         self._transcript.add_user(self.message)

@@ -10,15 +10,30 @@ if TYPE_CHECKING:
 
 DELEGATE = "delegate_task_to_member"
 ROUTE = "route_to_member"
+SET_SHARED_CONTEXT = "set_shared_context"
+
+_SHARED_CONTEXT_TOOL: ToolRecord = {
+    "name": SET_SHARED_CONTEXT,
+    "description": "Replace the text that every member of the team receives with its task.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "state": {"type": "string", "description": "The whole text; it replaces the last one"}
+        },
+        "required": ["state"],
+        "additionalProperties": False,
+    },
+}
 
 
 def delegation_tools(team: Team) -> list[ToolRecord]:
-    """Return the tools that the mode of a team gives its leader: one, or none for broadcast.
+    """Return the tools of a team's leader: that of the mode, and that of the shared context.
 
     See docs/contract.md "Team modes and workflows".
     """
+    shared = [_SHARED_CONTEXT_TOOL] if team.enable_agentic_context else []
     if team.mode == "broadcast":
-        return []
+        return shared
     properties: dict[str, Any] = {
         "member_id": {
             "type": "string",
@@ -43,5 +58,6 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
                 "required": list(properties),
                 "additionalProperties": False,
             },
-        }
+        },
+        *shared,
     ]

@@ -10,14 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Team
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import Action, CallOutcome
-from agentctl.runtime.delegation import DELEGATE, delegation_tools
+from agentctl.runtime.delegation import DELEGATE, SET_SHARED_CONTEXT, delegation_tools
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import MemberResult
+    from agentctl.runtime.context import MemberResult, RunEnvironment
     from agentctl.runtime.conversation import Conversation
+
+SHARED_CONTEXT = "shared_context"
+"""Key of the session state with the text that the leader shares with all members."""
+
+MAXIMUM_SHARED_LENGTH = 16_000
+"""Characters of the shared context."""
 
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
@@ -43,10 +50,23 @@ def build_leader_instructions(team: Component, members: Mapping[str, Component])
 def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
     """Return the delegation tools of the leader in the mode of the team."""
     assert isinstance(team.spec, Team)
-    return [
-        _Delegate(tool, members) if tool["name"] == DELEGATE else _Route(tool, members)
-        for tool in delegation_tools(team.spec)
-    ]
+    found: list[Action] = []
+    for tool in delegation_tools(team.spec):
+        if tool["name"] == SET_SHARED_CONTEXT:
+            found.append(_SetSharedContext(tool))
+        elif tool["name"] == DELEGATE:
+            found.append(_Delegate(tool, members))
+        else:
+            found.append(_Route(tool, members))
+    return found
+
+
+def share_context(task: str, context: RunEnvironment) -> str:
+    """Return a task of a member with the shared context of the session, if there is one."""
+    shared = context.state.values.get(SHARED_CONTEXT)
+    if not isinstance(shared, str) or not shared:
+        return task
+    return f"{task}\n\nShared context of the team:\n{shared}"
 
 
 def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
@@ -58,6 +78,28 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
     else:
         text = f"The member {member.id} failed: {result.error_detail or 'no reason is known'}"
     return CallOutcome(text, failed=True, counts_as_failure=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _SetSharedContext:
+    """Replace the text that every member receives with its task, in this run and in later ones."""
+
+    tool: ToolRecord
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        text = arguments.get("state")
+        if not isinstance(text, str) or len(text) > MAXIMUM_SHARED_LENGTH:
+            return CallOutcome(
+                f"The argument state is a text of at most {MAXIMUM_SHARED_LENGTH} characters",
+                failed=True,
+            )
+        conversation.context.state.values[SHARED_CONTEXT] = replace_unstorable(text)
+        return CallOutcome("Every member receives this text with its next task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +137,9 @@ class _Delegate(_MemberAction):
         task = arguments.get("task")
         if not isinstance(task, str) or not task:
             return CallOutcome("The argument task is missing: say what to do", failed=True)
-        return build_member_outcome(member, await conversation.context.run_member(member, task))
+        context = conversation.context
+        result = await context.run_member(member, share_context(task, context))
+        return build_member_outcome(member, result)
 
 
 class _Route(_MemberAction):
@@ -107,7 +151,8 @@ class _Route(_MemberAction):
         if conversation.is_routing:
             return CallOutcome("The message was passed to another member already", failed=True)
         conversation.is_routing = True
-        result = await conversation.context.run_member(member, conversation.message)
+        task = share_context(conversation.message, conversation.context)
+        result = await conversation.context.run_member(member, task)
         if result.status == "COMPLETED":
             conversation.routed_answer = result.content
         else:

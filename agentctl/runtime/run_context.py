@@ -104,5 +104,6 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
         metadata=json.loads(environment.metadata) if environment.metadata else None,
         state=environment.state.values,
         history=tuple(dict(message) for message in environment.history),
+        memories=environment.memories,
         host=host or RunHost(environment),
     )

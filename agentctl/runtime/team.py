@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from agentctl.config.settings import Team
 from agentctl.runtime.agent import run_conversation
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.leadership import build_member_outcome
+from agentctl.runtime.leadership import build_member_outcome, share_context
+from agentctl.runtime.memory_tools import add_memories
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
@@ -38,6 +39,7 @@ async def run_team(
     runner = catalog.runner(team)
     conversation = Conversation(context, message, runner.actions, publishes=not runner.routes)
     conversation.add_prompt(runner.system)
+    await add_memories(runner.memory, conversation)
     if team.spec.mode == "route":
         await run_conversation(runner, message, context.history, conversation)
         if conversation.routed_answer is not None:
@@ -67,5 +69,6 @@ async def _collect_reports(members: dict[str, Component], conversation: Conversa
 
 
 async def _collect_report(member: Component, conversation: Conversation) -> str:
-    result = await conversation.context.run_member(member, conversation.message)
+    task = share_context(conversation.message, conversation.context)
+    result = await conversation.context.run_member(member, task)
     return f"{member.id} ({member.name}):\n{build_member_outcome(member, result).text}"

@@ -6,16 +6,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.document import Document, build_document
-from agentctl.records.ids import new_id
-from agentctl.records.memories import (
-    MAXIMUM_MEMORY_LENGTH,
-    MAXIMUM_TOPIC_LENGTH,
-    MAXIMUM_TOPICS,
-    MemoryPage,
-    MemoryRecord,
-    build_terms,
-    split_words,
-)
+from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_text, check_texts
 from agentctl.requests import (
@@ -74,16 +65,16 @@ class MemoryOperations(OperationFamily):
                     hint="use a token with a subject, or name the user as an administrator",
                 )
             check_texts(agent_id=memory.agent_id, team_id=memory.team_id)
-            row = build_memory_row(
+            row = memories.build_memory(
                 owner,
                 memory.memory,
                 memory.topics,
+                now=now(),
                 agent_id=memory.agent_id,
                 team_id=memory.team_id,
             )
             call.add_created("memory", row.memory_id)
-            terms = build_terms(row.memory, memory.topics)
-            await call.write(self.hosting.databases.system, memories.create(row, terms))
+            await call.write(self.hosting.databases.system, memories.create(row))
             return build_document(build_memory_record(row))
 
     async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
@@ -165,34 +156,6 @@ class MemoryOperations(OperationFamily):
         return wanted
 
 
-def build_memory_row(
-    user_id: str,
-    memory: str,
-    topics: tuple[str, ...],
-    *,
-    agent_id: str | None = None,
-    team_id: str | None = None,
-    run_id: str | None = None,
-) -> MemoryRow:
-    """Build the row of a new memory.
-
-    Raises:
-        ValidationFailed: the text or a topic is not allowed.
-    """
-    moment = now()
-    return MemoryRow(
-        memory_id=new_id(),
-        user_id=user_id,
-        agent_id=agent_id,
-        team_id=team_id,
-        run_id=run_id,
-        created_at=moment,
-        updated_at=moment,
-        topics=_dump_topics(topics),
-        memory=_check_memory(memory),
-    )
-
-
 def build_memory_record(row: MemoryRow) -> MemoryRecord:
     """Build the record of a stored memory."""
     return MemoryRecord(
@@ -219,10 +182,9 @@ def _find(memory_id: str, visibility: Visibility) -> Steps[MemoryRow]:
 @unit
 def _update(memory_id: str, visibility: Visibility, patch: MemoryPatch) -> Steps[MemoryRow]:
     row = yield from _find(memory_id, visibility)
-    memory = row.memory if patch.memory is None else _check_memory(patch.memory)
-    topics = row.topics if patch.topics is None else _dump_topics(patch.topics)
-    terms = build_terms(memory, orjson.loads(topics))
-    changed = yield from memories.update(memory_id, visibility, memory, topics, terms, now())
+    memory = row.memory if patch.memory is None else patch.memory
+    topics = orjson.loads(row.topics) if patch.topics is None else patch.topics
+    changed = yield from memories.update(memory_id, visibility, memory, topics, now())
     if changed is None:
         raise errors.NotFound("Memory not found")
     return changed
@@ -237,25 +199,3 @@ def _delete(memory_ids: list[str], user_id: str | None, visibility: Visibility) 
             raise errors.NotFound("Memory not found")
         if not (yield from memories.delete(memory_id, visibility)):
             raise errors.NotFound("Memory not found")
-
-
-def _check_memory(memory: str) -> str:
-    if not memory.strip() or len(memory) > MAXIMUM_MEMORY_LENGTH:
-        raise errors.ValidationFailed(
-            f"memory must be 1 to {MAXIMUM_MEMORY_LENGTH} characters, not only spaces"
-        )
-    return check_text("memory", memory)
-
-
-def _dump_topics(topics: tuple[str, ...]) -> str:
-    """Return the JSON text of checked topics, each once."""
-    distinct = list(dict.fromkeys(topics))
-    if len(distinct) > MAXIMUM_TOPICS:
-        raise errors.ValidationFailed(f"topics must have at most {MAXIMUM_TOPICS} topics")
-    for topic in distinct:
-        if not topic.strip() or len(topic) > MAXIMUM_TOPIC_LENGTH or "," in topic:
-            raise errors.ValidationFailed(
-                f"a topic must be 1 to {MAXIMUM_TOPIC_LENGTH} characters without a comma"
-            )
-        check_text("topics", topic)
-    return orjson.dumps(distinct).decode()

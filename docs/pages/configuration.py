@@ -47,6 +47,7 @@ _MEANINGS = {
     "agents.model": "model of the agent",
     "agents.settings": "[settings of the model](#settings-of-a-model) that override those of its "
     "entry",
+    "agents.memory": "[memory](#memory-of-an-agent-or-a-team) of the agent",
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
     "agents.description": "description for people, and for the leader of a team",
@@ -57,6 +58,7 @@ _MEANINGS = {
     "teams.description": "description for people, and for the leader of another team",
     "teams.instructions": "beginning of the leader's system message",
     "teams.settings": "[settings](#settings-of-a-model) of the leader's model",
+    "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
     "teams.database": "empty: the first one",
@@ -68,6 +70,8 @@ _MEANINGS = {
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"reject": one run at a time in a session',
     "steps.name": "name in events; unique in the workflow",
+    "memory.mode": '"tool": the model has tools that remember, recall, update and forget',
+    "memory.context_tokens": "estimated maximum size of the memories that a run receives; 0: none",
     "settings.temperature": "randomness of the answer",
     "settings.max_tokens": "maximum number of tokens of an answer, including its thinking",
     "settings.top_p": "share of the probability from which tokens are chosen",
@@ -86,6 +90,9 @@ _SETTINGS = """The table `settings` of a model, an agent or a team, such as
 the default of the provider applies. [Models](../models.md#settings) has the providers that know
 each key."""
 
+_MEMORY = """The table `memory` of an agent or a team, such as `memory = { mode = "tool" }`
+([Memory](../memory.md))."""
+
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
     "authorization.jwks_file": "`JWT_JWKS_FILE`",
@@ -97,7 +104,7 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 def page() -> str:
     """Build `configuration.md`."""
-    from agentctl.config.settings import ModelSettings, Step
+    from agentctl.config.settings import Memory, ModelSettings, Step
     from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
     comments = _comments()
@@ -111,6 +118,8 @@ def page() -> str:
     lines += [*_table("steps", Step, comments, variables=False), ""]
     lines += ["## Settings of a model", "", _SETTINGS, ""]
     lines += _table("settings", ModelSettings, comments, variables=False)
+    lines += ["", "## Memory of an agent or a team", "", _MEMORY, ""]
+    lines += _table("memory", Memory, comments, variables=False)
     return "\n".join(lines) + "\n"
 
 

@@ -28,7 +28,7 @@ BELOW: dict[str, set[str]] = {
     "auth": BASE,
     "store": BASE,
     "runtime": BASE | {"agents"},
-    "runs": LOWER,
+    "runs": LOWER | {"agents"},
     "service": LOWER | {"runs"},
     "server": LOWER | {"runs", "service"},
     "remote": BASE,

@@ -36,6 +36,7 @@ DEMO_PAGES = (
     "docs/api.md",
     "docs/cli.md",
     "docs/databases.md",
+    "docs/memory.md",
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 

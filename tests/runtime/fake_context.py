@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agentctl.agents import Memories
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings, Team, Workflow
 from agentctl.records import times
 from agentctl.records.kinds import ComponentKind
@@ -43,6 +44,7 @@ class FakeContext:
         self.metadata: str | None = None
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
+        self.memories: Memories | None = None
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()

@@ -240,4 +240,4 @@ def test_tool_named_like_the_delegation_tool_is_refused(
 
     assert failure is not None
     assert failure.code == "INTERNAL"
-    assert "team news has a tool named like its delegation tool" in caplog.text
+    assert "team news has a tool named like a tool of agentctl" in caplog.text

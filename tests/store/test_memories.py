@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentctl.records.memories import build_terms, split_words
+from agentctl.records.times import now
 from agentctl.requests import MemoryFilter, Page
-from agentctl.service.memories import build_memory_row
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import memories
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -18,8 +18,8 @@ NEWEST = Slice("updated_at", "desc", 100, 0, None)
 
 
 def _remember(store: Store, user: str, text: str, *topics: str) -> str:
-    row = build_memory_row(user, text, topics)
-    store.write(memories.create(row, build_terms(text, topics)))
+    row = memories.build_memory(user, text, topics, now=now())
+    store.write(memories.create(row))
     return row.memory_id
 
 
@@ -58,10 +58,7 @@ def test_a_memory_with_a_rare_word_comes_first(store: Store) -> None:
 
 def test_an_update_replaces_the_terms(store: Store) -> None:
     memory_id = _remember(store, "ada", "likes tea", "food")
-    terms = build_terms("likes coffee", ["drinks"])
-    changed = store.write(
-        memories.update(memory_id, ADA, "likes coffee", '["drinks"]', terms, 2**50)
-    )
+    changed = store.write(memories.update(memory_id, ADA, "likes coffee", ["drinks"], 2**50))
     assert changed is not None
     assert changed.updated_at == 2**50
     assert _search(store, "ada", "tea") == []
@@ -75,7 +72,7 @@ def test_a_user_never_sees_the_memories_of_another(store: Store) -> None:
     assert _search(store, "bob", "likes tea") == ["likes tea too"]
     assert store.read(memories.get(mine, BOB)) is None
     assert not store.write(memories.delete(mine, BOB))
-    unchanged = memories.update(mine, BOB, "stolen", "[]", [], 2**50)
+    unchanged = memories.update(mine, BOB, "stolen", [], 2**50)
     assert store.write(unchanged) is None
     for visibility, wanted, texts in (
         (ADA, MemoryFilter(search_content="tea"), ["likes tea"]),

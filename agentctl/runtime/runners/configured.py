@@ -10,6 +10,7 @@ from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.actions import ToolAction
 from agentctl.runtime.leadership import build_leader_instructions, build_member_actions
+from agentctl.runtime.memory_tools import build_memory_actions
 
 if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
@@ -37,6 +38,7 @@ class ConfiguredRunner:
         actions: the tools that the model may call, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
+        memory: the memory settings of the component.
     """
 
     models: Sequence[PreparedModel]
@@ -45,6 +47,7 @@ class ConfiguredRunner:
     actions: Mapping[str, Action]
     system: str
     routes: bool
+    memory: config.Memory
 
 
 def build_actions(
@@ -56,19 +59,20 @@ def build_actions(
         members: the members of a team by id; empty for an agent.
 
     Raises:
-        InvalidConfiguration: a tool has the name of the team's delegation tool.
+        InvalidConfiguration: a tool has the name of a delegation or memory tool.
     """
     spec = component.spec
     assert isinstance(spec, Agent | Team)
     instructions = spec.instructions
     all_actions: list[Action] = [ToolAction(tool) for tool in tools]
+    all_actions += build_memory_actions(spec.memory)
     if isinstance(spec, Team):
         instructions = build_leader_instructions(component, members)
         all_actions = [*build_member_actions(component, members), *all_actions]
     actions = {action.record()["name"]: action for action in all_actions}
     if len(actions) < len(all_actions):
         raise InvalidConfiguration(
-            f"The {component.kind} {component.id} has a tool named like its delegation tool"
+            f"The {component.kind} {component.id} has a tool named like a tool of agentctl"
         )
     return instructions, actions
 
@@ -89,6 +93,7 @@ def build_runner(
 
     from agentctl.runtime.conversion import build_tool_definition
 
+    assert isinstance(component.spec, Agent | Team)
     routes = isinstance(component.spec, Team) and component.spec.mode == "route"
     return ConfiguredRunner(
         models=[_prepare_model(component, model, connection) for model, connection in connections],
@@ -99,6 +104,7 @@ def build_runner(
         actions=actions,
         system=instructions,
         routes=routes,
+        memory=component.spec.memory,
     )
 
 

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from itertools import zip_longest
 
-from agentctl.records.memories import TOPIC_PREFIX, split_words
+import orjson
+
+from agentctl.records.ids import new_id
+from agentctl.records.memories import (
+    TOPIC_PREFIX,
+    build_terms,
+    check_memory,
+    check_topics,
+    split_words,
+)
 from agentctl.requests import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
@@ -23,6 +32,7 @@ __all__ = [
     "MAXIMUM_FOUND",
     "MemoryRow",
     "MemoryRowPage",
+    "build_memory",
     "create",
     "delete",
     "delete_all_of_user",
@@ -129,16 +139,39 @@ _CANDIDATES = 200
 _MAXIMUM_SEARCH_WORDS = 16
 
 
-@unit
-def create(row: MemoryRow, terms: Iterable[str]) -> Steps[None]:
-    """Store a new memory.
+def build_memory(
+    user_id: str,
+    memory: str,
+    topics: Iterable[str],
+    *,
+    now: int,
+    agent_id: str | None = None,
+    team_id: str | None = None,
+    run_id: str | None = None,
+) -> MemoryRow:
+    """Build the row of a new memory.
 
-    Args:
-        row: the memory, with an id that is not in use.
-        terms: the terms of its text and topics, distinct (`records.memories.build_terms`).
+    Raises:
+        ValidationFailed: the text or a topic is not allowed.
     """
+    return MemoryRow(
+        memory_id=new_id(),
+        user_id=user_id,
+        agent_id=agent_id,
+        team_id=team_id,
+        run_id=run_id,
+        created_at=now,
+        updated_at=now,
+        topics=orjson.dumps(check_topics(topics)).decode(),
+        memory=check_memory(memory),
+    )
+
+
+@unit
+def create(row: MemoryRow) -> Steps[None]:
+    """Store a new memory with its terms."""
     yield Statement(_CREATE, asdict(row))
-    yield from _create_terms(row, list(terms))
+    yield from _create_terms(row)
 
 
 @single_unit
@@ -150,20 +183,19 @@ def get(memory_id: str, visibility: Visibility) -> Steps[MemoryRow | None]:
 
 @unit
 def update(
-    memory_id: str,
-    visibility: Visibility,
-    memory: str,
-    topics: str,
-    terms: Iterable[str],
-    now: int,
+    memory_id: str, visibility: Visibility, memory: str, topics: Iterable[str], now: int
 ) -> Steps[MemoryRow | None]:
-    """Replace the text and the topics of a visible memory; return None if there is none."""
+    """Replace the text and the topics of a visible memory; return None if there is none.
+
+    Raises:
+        ValidationFailed: the text or a topic is not allowed.
+    """
     rows = yield Statement(
         _UPDATE,
         {
             "memory_id": memory_id,
-            "memory": memory,
-            "topics": topics,
+            "memory": check_memory(memory),
+            "topics": orjson.dumps(check_topics(topics)).decode(),
             "now": now,
             **visibility.parameters(),
         },
@@ -172,7 +204,7 @@ def update(
         return None
     row = MemoryRow(*rows[0])
     yield Statement(_DELETE_TERMS, {"memory_id": memory_id})
-    yield from _create_terms(row, list(terms))
+    yield from _create_terms(row)
     return row
 
 
@@ -259,7 +291,8 @@ def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
 
 
 @unit
-def _create_terms(row: MemoryRow, terms: Sequence[str]) -> Steps[None]:
+def _create_terms(row: MemoryRow) -> Steps[None]:
+    terms = build_terms(row.memory, orjson.loads(row.topics))
     shared: dict[str, Value] = {
         "memory_id": row.memory_id,
         "user_id": row.user_id,

@@ -19,8 +19,7 @@ import apsw
 import asyncpg
 
 from agentctl.config import settings
-from agentctl.records.memories import build_terms
-from agentctl.service.memories import build_memory_row
+from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import memories
@@ -56,7 +55,7 @@ async def fill(database: Database, user: str, texts: list[str]) -> None:
 @unit
 def _store(user: str, texts: list[str]) -> Steps[None]:
     for text in texts:
-        yield from memories.create(build_memory_row(user, text, ()), build_terms(text, ()))
+        yield from memories.create(memories.build_memory(user, text, (), now=now()))
 
 
 async def measure(search: Callable[[str], Awaitable[object]]) -> dict[str, float]:
