@@ -27,6 +27,14 @@ _server_ports: set[int] = set()
 _channels = weakref.WeakSet[socket.socket]()
 """The sockets to the supervisor."""
 
+_PEER_OPTIONS = {
+    "TCP_KEEPIDLE": 60,  # seconds without data until the first probe
+    "TCP_KEEPINTVL": 10,  # seconds between probes
+    "TCP_KEEPCNT": 6,  # probes without a response
+    "TCP_USER_TIMEOUT": 120_000,  # milliseconds that sent data may stay unacknowledged
+}
+"""A client that vanished, such as a laptop that was closed, is disconnected after two minutes."""
+
 BACKLOG = 2048
 """Connections that wait in the kernel until a process accepts them."""
 
@@ -83,6 +91,7 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        _detect_lost_peers(listener)
         listener.listen(BACKLOG)
         listener.set_inheritable(False)
     except OSError as error:
@@ -90,6 +99,18 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
         raise _bind_error(error, host, port, key) from error
     _server_ports.add(listener.getsockname()[1])
     return listener
+
+
+def _detect_lost_peers(listener: socket.socket) -> None:
+    """Have the system end connections whose peer vanished without closing them.
+
+    Accepted connections inherit these options. A system without one of them uses its default.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PEER_OPTIONS.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def adopt_socket(number: int) -> socket.socket:

@@ -7,6 +7,7 @@ and a connection ends in a way that lets the client read the last response.
 from __future__ import annotations
 
 import asyncio
+import select
 from asyncio import TimerHandle
 from typing import Any, ClassVar
 
@@ -17,6 +18,11 @@ from agentctl.server.transport.cycle import RequestCycle, ResponseTransport
 
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""
+
+PEER_CHECK_SECONDS = 1.0
+"""Interval of the checks for a disconnect while no bytes are read from a connection."""
+
+_DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 IDLE, HEAD, BODY = range(3)
 """Phases of reading: no byte of a request yet, a header, a body."""
@@ -43,6 +49,7 @@ class TimedConnection(HttpToolsProtocol):
         self._deadline: TimerHandle | None = None
         self._deadline_phase = IDLE
         self._stall_timer: TimerHandle | None = None
+        self._peer_timer: TimerHandle | None = None
         self._idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -54,6 +61,7 @@ class TimedConnection(HttpToolsProtocol):
         self._discarding = True
         self._cancel_timer(self._deadline)
         self._cancel_timer(self._stall_timer)
+        self._cancel_timer(self._peer_timer)
         self.pipeline.clear()
         if self._running is not None and self._running.unfinished:
             self._running.disconnect()
@@ -72,6 +80,27 @@ class TimedConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestCycle, app: Any) -> None:  # type: ignore[override]
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    # Disconnects
+
+    def _pause_reading(self) -> None:
+        """Read no further bytes until the response is complete, and check for a disconnect.
+
+        The end of a connection is read after its last bytes, so it is not noticed otherwise.
+        """
+        self.flow.pause_reading()
+        if self._peer_timer is None:
+            self._peer_timer = self.loop.call_later(PEER_CHECK_SECONDS, self._check_peer)
+
+    def _check_peer(self) -> None:
+        """Close the connection if its client has closed or reset it while it is not read."""
+        self._peer_timer = None
+        if not self.flow.read_paused or self.transport.is_closing():
+            return
+        if is_disconnected(self.transport.get_extra_info("socket").fileno()):
+            self._close_transport()
+        else:
+            self._peer_timer = self.loop.call_later(PEER_CHECK_SECONDS, self._check_peer)
 
     # Close
 
@@ -177,3 +206,10 @@ class TimedConnection(HttpToolsProtocol):
     def _cancel_timer(self, timer: TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+def is_disconnected(descriptor: int) -> bool:
+    """Return True if the peer of a socket has closed or reset it, also before all is read."""
+    poll = select.poll()
+    poll.register(descriptor, _DISCONNECTED)
+    return bool(poll.poll(0))

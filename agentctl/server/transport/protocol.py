@@ -109,7 +109,7 @@ class HttpProtocol(TimedConnection):
         if self._running is None or self._running.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
-            self.flow.pause_reading()
+            self._pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
@@ -262,10 +262,10 @@ class HttpProtocol(TimedConnection):
         if running is None or not running.unfinished:
             self._send_rejection(rejection)
         elif self._phase != BODY:
-            self.flow.pause_reading()
+            self._pause_reading()
         elif running is not self._latest:
             self.pipeline.popleft()
-            self.flow.pause_reading()
+            self._pause_reading()
         else:
             running.disconnect()
             if running.response_started:
