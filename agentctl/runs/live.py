@@ -20,6 +20,7 @@ from agentctl.runtime.events import RunEvent
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database
+from agentctl.store.repositories import runs
 
 __all__ = ["LiveRun", "MemberRunner", "RunSpec"]
 
@@ -156,6 +157,10 @@ class LiveRun:
         return [message for run in self.earlier_runs for message in run.messages]
 
     @property
+    def is_member(self) -> bool:
+        return self.parent is not None
+
+    @property
     def is_stopping(self) -> bool:
         return self.requested_end is not None or self._detached
 
@@ -225,6 +230,12 @@ class LiveRun:
         """
         if self.is_stopping:
             raise asyncio.CancelledError
+
+    async def is_first_of_session(self) -> bool:
+        if self.parent is not None:
+            return False
+        oldest = await self.spec.database.read(runs.list_in_session(self.session_id, limit=1))
+        return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
         """Execute a member or a step as a run under this one."""

@@ -67,6 +67,7 @@ class RunEnvironment(Protocol):
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
         memories: the memories of the user, None without a user.
+        is_member: True for the run of a member or of a step.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
@@ -95,6 +96,8 @@ class RunEnvironment(Protocol):
     @property
     def memories(self) -> Memories | None: ...
     @property
+    def is_member(self) -> bool: ...
+    @property
     def is_stopping(self) -> bool: ...
     @property
     def has_ended(self) -> bool: ...
@@ -107,6 +110,10 @@ class RunEnvironment(Protocol):
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""
+        ...
+
+    async def is_first_of_session(self) -> bool:
+        """Return True if the session has no earlier run."""
         ...
 
     def checkpoint(self) -> None:

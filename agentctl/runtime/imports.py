@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+_EXTRAS = {"agno": "agno", "langchain_core": "langgraph", "langgraph": "langgraph"}
+"""The extras of agentctl by the libraries of agents that they install."""
+
 
 class UnusableObject(Exception):
     """The reason why a reference does not name a usable object, for one line of an error."""
@@ -50,9 +53,12 @@ def _import_module(name: str, folder: Path | None) -> ModuleType:
 
 
 def _missing_module_hint(name: str, error: BaseException) -> str | None:
-    """Return a hint if the module itself is missing, not a module that it imports."""
+    """Return a hint if the module itself is missing, or a library that an extra installs."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
+    extra = _EXTRAS.get(error.name.partition(".")[0])
+    if extra is not None:
+        return f"install the library: pip install 'agentctl[{extra}]'"
     if not f"{name}.".startswith(f"{error.name}."):
         return None
     top = name.partition(".")[0]

@@ -45,6 +45,7 @@ class FakeContext:
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
         self.memories: Memories | None = None
+        self.is_member = False
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()
@@ -70,6 +71,9 @@ class FakeContext:
     def emit(self, event: RunEvent) -> None:
         self.events.append(event)
 
+    async def is_first_of_session(self) -> bool:
+        return not self.history
+
     def checkpoint(self) -> None:
         self.checkpoints += 1
         if self.checkpoints == self.cancel_at_checkpoint:
@@ -77,6 +81,7 @@ class FakeContext:
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
         child = FakeContext(self.catalog)
+        child.is_member = True
         child.state = self.state
         child.component_id = component.id
         self.children.append(child)

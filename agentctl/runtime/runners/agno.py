@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from agno.models.message import Message
@@ -60,7 +61,7 @@ class AgnoRunner:
         """
         context, target = run.context, self._copy(run)
         report = _Report(run)
-        async for event in target.arun(
+        events = target.arun(
             message,
             stream=True,
             stream_events=True,
@@ -70,8 +71,10 @@ class AgnoRunner:
             session_state=dict(context.state),
             dependencies={**(target.dependencies or {}), "run_context": context},
             metadata={**(target.metadata or {}), **context.metadata},
-        ):
-            report.add(event)
+        )
+        async with aclosing(events):
+            async for event in events:
+                report.add(event)
         report.end()
 
     def _copy(self, run: HostedRun) -> Any:
@@ -110,7 +113,10 @@ class _Report:
     def _add_own(self, name: str, event: Any) -> None:
         if name == "ModelRequestStarted":
             self._run.begin_answer()
+        elif name == "ReasoningContentDelta":
+            self._run.add_thinking(event.reasoning_content or "")
         elif name == "RunContent":
+            self._run.add_thinking(event.reasoning_content or "")
             if isinstance(event.content, str):
                 self._run.add_text(event.content)
             elif event.content is not None:

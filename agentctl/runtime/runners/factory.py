@@ -12,10 +12,12 @@ from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.owner import OwnerTask
 
-__all__ = ["BuildRunner", "FactoryRunner", "build_factory_runner", "is_factory"]
-
 BuildRunner = Callable[[Any], Runner]
-"""Builds the runner of an object; raises UnusableObject."""
+"""Builds the runner of an object; raises UnusableObject, and NoAgentKind if it has no kind."""
+
+
+class NoAgentKind(UnusableObject):
+    """An object of no known kind. It may still be a context manager of an agent."""
 
 
 def is_factory(target: object) -> bool:
@@ -47,7 +49,7 @@ def build_factory_runner(factory: Callable[[], Any], build: BuildRunner) -> Runn
     if inspect.isawaitable(target) or hasattr(target, "__aenter__"):
         try:
             return build(target)
-        except UnusableObject:
+        except NoAgentKind:
             if inspect.iscoroutine(target):
                 target.close()
             return FactoryRunner(factory, build)
@@ -57,16 +59,13 @@ def build_factory_runner(factory: Callable[[], Any], build: BuildRunner) -> Runn
 class FactoryRunner:
     """The runner of an object that an asynchronous factory makes, once in a process."""
 
+    kind = "factory"
+
     def __init__(self, factory: Callable[[], Any], build: BuildRunner) -> None:
         self._factory = factory
         self._build = build
         self._runner: Runner | None = None
         self._owner = OwnerTask(self._enter)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the object, once it is made."""
-        return self._runner.kind if self._runner is not None else "factory"
 
     async def open(self) -> None:
         """Make the object and open its runner. Raises what the factory raises."""
@@ -88,7 +87,7 @@ class FactoryRunner:
             target = await target
         try:
             runner = self._build(target)
-        except UnusableObject:
+        except NoAgentKind:
             if not hasattr(target, "__aenter__"):
                 raise
             async with target as entered, self._open(self._build(entered)):

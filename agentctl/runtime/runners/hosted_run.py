@@ -76,6 +76,15 @@ class HostedRun:
         return self._environment.earlier_runs
 
     @property
+    def is_member(self) -> bool:
+        """True for the run of a member or of a step, which has no earlier runs."""
+        return self._environment.is_member
+
+    async def is_first_of_session(self) -> bool:
+        """Return True if the session has no earlier run."""
+        return await self._environment.is_first_of_session()
+
+    @property
     def content(self) -> str:
         """The text of the answer so far."""
         return self._transcript.content

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from langchain_core.messages import (
@@ -38,8 +39,8 @@ class LangGraphRunner:
     """The runner of a compiled graph whose state has the key `messages`.
 
     A graph with its own checkpointer gets the new message only; another one gets the messages of
-    earlier runs as well. The context of a run is the result of the configured function `deps`;
-    without one, the `RunContext`.
+    earlier runs as well. A member's run has neither. The context of a run is the result of the
+    configured function `deps`; without one, the `RunContext`.
 
     Args:
         build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
@@ -66,6 +67,7 @@ class LangGraphRunner:
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
+        self._member_graph = graph.copy({"checkpointer": None})
 
     async def open(self) -> None:
         """Make the threads of synchronous nodes known to their runs."""
@@ -89,6 +91,8 @@ class LangGraphRunner:
             work.cancel()
             if not await wait_until_done({work}, _GRACE_SECONDS):
                 run.add_unstopped(work)
+            elif not work.cancelled():
+                work.exception()
             raise
         await work
 
@@ -97,23 +101,27 @@ class LangGraphRunner:
         config: dict[str, Any] = {
             "configurable": {"thread_id": _name_thread(context), "run_context": context}
         }
-        messages = [HumanMessage(message)]
-        if self._has_checkpointer:
-            messages = [*await self._prepare_thread(config, run), *messages]
+        # A member has no earlier runs: its graph stores nothing, so that two members at the same
+        # time do not share a thread.
+        graph = self._member_graph if run.is_member else self._graph
+        if self._has_checkpointer and not run.is_member:
+            earlier = await self._prepare_thread(config, run)
         else:
-            messages = [*to_langchain_messages(run.history), *messages]
+            earlier = to_langchain_messages(run.history)
         report = _Report(run)
+        parts = graph.astream(
+            {"messages": [*earlier, HumanMessage(message)]},
+            config,
+            context=await self._make_context(context),
+            stream_mode=["messages", "updates", "values"],
+            subgraphs=True,
+            control=control,
+            version="v2",
+        )
         try:
-            async for part in self._graph.astream(
-                {"messages": messages},
-                config,
-                context=await self._make_context(context),
-                stream_mode=["messages", "updates", "values"],
-                subgraphs=True,
-                control=control,
-                version="v2",
-            ):
-                report.add(part)
+            async with aclosing(parts):
+                async for part in parts:
+                    report.add(part)
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
@@ -138,7 +146,7 @@ class LangGraphRunner:
         models reject a history with an open call.
         """
         state = await self._graph.aget_state(config)
-        if state.values and not run.earlier_runs:
+        if state.values and await run.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
             return []
         messages = state.values.get("messages", []) if state.values else []
@@ -195,8 +203,10 @@ class _Report:
     def _add_message(self, message: Any) -> None:
         """Add a piece of an answer, or an answer that a node returned as a whole."""
         if isinstance(message, AIMessage):
-            text = read_text(message)
-            if text and message.id not in self._complete:
+            if message.id in self._complete:
+                return
+            self._run.add_thinking(read_thinking(message))
+            if text := read_text(message):
                 self._begin(message.id)
                 self._run.add_text(text)
         else:
@@ -268,6 +278,17 @@ def read_text(message: Any) -> str:
         for block in message.content
         if isinstance(block, str) or block.get("type") == "text"
     )
+
+
+def read_thinking(message: Any) -> str:
+    """Return the thinking in a message, in the forms of the providers."""
+    given = message.additional_kwargs.get("reasoning_content")
+    pieces = [given] if isinstance(given, str) else []
+    for block in message.content if isinstance(message.content, list) else ():
+        if isinstance(block, dict) and block.get("type") in ("thinking", "reasoning"):
+            piece = block.get("thinking") or block.get("reasoning")
+            pieces += [piece] if isinstance(piece, str) else []
+    return "".join(pieces)
 
 
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:

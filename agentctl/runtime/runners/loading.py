@@ -11,7 +11,7 @@ from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.base import Runner
-from agentctl.runtime.runners.factory import is_factory
+from agentctl.runtime.runners.factory import NoAgentKind, is_factory
 
 __all__ = ["load_runner"]
 
@@ -161,7 +161,8 @@ def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
         build_deps: function that makes the deps of a run.
 
     Raises:
-        UnusableObject: the object is of no known kind, or cannot be used.
+        NoAgentKind: the object is of no known kind.
+        UnusableObject: the object cannot be used.
     """
     for kind in KINDS:
         if kind.matches(target):
@@ -170,7 +171,7 @@ def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
                     f"deps has no effect for {kind.description}", "remove the key deps"
                 )
             return kind.build(target, build_deps)
-    raise UnusableObject(f"it is {_describe(target)}, which is no kind of agent")
+    raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent")
 
 
 def describe_kinds() -> str:

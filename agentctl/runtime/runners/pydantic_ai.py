@@ -19,6 +19,8 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
     ToolReturnPart,
 )
 from pydantic_ai.usage import RunUsage
@@ -122,15 +124,22 @@ class _Execution:
         async with node.stream(steps.ctx) as stream:
             try:
                 async for event in stream:
-                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                        self._add_text(event.part.content)
-                    elif isinstance(event, PartDeltaEvent) and isinstance(
-                        event.delta, TextPartDelta
-                    ):
-                        self._add_text(event.delta.content_delta)
+                    self._add_piece(event)
             finally:
                 self._set_usage(stream.usage)
         self._set_usage(steps.usage)
+
+    def _add_piece(self, event: object) -> None:
+        if isinstance(event, PartStartEvent):
+            if isinstance(event.part, TextPart):
+                self._add_text(event.part.content)
+            elif isinstance(event.part, ThinkingPart):
+                self._run.add_thinking(event.part.content)
+        elif isinstance(event, PartDeltaEvent):
+            if isinstance(event.delta, TextPartDelta):
+                self._add_text(event.delta.content_delta)
+            elif isinstance(event.delta, ThinkingPartDelta):
+                self._run.add_thinking(event.delta.content_delta or "")
 
     def _add_text(self, text: str) -> None:
         self._has_text = self._has_text or bool(text)

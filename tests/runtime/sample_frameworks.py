@@ -1,0 +1,341 @@
+"""Agents of frameworks for the tests; each function builds a new one for the endpoint at `url`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import agno.run
+import httpx
+import httpx2
+from agno.agent import Agent as AgnoAgent
+from agno.models.openai.like import OpenAILike
+from agno.tools import tool as agno_tool
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool as langchain_tool
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, FunctionToolset
+from pydantic_ai import RunContext as Run
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from typing_extensions import TypedDict
+
+from agentctl import RunContext
+
+url = ""
+"""Base URL of the model endpoint; the tests set it."""
+
+SECRET = "hunter2"
+
+
+def http_client() -> httpx2.AsyncClient:
+    """Return a client without idle connections.
+
+    Each test has its own event loop, and the clients of the libraries outlive it.
+    """
+    return httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
+
+
+# pydantic-ai
+
+
+def pydantic_agent(name: str, **options: Any) -> Any:
+    provider = OpenAIProvider(base_url=url, api_key="not-needed", http_client=http_client())
+    return Agent(OpenAIChatModel(name, provider=provider), **options)
+
+
+@dataclass
+class Deps:
+    """Deps of an agent."""
+
+    name: str
+
+
+def build_deps(context: RunContext) -> Deps:
+    return Deps(f"deps of {context.component_id}")
+
+
+async def build_deps_later(context: RunContext) -> Deps:
+    return build_deps(context)
+
+
+not_a_function = 3
+
+
+async def who(run: Run[Deps]) -> str:
+    """Return the name in the deps."""
+    return run.deps.name
+
+
+async def fail() -> str:
+    """Raise an exception."""
+    raise ValueError(SECRET)
+
+
+async def approve() -> str:
+    """Need an approval."""
+    raise ApprovalRequired
+
+
+def with_deps() -> Any:
+    return pydantic_agent("tool:who", deps_type=Deps, tools=[who])
+
+
+def history() -> Any:
+    return pydantic_agent("history", instructions="Be brief.")
+
+
+def failing_tool() -> Any:
+    return pydantic_agent("tool:fail", tools=[fail])
+
+
+def needs_approval() -> Any:
+    return pydantic_agent("tool:approve", tools=[approve], output_type=[str, DeferredToolRequests])
+
+
+def thinking() -> Any:
+    return pydantic_agent("thoughts")
+
+
+def model_fails() -> Any:
+    return pydantic_agent("http-401")
+
+
+class CountedToolset(FunctionToolset[Any]):
+    """A toolset that records the tasks that enter and exit it."""
+
+    entered: list[Any] = []  # noqa: RUF012
+    exited: list[Any] = []  # noqa: RUF012
+
+    async def __aenter__(self) -> Any:
+        self.entered.append(asyncio.current_task())
+        return await super().__aenter__()
+
+    async def __aexit__(self, *args: Any) -> Any:
+        self.exited.append(asyncio.current_task())
+        return await super().__aexit__(*args)
+
+
+def with_toolset() -> Any:
+    return pydantic_agent("echo", toolsets=[CountedToolset()])
+
+
+# Factories
+
+
+async def made_later() -> Any:
+    await asyncio.sleep(0)
+    return history()
+
+
+closed: list[str] = []
+
+
+@asynccontextmanager
+async def made_for_a_while() -> AsyncIterator[Any]:
+    yield graph("echo")
+    closed.append("closed")
+
+
+def made_of_nothing() -> Any:
+    return None
+
+
+def broken() -> Any:
+    raise ValueError("no such place")
+
+
+# LangGraph
+
+
+def graph(name: str, *tools: Any, **options: Any) -> Any:
+    options_of_chat: Any = {"base_url": url, "api_key": "not-needed"}
+    chat: Any = ChatOpenAI(model=name, http_async_client=http_client(), **options_of_chat)
+    chat = chat.bind_tools(tools) if tools else chat
+
+    async def call(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        return {"messages": [await chat.ainvoke(state["messages"], config)]}
+
+    def choose(state: MessagesState) -> str:
+        return "tools" if getattr(state["messages"][-1], "tool_calls", None) else END
+
+    built = StateGraph(MessagesState)
+    built.add_node("model", call)
+    built.add_edge(START, "model")
+    if tools:
+        built.add_node("tools", ToolNode(tools))
+        built.add_conditional_edges("model", choose, ["tools", END])
+        built.add_edge("tools", "model")
+    return built.compile(**options)
+
+
+saver = InMemorySaver()
+
+
+def remembering() -> Any:
+    return graph("history", checkpointer=saver)
+
+
+def remembering_with_tool() -> Any:
+    return graph("tool:linger", langchain_tool(linger), checkpointer=saver)
+
+
+async def linger() -> str:
+    """Wait, and stop when cancelled."""
+    await asyncio.sleep(30)
+    return "late"
+
+
+async def ignore() -> str:
+    """Ignore cancellations for a while."""
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            continue
+    return "late"
+
+
+steps: list[str] = []
+
+
+def swallows_cancellation() -> Any:
+    """Return a graph whose first node swallows its cancellation, and a second node."""
+
+    async def first(state: MessagesState) -> dict[str, Any]:
+        steps.append("first")
+        await ignore()
+        return {}
+
+    async def second(state: MessagesState) -> dict[str, Any]:
+        steps.append("second")
+        return {"messages": [AIMessage("second")]}
+
+    inner = StateGraph(MessagesState)
+    inner.add_node("first", first)
+    inner.add_node("second", second)
+    inner.add_edge(START, "first")
+    inner.add_edge("first", "second")
+    subgraph = inner.compile()
+
+    async def call(state: MessagesState) -> Any:
+        return await asyncio.shield(asyncio.ensure_future(subgraph.ainvoke(state)))
+
+    built = StateGraph(MessagesState)
+    built.add_node("call", call)
+    built.add_edge(START, "call")
+    return built.compile()
+
+
+def interrupting() -> Any:
+    def ask(state: MessagesState) -> dict[str, Any]:
+        interrupt("may I?")
+        return {}
+
+    built = StateGraph(MessagesState)
+    built.add_node("ask", ask)
+    built.add_edge(START, "ask")
+    return built.compile(checkpointer=InMemorySaver())
+
+
+def endless() -> Any:
+    built = StateGraph(MessagesState)
+    built.add_node("again", lambda state: {})
+    built.add_edge(START, "again")
+    built.add_edge("again", "again")
+    return built.compile()
+
+
+def failing_graph_tool() -> Any:
+    return graph("tool:fail", langchain_tool(fail))
+
+
+def model_of_graph_fails() -> Any:
+    return graph("http-429")
+
+
+def blocks() -> Any:
+    """Return a graph whose answer has blocks of content."""
+    content: list[Any] = [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "text", "text": "one "},
+        {"type": "text", "text": "two"},
+    ]
+    built = StateGraph(MessagesState)
+    built.add_node("answer", lambda state: {"messages": [AIMessage(content)]})
+    built.add_edge(START, "answer")
+    return built.compile()
+
+
+def with_context() -> Any:
+    """Return a graph with a context of another type."""
+
+    async def answer(state: MessagesState, runtime: Runtime[Deps]) -> dict[str, Any]:
+        return {"messages": [AIMessage(runtime.context.name)]}
+
+    built = StateGraph(MessagesState, context_schema=Deps)
+    built.add_node("answer", answer)
+    built.add_edge(START, "answer")
+    return built.compile()
+
+
+class Question(TypedDict):
+    """A state without messages."""
+
+    question: str
+
+
+def without_messages() -> Any:
+    built = StateGraph(Question)
+    built.add_node("answer", lambda state: {})
+    built.add_edge(START, "answer")
+    return built.compile()
+
+
+# agno
+
+
+def agno_agent(name: str, **options: Any) -> Any:
+    client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    model = OpenAILike(id=name, base_url=url, api_key="not-needed", http_client=client)
+    return AgnoAgent(model=model, **options)
+
+
+async def count(run_context: agno.run.RunContext) -> str:
+    """Count in the state of the session."""
+    state = run_context.session_state or {}
+    state["count"] = state.get("count", 0) + 1
+    return f"{state['count']} {run_context.metadata}"
+
+
+def counting() -> Any:
+    return agno_agent("tool:count", tools=[count])
+
+
+def failing_agno_tool() -> Any:
+    return agno_agent("tool:fail", tools=[fail])
+
+
+def model_of_agno_fails() -> Any:
+    return agno_agent("http-500")
+
+
+@agno_tool(requires_confirmation=True)
+def confirm() -> str:
+    """Need a confirmation."""
+    return "confirmed"
+
+
+def paused() -> Any:
+    return agno_agent("tool:confirm", tools=[confirm])

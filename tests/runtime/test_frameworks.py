@@ -1,0 +1,358 @@
+"""Agents of pydantic-ai, LangGraph and agno: deps, history, threads, interrupts and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from agentctl.config.settings import Agent, Limits, Settings, Team
+from agentctl.errors import InvalidConfiguration
+from agentctl.records import times
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.events import Thinking
+from agentctl.runtime.execute import execute_component
+from agentctl.runtime.failures import ExecutionError
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.runtime import sample_frameworks
+from tests.runtime.fake_context import FakeContext, settings
+
+pytestmark = pytest.mark.slow
+
+MODULE = "tests.runtime.sample_frameworks"
+
+
+@pytest.fixture(autouse=True)
+def models(model_endpoint: ModelEndpoint) -> None:
+    sample_frameworks.url = model_endpoint.base_url
+
+
+def hosted(name: str, deps: str = "", **options: Any) -> Settings:
+    agent = Agent("code", object=f"{MODULE}:{name}", deps=deps and f"{MODULE}:{deps}")
+    return settings(agents=(agent,), **options)
+
+
+async def run(catalog: Catalog, message: str = "{}", *earlier: EarlierRun) -> FakeContext:
+    """Run the agent to its end."""
+    context = FakeContext(catalog)
+    context.user_id = "ann"
+    await execute(context, message, *earlier)
+    return context
+
+
+async def execute(context: FakeContext, message: str, *earlier: EarlierRun) -> None:
+    component = context.catalog.get("agent", "code")
+    assert component is not None
+    context.component_id, context.earlier_runs = component.id, list(earlier)
+    try:
+        await execute_component(component, message, context, context.catalog)
+    except (asyncio.CancelledError, ExecutionError):
+        context.transcript.close_open_calls(times.now())
+        raise
+
+
+def earlier_run(context: FakeContext) -> EarlierRun:
+    transcript = context.transcript
+    return EarlierRun(transcript.messages, transcript.native_history)
+
+
+async def run_once(name: str, message: str = "{}", deps: str = "", **options: Any) -> FakeContext:
+    catalog = Catalog.from_settings(hosted(name, deps, **options))
+    try:
+        return await run(catalog, message)
+    finally:
+        await catalog.close()
+
+
+async def fail_once(name: str, **options: Any) -> tuple[ExecutionError, FakeContext]:
+    """Run an agent that fails; return the failure and the run."""
+    catalog = Catalog.from_settings(hosted(name, **options))
+    context = FakeContext(catalog)
+    try:
+        with pytest.raises(ExecutionError) as failure:
+            await execute(context, "{}")
+    finally:
+        await catalog.close()
+    return failure.value, context
+
+
+def refusal(name: str, deps: str = "") -> InvalidConfiguration:
+    """Load an agent that cannot be used, and return the error."""
+    catalog = Catalog.from_settings(hosted(name, deps))
+    agent = catalog.get("agent", "code")
+    assert agent is not None
+    with pytest.raises(InvalidConfiguration) as refused:
+        catalog.hosted_runner(agent)
+    return refused.value
+
+
+# Deps
+
+
+@pytest.mark.parametrize("deps", ["build_deps", "build_deps_later"])
+async def test_deps_function_receives_the_run_context(deps: str) -> None:
+    ended = await run_once("with_deps", deps=deps)
+    assert ended.transcript.content == "deps of code"
+    graph = await run_once("with_context", deps=deps)
+    assert graph.transcript.content == "deps of code"
+
+
+@pytest.mark.parametrize("name", ["with_deps", "with_context"])
+def test_agent_with_other_deps_needs_a_function(name: str) -> None:
+    error = refusal(name)
+    assert "of the type Deps" in str(error)
+    assert "deps" in (error.hint or "")
+
+
+def test_deps_without_effect_are_refused() -> None:
+    assert "deps has no effect" in str(refusal("counting", "build_deps"))
+    assert "not a function" in str(refusal("history", "not_a_function"))
+    assert "has no absent" in str(refusal("history", "absent"))
+
+
+# History of pydantic-ai
+
+
+async def test_native_messages_are_given_back() -> None:
+    catalog = Catalog.from_settings(hosted("history"))
+    try:
+        first = await run(catalog, "one")
+        native = json.loads(first.transcript.native_history or "")
+        assert [message["kind"] for message in native] == ["request", "response"]
+        # A detail that the neutral messages do not have shows which ones are used.
+        native[0]["parts"][0]["content"] = "one, as the library wrote it"
+        given = EarlierRun(first.transcript.messages, json.dumps(native))
+        second = await run(catalog, "two", given)
+        unreadable = EarlierRun(first.transcript.messages, '[{"kind": "unknown"}]')
+        third = await run(catalog, "three", unreadable)
+    finally:
+        await catalog.close()
+    said = json.loads(second.transcript.content)
+    assert [text for role, text in said if role == "user"] == [
+        "one, as the library wrote it",
+        "two",
+    ]
+    assert [text for role, text in json.loads(third.transcript.content) if role == "user"] == [
+        "one", "three",
+    ]  # fmt: skip
+    assert first.transcript.native_kind == "pydantic-ai"
+
+
+async def test_toolsets_are_opened_once_by_one_task() -> None:
+    toolset = sample_frameworks.CountedToolset
+    toolset.entered.clear()
+    toolset.exited.clear()
+    catalog = Catalog.from_settings(hosted("with_toolset"))
+    for message in ("one", "two"):
+        await run(catalog, message)
+    # The library enters a toolset again for each run; the first entry is that of the server.
+    owner = toolset.entered[0]
+    assert owner not in toolset.exited
+    await asyncio.wait_for(catalog.close(), 10)
+    assert toolset.exited[-1] is owner
+    assert len(toolset.entered) == len(toolset.exited)
+
+
+# Thinking and content
+
+
+async def test_thinking_is_not_content() -> None:
+    failure, ended = await fail_once("thinking", limits=Limits(run_bytes=100_000))
+    assert failure.code == "AGENT_FAILED"
+    assert any(isinstance(event, Thinking) for event in ended.events)
+    assert ended.transcript.content == ""
+
+    blocks = await run_once("blocks")
+    assert blocks.transcript.content == "one two"
+    assert [event.delta for event in blocks.events if isinstance(event, Thinking)] == ["hm"]
+
+
+# Threads of LangGraph
+
+
+async def test_checkpointer_keeps_the_history_of_a_session() -> None:
+    catalog = Catalog.from_settings(hosted("remembering"))
+    try:
+        first = await run(catalog, "one")
+        second = await run(catalog, "two", earlier_run(first))
+        # A session without earlier runs has the id of a deleted one.
+        again = await run(catalog, "three")
+        other = FakeContext(catalog)
+        other.user_id = "bob"
+        await execute(other, "four", earlier_run(first))
+        member = FakeContext(catalog)
+        member.user_id, member.is_member = "ann", True
+        await execute(member, "five")
+    finally:
+        await catalog.close()
+    assert users(second) == ["one", "two"]
+    assert users(again) == ["three"]
+    assert users(other) == ["four"]
+    assert users(member) == ["five"]
+
+
+def users(context: FakeContext) -> list[str]:
+    said = json.loads(context.transcript.content)
+    return [text for role, text in said if role == "user"]
+
+
+async def test_thread_of_a_cancelled_run_can_go_on() -> None:
+    catalog = Catalog.from_settings(hosted("remembering_with_tool"))
+    context = FakeContext(catalog)
+    try:
+        work = asyncio.create_task(execute(context, "{}"))
+        await wait_until(lambda: context.transcript.tools or work.done())
+        await asyncio.sleep(0.05)
+        context.is_stopping = True
+        work.cancel()
+        await asyncio.wait({work}, timeout=5)
+        assert work.cancelled()
+    finally:
+        await catalog.close()
+    after = Catalog.from_settings(hosted("remembering"))
+    try:
+        again = FakeContext(after)
+        await execute(again, "go on", earlier_run(context))
+    finally:
+        await after.close()
+    said = json.loads(again.transcript.content)
+    assert [role for role, _ in said] == ["user", "assistant", "tool", "user"]
+    assert said[2][1] == "cancelled"
+
+
+async def test_cancelled_graph_takes_no_further_step() -> None:
+    sample_frameworks.steps.clear()
+    catalog = Catalog.from_settings(hosted("swallows_cancellation"))
+    context = FakeContext(catalog)
+    try:
+        work = asyncio.create_task(execute(context, "{}"))
+        await wait_until(lambda: sample_frameworks.steps)
+        context.is_stopping = True
+        work.cancel()
+        await asyncio.wait({work}, timeout=5)
+        assert work.cancelled()
+        await asyncio.sleep(1.2)
+    finally:
+        await catalog.close()
+    assert sample_frameworks.steps == ["first"]
+
+
+# Failures
+
+
+@pytest.mark.parametrize("name", ["interrupting", "needs_approval", "paused"])
+async def test_wait_for_input_is_a_failure(name: str) -> None:
+    failure, _ = await fail_once(name)
+    assert failure.code == "INTERRUPTED"
+
+
+@pytest.mark.parametrize("name", ["failing_tool", "failing_graph_tool"])
+async def test_failed_tool_ends_the_run(name: str) -> None:
+    failure, ended = await fail_once(name)
+    assert (failure.code, failure.detail) == ("TOOL_FAILED", "The tool fail failed (ValueError)")
+    (call,) = ended.transcript.tools
+    assert (call["result"], call["tool_call_error"]) == ("The tool fail failed (ValueError)", True)
+    assert sample_frameworks.SECRET not in str(ended.transcript.messages)
+
+
+async def test_failed_tool_of_agno_does_not_show_its_exception() -> None:
+    ended = await run_once("failing_agno_tool")
+    (call,) = ended.transcript.tools
+    assert (call["result"], call["tool_call_error"]) == ("The tool fail failed", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("model_fails", "MODEL_REJECTED"),
+        ("model_of_graph_fails", "MODEL_UNAVAILABLE"),
+        ("model_of_agno_fails", "MODEL_UNAVAILABLE"),
+        ("endless", "AGENT_FAILED"),
+    ],
+)
+async def test_failures_of_models_and_graphs_have_codes(name: str, code: str) -> None:
+    failure, ended = await fail_once(name)
+    assert failure.code == code
+    assert "secret" not in failure.detail
+    assert ended.transcript.metrics["input_tokens"] is None
+
+
+# State of agno
+
+
+async def test_agno_reads_and_changes_the_session_state() -> None:
+    catalog = Catalog.from_settings(hosted("counting"))
+    try:
+        context = FakeContext(catalog)
+        context.metadata = '{"tenant": "north"}'
+        context.state.values["count"] = 4
+        await execute(context, "{}")
+    finally:
+        await catalog.close()
+    assert context.transcript.content == "5 {'tenant': 'north'}"
+    assert context.state.values == {"count": 5}
+
+
+# Factories
+
+
+async def test_factories_make_agents() -> None:
+    later = await run_once("made_later", "hello")
+    assert users(later) == ["hello"]
+    sample_frameworks.closed.clear()
+    for_a_while = await run_once("made_for_a_while", "hello")
+    assert for_a_while.transcript.content == "hello"
+    assert sample_frameworks.closed == ["closed"]
+
+
+def test_unusable_objects_are_one_line() -> None:
+    nothing = refusal("made_of_nothing")
+    assert "an object of the type NoneType" in str(nothing)
+    assert "LangGraph" in (nothing.hint or "")
+    assert "ValueError: no such place" in str(refusal("broken"))
+    assert "no key messages" in str(refusal("without_messages"))
+    for name in ("made_of_nothing", "broken", "without_messages"):
+        assert "\n" not in str(refusal(name))
+
+
+async def test_failure_to_open_is_logged_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> Any:
+        raise ConnectionError(sample_frameworks.SECRET)
+
+    catalog = Catalog.from_settings(hosted("made_later"))
+    agent = catalog.get("agent", "code")
+    assert agent is not None
+    runner: Any = catalog.hosted_runner(agent)
+    monkeypatch.setattr(runner, "_factory", broken)
+    try:
+        with caplog.at_level(logging.WARNING), pytest.raises(ExecutionError) as failure:
+            await run(catalog, "hello")
+        assert sample_frameworks.SECRET not in failure.value.detail
+        monkeypatch.undo()
+        assert users(await run(catalog, "hello")) == ["hello"]
+    finally:
+        await catalog.close()
+
+
+# Members
+
+
+async def test_graph_with_a_checkpointer_is_a_member() -> None:
+    base = hosted("remembering")
+    team = Team("crew", "m", members=("code",), mode="broadcast")
+    catalog = Catalog.from_settings(settings(agents=base.agents[1:], teams=(team,)))
+    agent = catalog.get("agent", "code")
+    assert agent is not None
+    try:
+        context = FakeContext(catalog)
+        results = await asyncio.gather(*(context.run_member(agent, text) for text in ("a", "b")))
+    finally:
+        await catalog.close()
+    assert [json.loads(each.content) for each in results] == [[["user", "a"]], [["user", "b"]]]
