@@ -151,7 +151,7 @@ def generator_without_async(message: str):  # type: ignore[no-untyped-def]
     yield message
 
 
-async def no_parameters() -> str:
+def no_parameters() -> str:
     return ""
 
 

@@ -157,7 +157,7 @@ def test_size_of_a_run_is_limited() -> None:
         (f"{MODULE}:number", "it is an object of the type int, which is no kind of agent"),
         (f"{MODULE}:Callable", "it is the class Callable, which is no kind of agent"),
         (f"{MODULE}:generator_without_async", "it is a generator that is not asynchronous"),
-        (f"{MODULE}:no_parameters", "its parameters are not (message) or (message, context)"),
+        (f"{MODULE}:no_parameters", "it is an object of the type str, which is no kind of agent"),
         (f"{MODULE}:too_many", "its parameters are not (message) or (message, context)"),
     ],
 )
