@@ -1,9 +1,10 @@
-"""`agentctl init`: a configuration and a key pair to begin with."""
+"""`agentctl init`: a configuration and a key pair to begin with, with `--agent` a whole project."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,7 +12,10 @@ from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
 
+AgentKind = Literal["function", "pydantic-ai", "langgraph"]
+
 _ALGORITHM = "RS256"
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 _NEXT_STEPS = """
 next, in one terminal:
 {folder}  agentctl serve
@@ -19,18 +23,47 @@ and in another:
 {folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)
   agentctl teams list --url http://127.0.0.1:7777
 """
+_NEXT_STEPS_OF_AGENT = """
+next, in one terminal:
+{folder}  python -m pytest
+  agentctl serve
+and in another:
+{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope agents:run)
+  agentctl runs start --agent assistant --message "hello" --url http://127.0.0.1:7777
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    """A package that a kind of agent needs, and the extra that installs it."""
+
+    module: str
+    extra: str
+
+
+_REQUIREMENTS: dict[str, _Requirement] = {
+    "langgraph": _Requirement("langgraph", "langgraph"),
+}
 
 
 def init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory to write to; created if missing")
     ] = Path(),
+    agent: Annotated[
+        AgentKind | None,
+        typer.Option(
+            "--agent",
+            metavar="KIND",
+            help="Write an agent in Python too: function, pydantic-ai or langgraph",
+        ),
+    ] = None,
 ) -> None:
     """Write a sample configuration and a key pair.
 
-    Existing files are never overwritten.
+    With --agent the configuration is that of one agent, which runs offline, with its module, a test
+    and a README. Existing files are never overwritten.
     """
-    from agentctl import config
     from agentctl.cli.files import (
         check_absent,
         create_directory,
@@ -39,25 +72,51 @@ def init(
         write_key_pair,
     )
 
-    settings = directory / "agentctl.toml"
+    files = {directory / name: text for name, text in _read_files(agent).items()}
     private = directory / "keys" / "signing.pem"
-    check_absent(settings, private, public_path(private))
+    check_absent(*files, private, public_path(private))
     create_directory(directory)
-    create_file(settings, config.SAMPLE_CONFIG.encode())
+    written: list[Path] = []
     try:
+        for path, text in files.items():
+            create_file(path, text.encode())
+            written.append(path)
         pair = write_key_pair(private, _ALGORITHM)
     except BaseException:
-        settings.unlink(missing_ok=True)
+        for file in written:
+            file.unlink(missing_ok=True)
         raise
-    for path in (settings, pair.private, pair.public):
-        note(f"wrote {path}")
-    _note_next_steps(directory)
+    for made in (*written, pair.private, pair.public):
+        note(f"wrote {made}")
+    _note_next_steps(directory, _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT)
+    _note_missing_package(agent)
 
 
-def _note_next_steps(directory: Path) -> None:
+def _read_files(agent: AgentKind | None) -> dict[str, str]:
+    """Return the texts of the files by name. The suffix `.txt` of modules is not written."""
+    if agent is None:
+        from agentctl.config import SAMPLE_CONFIG
+
+        return {"agentctl.toml": SAMPLE_CONFIG}
+    folder = _TEMPLATES / agent.replace("-", "_")
+    return {
+        path.name.removesuffix(".txt"): path.read_text(encoding="utf-8")
+        for path in (*sorted(folder.iterdir()), _TEMPLATES / "README.md")
+    }
+
+
+def _note_next_steps(directory: Path, steps: str) -> None:
     import shlex
 
     here = directory.resolve() == Path.cwd()
     folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    for line in _NEXT_STEPS.format(folder=folder).splitlines():
+    for line in steps.format(folder=folder).splitlines():
         note(line)
+
+
+def _note_missing_package(agent: AgentKind | None) -> None:
+    from importlib.util import find_spec
+
+    needed = _REQUIREMENTS.get(agent or "")
+    if needed is not None and find_spec(needed.module) is None:
+        note(f"\nthis agent needs a package: pip install 'agentctl[{needed.extra}]'")
