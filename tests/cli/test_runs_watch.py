@@ -14,6 +14,7 @@ from agentctl.cli.commands.runs import watch
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
+from tests.cli.projects import make_project
 from tests.cli.proxy import proxied
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,23 @@ def test_members_and_steps_are_on_stderr(
             "step repeat", "step repeat completed", "step discuss", "step discuss completed",
         ]  # fmt: skip
         assert "Duo: good day" in beside
+
+
+def test_progress_of_code_is_on_stderr(agentctl: Agentctl, tmp_path: Path) -> None:
+    (tmp_path / "watched_code.py").write_text(
+        "from agentctl import Progress\n\n\nasync def answer(message, context):\n"
+        '    context.progress("searching", fraction=0.25)\n    yield Progress(fraction=0.5)\n'
+        '    context.progress("done")\n    yield message\n'
+    )
+    tables = '[[databases]]\nid = "main"\nurl = "sqlite:///runs.db"\n'
+    agent = '[[agents]]\nid = "code"\nobject = "watched_code:answer"\n'
+    here = ("--config", str(make_project(tmp_path, rest=tables + agent)))
+    start = ("runs", "start", "--agent", "code", "-m", "good day", "-o", "jsonl", *here)
+    run_id = json.loads(agentctl(*start).lines[0])["run_id"]
+    seen = agentctl("runs", "watch", run_id, *here)
+    assert (seen.code, seen.stdout) == (0, "good day\n")
+    shown = [line.strip() for line in seen.stderr.splitlines() if "progress" in line]
+    assert shown == ["progress: 25% searching", "progress: 50%", "progress: done"]
 
 
 def test_stderr_is_dim_at_a_terminal(

@@ -14,9 +14,6 @@ from agentctl import Progress, RunContext, ToolStarted
 events: dict[str, threading.Event] = {}
 """Events that hold functions until a test opens them, by name."""
 
-left: list[str] = []
-"""Notes of functions that continued after the end of their run."""
-
 
 def describe(context: RunContext) -> dict[str, Any]:
     return {
@@ -67,7 +64,6 @@ def watch(context: RunContext) -> str:
     deadline = time.monotonic() + 20
     while not context.cancelled and time.monotonic() < deadline:
         time.sleep(0.005)
-    left.append("watched")
     return "stopped"
 
 
@@ -121,7 +117,6 @@ async def ignore_cancel(message: str, context: RunContext) -> str:
             await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             context.state["late"] = True
-    left.append("ignored")
     return "late answer"
 
 

@@ -47,6 +47,19 @@ async def test_repeated_request_returns_the_same_run(deployment: Deployment) -> 
         assert (await user(later).create_run("agent", "echo", build_request())).raw == first.raw
 
 
+async def test_objects_of_the_request_are_part_of_it(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        caller = user(service)
+        given = {"metadata": {"a": 1}, "session_state": {"n": 1}}
+        first = await caller.create_run("agent", "echo", build_request(**given))
+        assert (await caller.create_run("agent", "echo", build_request(**given))).raw == first.raw
+        for other in ({**given, "metadata": {"a": 2}}, {"metadata": {"a": 1}}, {}):
+            with pytest.raises(errors.ValidationFailed):
+                await caller.create_run("agent", "echo", build_request(**other))
+        session = (await caller.get_session_by_id("s1")).value
+        assert session["session_state"] == {"n": 1}
+
+
 async def test_a_hundred_concurrent_requests_create_one_run(deployment: Deployment) -> None:
     async with open_service(deployment) as service, open_service(deployment) as other:
         ports = [user(service), user(other)] * 50

@@ -101,6 +101,8 @@ def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
         return [_shorten(f"calls {tool.get('tool_name')} {arguments}")]
     if event.endswith("ToolCallCompleted"):
         return [_tool_result_line(data.get("tool") or {})]
+    if event.endswith("RunProgress"):
+        return [_progress_line(data)]
     if event == "StepStarted":
         return [f"step {data.get('step_name')}"]
     if event == "StepCompleted":
@@ -108,6 +110,12 @@ def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
     if own:
         return []
     return [_MEMBER_LINES[end](data) for end in _MEMBER_LINES if event.endswith(end)]
+
+
+def _progress_line(data: Data) -> str:
+    fraction, text = data.get("fraction"), data.get("text")
+    percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
+    return _shorten("progress: " + " ".join(str(part) for part in (percent, text) if part))
 
 
 def _tool_result_line(tool: Data) -> str:
