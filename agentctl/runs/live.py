@@ -124,6 +124,7 @@ class LiveRun:
         self._run_member = run_member
         self._transcript = Transcript()
         self._detached = False
+        self._stored_at = 0
 
     @property
     def run_id(self) -> str:
@@ -184,6 +185,7 @@ class LiveRun:
         """Set the owner, the user and the state of the committed row; start recording events."""
         self.worker_id = worker_id
         self.user_id = user_id
+        self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)
             return
@@ -202,7 +204,8 @@ class LiveRun:
     def detach(self) -> None:
         """Set `finished_at` and ignore all further events of the work."""
         self._detached = True
-        self.finished_at = now()
+        # The clock may have gone back since.
+        self.finished_at = max(now(), self._stored_at)
 
     def keep_state(self) -> None:
         """Set `state_changes`. Code that has not stopped cannot change them afterwards.

@@ -233,3 +233,26 @@ def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
     assert list(found) == parents
     assert (found["r0"], found["r44"], found["r20"]) == (["r0-2", "r0-1"], ["r44-2", "r44-1"], [])
     assert store.read(runs.list_children([])) == {}
+
+
+def test_times_of_a_run_never_go_back(store: Store) -> None:
+    """The clock goes back by an hour after each step."""
+    hour = 3_600_000_000
+    store.write(a_session_with_run())
+    store.write(runs.create(a_run("r2")))
+    assert store.write(runs.claim("r1", 1, "w1", START - hour))
+    store.write(runs.request_cancel("r1", START - 2 * hour, "ann", None))
+    assert store.write(
+        runs.finish(an_end(status="CANCELLED", finished_at=START - 3 * hour, stopped_at=None))
+    )
+    assert store.write(runs.record_work_stopped("r1", 1, START - 4 * hour, late_result=False))
+    store.write(runs.request_cancel("r2", START - hour, "ann", None))
+    store.write(runs.create(a_run("r3", created_at=START - hour)))
+    session = store.read(sessions.get("s1", EVERYONE))
+    assert session is not None
+    assert session.updated_at == START
+    for run_id, status in (("r1", "CANCELLED"), ("r2", "CANCELLED")):
+        row = store.read(runs.get(run_id, EVERYONE))
+        assert row is not None
+        assert row.status == status
+        assert {row.created_at, row.cancel_requested_at, row.finished_at, row.stopped_at} == {START}

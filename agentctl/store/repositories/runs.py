@@ -73,8 +73,26 @@ _CREATE = Sql(
 
 _CHANGED = "RETURNING session_id, seq, parent_run_id"
 
+
+def _not_before(value: str, floor: str) -> str:
+    """Return SQL for the later of two times; NULL if the value is.
+
+    A clock may go back while a run executes, and the process that ends a run may be on another
+    machine than the one that started it.
+    """
+    time = f"cast({value} as bigint)"
+    return f"CASE WHEN {time} < {floor} THEN {floor} ELSE {time} END"
+
+
+_LATEST = (
+    "CASE WHEN cancel_requested_at > coalesce(started_at, created_at) THEN cancel_requested_at"
+    " ELSE coalesce(started_at, created_at) END"
+)
+"""The latest known time of a live run."""
+
 _START = Sql(
-    "UPDATE runs SET status = 'RUNNING', owner = :owner, started_at = :now"
+    "UPDATE runs SET status = 'RUNNING', owner = :owner,"
+    f" started_at = {_not_before(':now', 'created_at')}"
     " WHERE run_id = :run_id AND attempt = :attempt AND status = 'PENDING'"
     f" AND cancel_requested_at IS NULL {_CHANGED}"
 )
@@ -82,7 +100,9 @@ _START = Sql(
 _FINISH = Sql(
     "UPDATE runs SET status = :status, content = :content, history = :history,"
     " messages = :messages, tools = :tools, metrics = :metrics, error_code = :error_code,"
-    " error_detail = :error_detail, finished_at = :finished_at, stopped_at = :stopped_at,"
+    " error_detail = :error_detail,"
+    f" finished_at = {_not_before(':finished_at', _LATEST)},"
+    f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
     " late_result = :late_result, attempt = attempt + :lost, output = :output,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history,"
@@ -92,17 +112,20 @@ _FINISH = Sql(
 
 _ENDS = "status = 'PENDING' AND cast(:claimed as bigint) = 0"
 
+_REQUESTED = _not_before(":now", "coalesce(started_at, created_at)")
+
 _REQUEST_CANCEL = Sql(
-    "UPDATE runs SET cancel_requested_at = :now, cancel_requested_by = :actor,"
+    f"UPDATE runs SET cancel_requested_at = {_REQUESTED}, cancel_requested_by = :actor,"
     " cancel_reason = :reason,"
-    f" finished_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
-    f" stopped_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
+    f" finished_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
+    f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END"
     f" WHERE run_id = :run_id AND {IS_LIVE} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
 )
 
 _WORK_STOPPED = Sql(
-    "UPDATE runs SET stopped_at = :at, late_result = late_result | :late_result"
+    f"UPDATE runs SET stopped_at = {_not_before(':at', 'finished_at')},"
+    " late_result = late_result | :late_result"
     f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
     " RETURNING run_id"
 )

@@ -186,16 +186,17 @@ _SELECT_NAME = Sql(
     " WHERE session_id = :session_id AND session_name = ''"
 )
 
+# The end of a run may be stored late, and a clock may go back: neither sets the time back.
+_UPDATED = "updated_at = CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
+
 _TAKE_SEQ = Sql(
-    "UPDATE sessions SET run_count = run_count + 1, updated_at = :now,"
+    f"UPDATE sessions SET run_count = run_count + 1, {_UPDATED},"
     " last_status = coalesce(cast(:last_status as text), last_status)"
     " WHERE session_id = :session_id RETURNING run_count"
 )
 
-# The end of a run may be stored late. It must not set the time back.
 _COUNT_BYTES = Sql(
-    "UPDATE sessions SET history_bytes = history_bytes + :history_bytes,"
-    " updated_at = CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
+    f"UPDATE sessions SET history_bytes = history_bytes + :history_bytes, {_UPDATED}"
     " WHERE session_id = :session_id RETURNING metrics"
 )
 
@@ -240,7 +241,7 @@ _CHANGEABLE = ("metadata", "session_name", "session_state")
 _UPDATES = {
     names: Sql(
         f"UPDATE sessions SET {', '.join(f'{name} = :{name}' for name in names)},"
-        f" updated_at = :now WHERE session_id = :session_id AND {IS_VISIBLE} RETURNING {_COLUMNS}"
+        f" {_UPDATED} WHERE session_id = :session_id AND {IS_VISIBLE} RETURNING {_COLUMNS}"
     )
     for count in range(1, len(_CHANGEABLE) + 1)
     for names in combinations(_CHANGEABLE, count)
