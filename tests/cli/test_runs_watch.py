@@ -109,7 +109,8 @@ def test_progress_of_code_is_on_stderr(agentctl: Agentctl, tmp_path: Path) -> No
     run_id = json.loads(agentctl(*start).lines[0])["run_id"]
     seen = agentctl("runs", "watch", run_id, *here)
     assert (seen.code, seen.stdout) == (0, "good day\n")
-    shown = [line.strip() for line in seen.stderr.splitlines() if "progress" in line]
+    lines = [line.strip() for line in seen.stderr.splitlines()]
+    shown = [line for line in lines if line.startswith("progress: ")]
     assert shown == ["progress: 25% searching", "progress: 50%", "progress: done"]
 
 
