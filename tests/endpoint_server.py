@@ -27,6 +27,8 @@
     delegate            calls delegate_task_to_member (or route_to_member), for the member named in
                         the last user message, else the first; then answers with the result
     history             answers with the roles and texts of the request, as JSON
+    drafts              parses the newest user message that is a JSON list of texts and answers with
+                        the first, then with the next one, and so on
     exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
     script              parses the last user message as JSON and sends that response, byte by byte:
@@ -336,6 +338,17 @@ def _answer_history(body: Body, _: str) -> Body:
     )
 
 
+def _answer_drafts(body: Body, _: str) -> Body:
+    turns = body["messages"]
+    start = max(
+        number
+        for number, message in enumerate(turns)
+        if message["role"] == "user" and _read_text(message).startswith("[")
+    )
+    given = sum(message["role"] == "assistant" for message in turns[start:])
+    return _build_message(json.loads(_read_text(turns[start]))[given])
+
+
 def _answer_exactly(body: Body, _: str) -> Body:
     message: Body = json.loads(_last_user_text(body))
     return _answer_with_results(body) or {"role": "assistant", "content": None, **message}
@@ -375,6 +388,7 @@ def _call_delegation(body: Body, _: str) -> Body:
 
 _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "history": _answer_history,
+    "drafts": _answer_drafts,
     "exact": _answer_exactly,
     "tool": _call_tool,
     "tools": _call_tool_twice,

@@ -33,7 +33,7 @@ _POSTGRES_KEYS = (
     "tls_ca_file",
 )
 
-_MODEL_KEYS = ("model", "instructions", "settings", "memory", "tools")
+_MODEL_KEYS = ("model", "instructions", "settings", "output", "memory", "tools")
 """Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]

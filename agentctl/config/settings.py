@@ -389,6 +389,7 @@ class Agent:
     description: str = ""
     instructions: str = ""
     settings: ModelSettings = ModelSettings()
+    output: ObjectName = ""
     memory: Memory = Memory()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()

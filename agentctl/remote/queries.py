@@ -91,6 +91,7 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
         user_id=request.user_id,
         metadata=request.metadata,
         session_state=request.session_state,
+        output_schema=request.output_schema,
     )
 
 

@@ -70,6 +70,7 @@ class Submission:
             None.
         extra_write: builds further writes for the transaction of the row; None for none.
         metadata: metadata of the request as a JSON object, or None.
+        output_schema: checked JSON Schema of the request for its result, or None.
         session_state: top-level keys of the session's state to replace, or None.
         state_bytes: maximum size of the state after that; a larger one may only become smaller.
         claims: verified claims of the caller as JSON, or None.
@@ -88,6 +89,7 @@ class Submission:
     idempotency: Idempotency | None = None
     extra_write: Callable[[], Work[None]] | None = None
     metadata: str | None = None
+    output_schema: str | None = None
     session_state: dict[str, Any] | None = None
     state_bytes: int = 0
     claims: bytes | None = None

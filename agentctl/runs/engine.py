@@ -159,6 +159,7 @@ class Engine:
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
             metadata=submission.metadata,
+            output_schema=submission.output_schema,
             claims=submission.claims,
         )
         run = LiveRun(spec, None, self._run_member)

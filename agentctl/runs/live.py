@@ -44,6 +44,7 @@ class RunSpec:
         time_limit: maximum seconds of the whole work.
         tool_timeout: maximum seconds of one tool call.
         metadata: metadata of the request as JSON, or None.
+        output_schema: JSON Schema of the request for its result, or None.
         claims: verified claims of the caller as JSON, or None.
     """
 
@@ -60,6 +61,7 @@ class RunSpec:
     tool_timeout: float
     system_database: Database
     metadata: str | None = None
+    output_schema: str | None = None
     claims: bytes | None = field(default=None, repr=False)
 
 
@@ -152,6 +154,11 @@ class LiveRun:
             return None
         spec = self.spec
         return RunMemories(spec.system_database, self.user_id, spec.component, spec.run_id)
+
+    @property
+    def output_schema(self) -> str | None:
+        """The JSON Schema of the request for its result."""
+        return self.spec.output_schema
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:

@@ -7,8 +7,10 @@ model library talks to the providers; this module runs the agent loop (docs/deci
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -25,6 +27,7 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
     ToolCallPart,
 )
+from pydantic_ai.output import OutputObjectDefinition
 
 from agentctl.runtime.attempts import Attempts, PreparedModel
 from agentctl.runtime.conversation import Conversation
@@ -39,15 +42,20 @@ from agentctl.runtime.conversion import (
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.memory_tools import add_memories
 from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.structured_output import InvalidAnswer
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
+    from pydantic_ai.models import ModelRequestParameters
 
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.runners.configured import ConfiguredRunner
+    from agentctl.runtime.structured_output import OutputSchema
+
+_log = logging.getLogger("agentctl.runtime")
 
 MAXIMUM_MODEL_CALLS = 50
 """Maximum model calls of one run. If the model then still calls tools, the run ends with
@@ -80,10 +88,11 @@ async def run_agent(
         ExecutionError: the model or a tool ended the run.
     """
     runner = catalog.runner(agent)
-    conversation = Conversation(context, message, runner.actions)
+    output = catalog.output_schema(agent, context.output_schema)
+    conversation = Conversation(context, message, runner.actions, publishes=output is None)
     conversation.add_prompt(runner.system)
     await add_memories(runner.memory, conversation)
-    await run_conversation(runner, message, context.history, conversation)
+    await run_conversation(runner, message, context.history, conversation, output)
 
 
 async def run_conversation(
@@ -91,23 +100,30 @@ async def run_conversation(
     prompt: str,
     history: Sequence[Mapping[str, Any]],
     conversation: Conversation,
+    output: OutputSchema | None = None,
 ) -> None:
     """Let the model answer a prompt; add its texts and calls to the conversation.
+
+    With an output schema, the text of the last answer is published when it is valid.
 
     Args:
         prompt: input of the model. For the leader of a broadcast it is longer than the message.
         history: neutral messages of earlier runs, oldest first.
+        output: the schema of the answer; None for text.
 
     Raises:
-        ExecutionError: the model or a tool ended the run.
+        ExecutionError: the model or a tool ended the run, or its answer is not valid.
     """
     messages = [*to_model_messages(history), build_prompt(prompt, conversation.instructions)]
+    if output is not None:
+        runner = replace(runner, output=output)
     await _take_turns(runner, messages, conversation)
 
 
 async def _take_turns(
     runner: ConfiguredRunner, messages: list[ModelMessage], conversation: Conversation
 ) -> None:
+    corrected = False
     attempts = Attempts(conversation.context.run_id, runner.models, runner.counters)
     for turn in range(MAXIMUM_MODEL_CALLS):
         attempts.begin_call()
@@ -115,7 +131,12 @@ async def _take_turns(
         calls = extract_calls(response)
         conversation.end_answer(calls, response.finish_reason or _UNKNOWN_REASON)
         if not calls:
-            return
+            problem = _take_output(runner, conversation, last=corrected)
+            if problem is None:
+                return
+            corrected = True
+            messages += [response, build_prompt(problem.prompt, conversation.instructions)]
+            continue
         results = await _perform_calls(calls, conversation)
         if conversation.routed_answer is not None:
             return
@@ -123,6 +144,31 @@ async def _take_turns(
     raise ExecutionError(
         "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
     )
+
+
+def _take_output(
+    runner: ConfiguredRunner, conversation: Conversation, *, last: bool
+) -> InvalidAnswer | None:
+    """Validate a final answer if it has a schema. Return the problem that the model can correct.
+
+    Raises:
+        ExecutionError: the answer is not valid, and the model has no further attempt.
+    """
+    if runner.output is None:
+        return None
+    try:
+        conversation.context.transcript.output = runner.output.parse(conversation.held_text)
+    except InvalidAnswer as problem:
+        _log.warning(
+            "run %s: the answer does not match the output schema: %s",
+            conversation.context.run_id, problem,
+        )  # fmt: skip
+        if not last:
+            return problem
+        conversation.publish_held_text()
+        raise ExecutionError("OUTPUT_INVALID") from None
+    conversation.publish_held_text()
+    return None
 
 
 async def _call_model(
@@ -171,7 +217,7 @@ async def _attempt_call(
         model.model,
         messages,
         model_settings=model.first_settings if first else model.settings,
-        model_request_parameters=runner.parameters,
+        model_request_parameters=_build_parameters(runner, model),
         instrument=False,
     )
     async with AsyncExitStack() as stack:
@@ -196,6 +242,27 @@ async def _attempt_call(
     if reason and not response.tool_calls and not (response.text or "").strip():
         raise UnexpectedModelBehavior(reason)
     return response
+
+
+def _build_parameters(runner: ConfiguredRunner, model: PreparedModel) -> ModelRequestParameters:
+    """Return the tools of a call and, with an output schema, the schema of the answer.
+
+    A provider that does not take a schema gets it as a part of the instructions.
+    """
+    parameters, output = runner.parameters, runner.output
+    if output is None:
+        return parameters
+    native = model.model.profile.get("supports_json_schema_output", False) and (
+        model.native_output == "always"
+        or (model.native_output == "without_tools" and not parameters.function_tools)
+    )
+    return replace(
+        parameters,
+        output_mode="native" if native else "prompted",
+        output_object=OutputObjectDefinition(
+            output.json_schema, name=output.name, description=output.description
+        ),
+    )
 
 
 @contextmanager

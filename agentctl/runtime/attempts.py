@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -34,6 +34,9 @@ FALLBACK_PATIENCE_SECONDS = 2.0
 _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
 
 
+NativeOutput = Literal["always", "without_tools", "never"]
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
     """A model that is ready for the calls of a component.
@@ -43,6 +46,8 @@ class PreparedModel:
         settings: settings of each call; None for none.
         first_settings: settings of the first call of a run.
         secret: API key that the provider receives and may repeat in errors; `""` for none.
+        native_output: "always" if the provider takes a JSON Schema for the answer,
+            "without_tools" if it does so for a component without tools, or "never".
         retries: maximum number of further attempts of a call.
         retry_seconds: time after the start of a call at which no attempt starts any more.
     """
@@ -52,6 +57,7 @@ class PreparedModel:
     settings: ModelSettings | None = None
     first_settings: ModelSettings | None = None
     secret: str = field(default="", repr=False)
+    native_output: NativeOutput = "always"
     retries: int = 0
     retry_seconds: float = 0.0
 

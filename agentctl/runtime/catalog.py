@@ -7,6 +7,7 @@ needs it, so a list of components without tools does not need pydantic either.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.provider import ModelConnection
     from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.runners.configured import ConfiguredRunner
+    from agentctl.runtime.structured_output import OutputSchema
     from agentctl.runtime.tools import Tool
 
 __all__ = ["SESSION_TABLE", "Catalog"]
@@ -77,6 +79,7 @@ class Catalog:
         self._connections: dict[str, ModelConnection] = {}
         self.model_counters = ModelCounters(self._models)
         self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
+        self._outputs: dict[str, OutputSchema] = {}
         self._hosted: dict[str, Runner] = {}
         self._openings: dict[str, asyncio.Task[None]] = {}
 
@@ -239,6 +242,33 @@ class Catalog:
                 component, connections, instructions, actions, self.model_counters
             )
         return self._runners[key]
+
+    def output_schema(self, component: Component, requested: str | None) -> OutputSchema | None:
+        """Return the schema of the result of a run; None for text.
+
+        Args:
+            requested: the JSON Schema of the request, which was checked; None for none.
+
+        Raises:
+            InvalidConfiguration: the pydantic model of the agent is not usable.
+        """
+        from agentctl.runtime.structured_output import RequestSchema, load_output_model
+
+        if requested is not None:
+            return RequestSchema(json.loads(requested))
+        if not isinstance(component.spec, Agent) or not component.spec.output:
+            return None
+        if component.id not in self._outputs:
+            self._outputs[component.id] = load_output_model(
+                f"agent {component.id}", component.spec.output, self._folder
+            )
+        return self._outputs[component.id]
+
+    def takes_output_schema(self, component: Component) -> bool:
+        """Return True if a request may have a schema: the model of the component answers."""
+        if isinstance(component.spec, Team):
+            return component.spec.mode != "route"
+        return component.kind == "agent" and not self.is_hosted(component)
 
     def _connect_fallbacks(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
         """Return the fallbacks of a model that are usable, each followed by its own fallbacks."""

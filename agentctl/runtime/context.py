@@ -63,6 +63,7 @@ class RunEnvironment(Protocol):
         user_id: its user, who owns the session, or None.
         claims: verified claims of the caller's token as JSON; None without a JWT.
         metadata: the metadata of the request as JSON; None without one.
+        output_schema: the JSON Schema of the request for its result; None without one.
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
@@ -87,6 +88,8 @@ class RunEnvironment(Protocol):
     def claims(self) -> bytes | None: ...
     @property
     def metadata(self) -> str | None: ...
+    @property
+    def output_schema(self) -> str | None: ...
     @property
     def state(self) -> SessionState: ...
     @property

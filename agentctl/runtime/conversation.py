@@ -81,7 +81,8 @@ class Conversation:
         message: message of the user.
         actions: the tools that the model may call, by name.
         publishes: True if the text of the model is the content of the run. If False (the leader
-            of a team in mode route), the text is only added to the messages.
+            of a team in mode route, an answer with an output schema), the text is only added to
+            the messages.
 
     Attributes:
         instructions: instructions of the model, which may be longer than those in the transcript.
@@ -196,9 +197,14 @@ class Conversation:
         self._transcript.add_reasoning(delta)
         self.context.emit(Thinking(delta))
 
+    @property
+    def held_text(self) -> str:
+        """The text of the current answer that is not published yet."""
+        return "".join(self._held_text)
+
     def publish_held_text(self) -> None:
-        """Publish the last answer of the model if it was held back: no member answered."""
-        text = "".join(self._held_text)
+        """Publish the last answer of the model, which was held back."""
+        text = self.held_text
         if text:
             self._publish_text(text)
 

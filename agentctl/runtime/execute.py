@@ -30,7 +30,8 @@ def prepare_components(catalog: Catalog) -> None:
     Models without an API key are skipped: their runs report that.
 
     Raises:
-        InvalidConfiguration: a tool, a model or an object is not usable; names the component.
+        InvalidConfiguration: a tool, a model, an output or an object is not usable; names the
+            component.
     """
     from agentctl.runtime import agent, team  # noqa: F401  # imported for later runs
 
@@ -39,6 +40,7 @@ def prepare_components(catalog: Catalog) -> None:
             if catalog.is_hosted(component):
                 catalog.hosted_runner(component)
                 continue
+            catalog.output_schema(component, None)
             with suppress(ExecutionError):
                 catalog.runner(component)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from agentctl.config import settings as config
+    from agentctl.runtime.attempts import NativeOutput
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -57,6 +58,9 @@ class ModelConnection:
 
     ignored_settings: tuple[str, ...] = ()
     """Settings that the provider does not have. An agent may set them for another model."""
+
+    native_output: NativeOutput = "always"
+    """See `attempts.PreparedModel`. Models that do not take a schema get it as instructions."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

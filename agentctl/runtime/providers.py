@@ -72,7 +72,9 @@ def _connect_google(model: config.Model, key: str, run_bytes: int) -> ModelConne
     http = build_http_client(run_bytes)
     url = model.base_url or "https://generativelanguage.googleapis.com"
     provider = GoogleProvider(api_key=key or PLACEHOLDER_KEY, base_url=url, http_client=http)
-    return _HttpConnection(GoogleModel(model.model, provider=provider), http, key)
+    connection = _HttpConnection(GoogleModel(model.model, provider=provider), http, key)
+    connection.native_output = "without_tools"
+    return connection
 
 
 def _connect_mistral(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
@@ -82,7 +84,9 @@ def _connect_mistral(model: config.Model, key: str, run_bytes: int) -> ModelConn
     http = build_http_client(run_bytes)
     url = model.base_url or "https://api.mistral.ai"
     provider = MistralProvider(api_key=key or PLACEHOLDER_KEY, base_url=url, http_client=http)
-    return _HttpConnection(MistralModel(model.model, provider=provider), http, key)
+    connection = _HttpConnection(MistralModel(model.model, provider=provider), http, key)
+    connection.native_output = "never"
+    return connection
 
 
 class _BedrockConnection(ModelConnection):

@@ -37,7 +37,9 @@ async def run_team(
     """
     assert isinstance(team.spec, Team)
     runner = catalog.runner(team)
-    conversation = Conversation(context, message, runner.actions, publishes=not runner.routes)
+    output = catalog.output_schema(team, context.output_schema)
+    publishes = not runner.routes and output is None
+    conversation = Conversation(context, message, runner.actions, publishes=publishes)
     conversation.add_prompt(runner.system)
     await add_memories(runner.memory, conversation)
     if team.spec.mode == "route":
@@ -48,9 +50,9 @@ async def run_team(
             conversation.publish_held_text()
     elif team.spec.mode == "broadcast":
         prompt = await _collect_reports(catalog.members(team), conversation)
-        await run_conversation(runner, prompt, context.history, conversation)
+        await run_conversation(runner, prompt, context.history, conversation, output)
     else:
-        await run_conversation(runner, message, context.history, conversation)
+        await run_conversation(runner, message, context.history, conversation, output)
 
 
 async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:

@@ -71,6 +71,15 @@ class RunBody(TypedDict):
             ),
         ]
     ]
+    output_schema: NotRequired[
+        Annotated[
+            dict[str, Any] | None,
+            Field(
+                description="JSON Schema of an object: the answer must match it; "
+                "in a form a JSON object as text"
+            ),
+        ]
+    ]
 
 
 class ResumeBody(TypedDict):

@@ -35,6 +35,7 @@ from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
+from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
@@ -216,10 +217,31 @@ class RunOperations(OperationFamily):
             visibility=self.lookups.run_visibility(request.user_id),
             idempotency=self._build_idempotency(kind, component_id, request, stream=stream),
             metadata=metadata,
+            output_schema=self._dump_output_schema(component, request.output_schema),
             session_state=request.session_state,
             state_bytes=self.hosting.settings.limits.state_bytes,
             claims=self.principal.claims,
         )
+
+    def _dump_output_schema(
+        self, component: Component, schema: dict[str, Any] | None
+    ) -> str | None:
+        """Return the JSON text of the schema for the result of a run.
+
+        Raises:
+            TooLarge, ValidationFailed: see `_dump_object` and `check_output_schema`; or the
+                component gives no structured result.
+        """
+        from agentctl.runtime.structured_output import check_output_schema
+
+        text = self._dump_object("output_schema", schema)
+        if schema is not None:
+            if not self.hosting.catalog.takes_output_schema(component):
+                raise errors.ValidationFailed(
+                    "output_schema is for agents and teams whose own model answers"
+                )
+            check_output_schema(schema)
+        return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
         """Return the JSON text of an object of the request.
@@ -255,6 +277,7 @@ class RunOperations(OperationFamily):
             for name, value in (
                 ("metadata", request.metadata),
                 ("session_state", request.session_state),
+                ("output_schema", request.output_schema),
             )
             if value is not None
         ]

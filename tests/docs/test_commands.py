@@ -37,6 +37,7 @@ DEMO_PAGES = (
     "docs/cli.md",
     "docs/databases.md",
     "docs/memory.md",
+    "docs/models.md",
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.conversation import Action
     from agentctl.runtime.provider import ModelConnection
+    from agentctl.runtime.structured_output import OutputSchema
     from agentctl.runtime.tools import Tool
 
 _REQUIRE_TOOL_CALL: ModelSettings = {"tool_choice": "required"}
@@ -39,6 +40,7 @@ class ConfiguredRunner:
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         memory: the memory settings of the component.
+        output: schema of the answer of one run; None for text.
     """
 
     models: Sequence[PreparedModel]
@@ -48,6 +50,7 @@ class ConfiguredRunner:
     system: str
     routes: bool
     memory: config.Memory
+    output: OutputSchema | None = None
 
 
 def build_actions(
@@ -123,6 +126,7 @@ def _prepare_model(
         settings=settings,
         first_settings=first if routes else settings,
         secret=connection.secret,
+        native_output=connection.native_output,
         retries=model.retries,
         retry_seconds=model.retry_seconds,
     )

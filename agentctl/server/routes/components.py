@@ -116,6 +116,7 @@ async def create_run(
         idempotency_key=idempotency_key,
         metadata=body.get("metadata"),
         session_state=body.get("session_state"),
+        output_schema=body.get("output_schema"),
     )
     if body.get("stream", True):
         events = operations.stream_run_portions(kind, component_id, request)

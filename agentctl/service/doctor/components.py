@@ -64,10 +64,11 @@ def check_objects(settings: Settings) -> Iterator[Finding]:
 
 
 def check_tools(settings: Settings) -> Iterator[Finding]:
-    """Check that every tool can be imported and used, as at the start of a server.
+    """Check that every tool and output can be imported and used, as at the start of a server.
 
     The output of the modules goes to stderr.
     """
+    from agentctl.runtime.structured_output import load_output_model
     from agentctl.runtime.tools import load_tools
 
     folder = None if settings.path is None else settings.path.parent
@@ -80,6 +81,8 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
         for owner, component in owners:
             try:
                 count += len(load_tools(owner, component.tools, folder))
+                if isinstance(component, Agent) and component.output:
+                    load_output_model(owner, component.output, folder)
             except InvalidConfiguration as failure:
                 yield from_failure("tools", failure)
     if count:

@@ -82,6 +82,14 @@ async def start_run(
             help="JSON object: replaces these keys of the state of the session",
         ),
     ] = None,
+    output_schema: Annotated[
+        str | None,
+        typer.Option(
+            "--output-schema",
+            metavar="JSON",
+            help="JSON Schema of an object for the answer",
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
@@ -101,6 +109,7 @@ async def start_run(
         idempotency_key,
         parse_pairs("--metadata", metadata),
         parse_object("--session-state", session_state),
+        parse_object("--output-schema", output_schema),
     )
     if stream is None:
         stream = not background and form in ("table", "tsv", "jsonl")
