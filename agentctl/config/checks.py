@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
+from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models
 from agentctl.config.settings import Database, Settings, Step, Team
@@ -61,6 +62,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_steps,
         _check_shared_ids,
         _check_members,
+        check_mcp_servers,
     )
     for one in checks:
         one(settings, places)

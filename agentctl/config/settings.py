@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
 
@@ -25,6 +26,7 @@ __all__ = [
     "Log",
     "LogFormat",
     "LogLevel",
+    "McpServer",
     "Memory",
     "MemoryMode",
     "Metrics",
@@ -100,8 +102,8 @@ TokenPrefix = Annotated[
 Tool = Annotated[
     str,
     Form(
-        r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
-        '"package.module:function"',
+        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
+        '"package.module:function", "mcp:server" or "mcp:server.tool"',
     ),
 ]
 ObjectName = Annotated[
@@ -118,14 +120,6 @@ Region = Annotated[
 ApiVersion = Annotated[
     str,
     Form(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
-]
-BaseUrl = Annotated[
-    str,
-    Form(
-        r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
-        'a URL like "http://127.0.0.1:8000/v1" without credentials or query, or empty',
-    ),
-    Secret(masked=False),
 ]
 VariableName = Annotated[
     str,
@@ -161,7 +155,6 @@ ListenAddress = Annotated[
 NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a non-empty text")]
 ModelId = Annotated[str, Reference("models")]
 DatabaseId = Annotated[str, Reference("databases")]
-Seconds = Annotated[float, Range(0.01, 2_592_000)]
 HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 
@@ -458,6 +451,7 @@ class Settings:
     metrics: Metrics = field(default_factory=Metrics)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()

@@ -26,6 +26,7 @@ SECTIONS: dict[str, type] = {
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
     "models": settings.Model,
+    "mcp_servers": settings.McpServer,
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
@@ -142,6 +143,8 @@ class TableReader:
         self, value_type: ValueType, place: Place, field: dataclasses.Field[Any]
     ) -> object:
         """Return the default of a key; a default path is relative to the file."""
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
         if field.default is dataclasses.MISSING:
             place.refuse(f"is missing; it must be {value_type.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default

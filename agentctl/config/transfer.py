@@ -81,6 +81,8 @@ def _plain_value(value: Any, value_type: ValueType) -> Any:
         return [_plain_value(item, value_type.item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {key: item for key, item in _plain_table(value).items() if item not in ("", [])}
+    if isinstance(value, dict):
+        return dict(value)
     if value_type.masked:
         return MASK
     if isinstance(value, Path):

@@ -76,7 +76,11 @@ class JsonTable(NamedTuple):
         return isinstance(value, dict) and _is_json(value)
 
 
-Rule = Range | Form | JsonTable | Reference | Secret
+class Repeats(NamedTuple):
+    """A rule for a list: the same element may occur more than once."""
+
+
+Rule = Range | Form | JsonTable | Reference | Secret | Repeats
 
 
 _SHOWN = 40
@@ -94,13 +98,25 @@ class ValueType(NamedTuple):
 
     @property
     def item(self) -> ValueType:
-        """The type of the elements of a list."""
+        """The type of the elements of a list, or of the values of a table with free names."""
+        arguments = get_args(self.type)
+        return _value_type(arguments[-1] if self.is_table else arguments[0])
+
+    @property
+    def name(self) -> ValueType:
+        """The type of the names of a table with free names."""
         return _value_type(get_args(self.type)[0])
 
     @property
     def is_list(self) -> bool:
         """True for a list."""
         return get_origin(self.type) is tuple
+
+    @property
+    def is_table(self) -> bool:
+        """True for a table with free names, such as the headers of a server."""
+        is_json = any(isinstance(rule, JsonTable) for rule in self.rules)
+        return get_origin(self.type) is dict and not is_json
 
     @property
     def secret(self) -> bool:
@@ -152,6 +168,8 @@ def convert_value(value: object, value_type: ValueType, place: Place, base: Path
     """
     if value_type.is_list:
         return _convert_list(value, value_type, place, base)
+    if value_type.is_table:
+        return _convert_table(value, value_type, place, base)
     if value_type.type is Path:
         return _convert_path(value, value_type, place, base)
     if not _is_of_type(value, value_type.type) or not all(
@@ -212,9 +230,24 @@ def _convert_list(
         convert_value(part, item, place.item(f"[{index}]"), base)
         for index, part in enumerate(value)
     )
+    if any(isinstance(rule, Repeats) for rule in value_type.rules):
+        return converted
     for index, part in enumerate(converted):
         if part in converted[:index]:
             place.refuse(f"must not contain {_show_value(value[index], item)} twice")
+    return converted
+
+
+def _convert_table(
+    value: object, value_type: ValueType, place: Place, base: Path
+) -> dict[str, object]:
+    if not isinstance(value, dict):
+        place.refuse(f"must be {value_type.description}, not {_show_value(value, value_type.item)}")
+    converted = {}
+    for name, part in value.items():
+        shown = place.item(f".{name if name.isidentifier() else quote_text(name)}")
+        convert_value(name, value_type.name, shown, base)
+        converted[name] = convert_value(part, value_type.item, shown, base)
     return converted
 
 
@@ -256,6 +289,8 @@ def _describe_type(value_type: ValueType) -> str:
         return join_quoted(get_args(value_type.type))
     if value_type.is_list:
         return f"a list, each element {value_type.item.description}"
+    if value_type.is_table:
+        return f"a table, each value {value_type.item.description}"
     names = {
         str: "a text",
         bool: "true or false",

@@ -87,7 +87,7 @@ async def run_agent(
     Raises:
         ExecutionError: the model or a tool ended the run.
     """
-    runner = catalog.runner(agent)
+    runner = await catalog.prepare_runner(agent, context)
     output = catalog.output_schema(agent, context.output_schema)
     conversation = Conversation(context, message, runner.actions, publishes=output is None)
     conversation.add_prompt(runner.system)

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.attempts import ModelCounters
 from agentctl.runtime.component import Component
 from agentctl.runtime.delegation import delegation_tools
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.mcp.servers import McpServers
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         WorkflowRecord,
     )
     from agentctl.records.kinds import ComponentKind
+    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.provider import ModelConnection
     from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.runners.configured import ConfiguredRunner
@@ -63,10 +66,12 @@ class Catalog:
 
     Attributes:
         model_counters: counts of further attempts of model calls.
+        mcp: the MCP servers.
     """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
         self.settings = settings
+        self.mcp = McpServers(settings)
         self._models = {model.id: model for model in settings.models}
         self._components: dict[ComponentKind, dict[str, Component]] = {
             "agent": {},
@@ -136,20 +141,23 @@ class Catalog:
         return model
 
     def tools(self, component: Component) -> tuple[Tool, ...]:
-        """Return the configured tools of an agent or of a team's leader; imports their modules.
+        """Return the functions that are tools of an agent or of a team's leader; import them.
 
         Raises:
             InvalidConfiguration: a tool is not usable; names the component and the tool.
         """
         assert not isinstance(component.spec, Workflow)
-        if not component.spec.tools:
+        functions = tuple(
+            each for each in component.spec.tools if parse_mcp_reference(each) is None
+        )
+        if not functions:
             return ()
         key = (component.kind, component.id)
         if key not in self._tools:
             from agentctl.runtime.tools import load_tools
 
             owner = f"{component.kind} {component.id}"
-            self._tools[key] = load_tools(owner, component.spec.tools, self._folder)
+            self._tools[key] = load_tools(owner, functions, self._folder)
         return self._tools[key]
 
     @property
@@ -280,6 +288,26 @@ class Catalog:
                 found.setdefault(entry[0].id, entry)
         return list(found.values())
 
+    async def prepare_runner(
+        self, component: Component, context: RunEnvironment
+    ) -> ConfiguredRunner:
+        """Return the runner of a component with the tools of its MCP servers for one run.
+
+        Raises:
+            ExecutionError: the API key of the model is not set.
+            InvalidConfiguration: a tool or the model is not usable.
+        """
+        runner = self.runner(component)
+        assert not isinstance(component.spec, Workflow)
+        if all(parse_mcp_reference(each) is None for each in component.spec.tools):
+            return runner
+        from agentctl.runtime.mcp.values import get_user
+        from agentctl.runtime.runners.configured import add_actions
+
+        user, taken = get_user(context), runner.actions
+        actions = await self.mcp.build_actions(component.spec.tools, user, taken)
+        return add_actions(runner, actions)
+
     def _connect(self, model: config.Model) -> ModelConnection:
         if model.id not in self._connections:
             from agentctl.runtime.providers import connect_model
@@ -288,7 +316,8 @@ class Catalog:
         return self._connections[model.id]
 
     async def close(self) -> None:
-        """Close the connections to model providers and the runners of agents in code."""
+        """Close the connections to models and MCP servers, and the runners of agents in code."""
+        await self.mcp.close()
         connections, self._connections = self._connections, {}
         hosted, self._hosted = self._hosted, {}
         self._runners.clear()
@@ -389,7 +418,7 @@ class Catalog:
             from agentctl.runtime.memory_tools import build_memory_actions
 
             records += [action.record() for action in build_memory_actions(component.spec.memory)]
-        return records
+        return [*records, *self.mcp.records(component.spec.tools)]
 
     def _memory_record(self, component: Component) -> ComponentMemory | None:
         member = self._member_memory(component)

@@ -36,7 +36,7 @@ async def run_team(
         ExecutionError: the leader's model or a tool of the leader ended the run.
     """
     assert isinstance(team.spec, Team)
-    runner = catalog.runner(team)
+    runner = await catalog.prepare_runner(team, context)
     output = catalog.output_schema(team, context.output_schema)
     publishes = not runner.routes and output is None
     conversation = Conversation(context, message, runner.actions, publishes=publishes)

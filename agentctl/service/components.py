@@ -38,9 +38,10 @@ class ComponentOperations(OperationFamily):
             allowed = policy.allowed_ids(self.principal, operation)
             if allowed is not None:
                 return self._listed(kind, allowed)
-            # The configuration does not change, and most callers may read all components.
+            # The configuration does not change, and most callers may read all components. Only the
+            # tools of MCP servers change.
             whole = self.hosting.listings
-            if kind not in whole:
+            if kind not in whole or self.hosting.catalog.mcp.hosted:
                 whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
             return whole[kind]
 

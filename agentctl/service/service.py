@@ -95,6 +95,7 @@ class Service:
         await databases.open_all()
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
+        self.hosting.catalog.mcp.start()
         await self._worker.register()
         monitor.is_long_lived = True
         await sweep_dead_workers(databases, monitor, self._worker.id)

@@ -43,6 +43,13 @@ _MEANINGS = {
     "models.base_url": 'empty: that of the provider; or another endpoint: "http://127.0.0.1:8000/v1"',
     "models.model": 'name of the model at the provider; with "demo": "echo", "slow" or "leader"',
     "models.settings": "[settings of the model](#settings-of-a-model)",
+    "mcp_servers.id": "id in `tools`; begins the names of its tools for models",
+    "mcp_servers.command": "a program with stdio: a name on PATH, or a path",
+    "mcp_servers.args": "arguments of the program",
+    "mcp_servers.env": 'variables of the program; `"${env:NAME}"` is one of agentctl',
+    "mcp_servers.url": "or the URL of a server with streamable HTTP",
+    "mcp_servers.headers": 'headers of requests; `"${env:NAME}"`, `"${user_id}"` and '
+    '`"${claims:NAME}"` are replaced',
     "agents.id": "id in paths, commands and the other tables",
     "agents.model": "model of the agent",
     "agents.settings": "[settings of the model](#settings-of-a-model) that override those of its "
@@ -98,7 +105,7 @@ _ALSO = {
     "authorization.jwks_file": "`JWT_JWKS_FILE`",
 }
 _KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = .*?(?:\s#\s(?P<comment>.*))?")
-_TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z]+)\]\]?(?:\s+#\s(?P<comment>.*))?")
+_TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z_]+)\]\]?(?:\s+#\s(?P<comment>.*))?")
 _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 
@@ -160,6 +167,8 @@ def _allowed(key: str, kind: Any) -> str:
 
 def _default(field: dataclasses.Field[Any]) -> str:
     value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return code("{}")
     if value is dataclasses.MISSING:
         return "required"
     if dataclasses.is_dataclass(value):

@@ -91,7 +91,8 @@ WRONG = {
         'workflows.flow.steps[0].agnet: this version has no such key, did you mean "agent"?'
     ),
     AGENT + "tools = ['shop.price']": (
-        'agents.writer.tools[0]: must be "package.module:function", not "shop.price"'
+        'agents.writer.tools[0]: must be "package.module:function", "mcp:server" or '
+        '"mcp:server.tool", not "shop.price"'
     ),
     model("provider = 'acme'\nmodel = 'x'"): (
         'models.m.provider: must be "openai", "anthropic", "google", "bedrock", "azure", '

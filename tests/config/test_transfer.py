@@ -28,6 +28,8 @@ def values(kind: ValueType) -> st.SearchStrategy[Any]:
     """Everything that a key of this kind can hold, and some texts that it cannot."""
     if kind.is_list:
         made: st.SearchStrategy[Any] = st.lists(values(kind.item), max_size=3).map(tuple)
+    elif kind.is_table:
+        made = SCALARS[dict[str, str]]
     elif dataclasses.is_dataclass(kind.type):
         made = tables(kind.type)
     elif get_origin(kind.type) is Literal:

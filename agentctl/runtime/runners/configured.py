@@ -138,3 +138,17 @@ def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.Mod
     return replace(
         base, **{name: value for name, value in given.items() if value not in (None, ())}
     )
+
+
+def add_actions(runner: ConfiguredRunner, more: Mapping[str, Action]) -> ConfiguredRunner:
+    """Return a runner with further tools, such as those of MCP servers."""
+    from agentctl.runtime.conversion import build_tool_definition
+
+    definitions = [build_tool_definition(action.record()) for action in more.values()]
+    return replace(
+        runner,
+        parameters=replace(
+            runner.parameters, function_tools=[*runner.parameters.function_tools, *definitions]
+        ),
+        actions={**runner.actions, **more},
+    )

@@ -1,0 +1,154 @@
+"""The placeholders in values of `[[mcp_servers]]`, and the checks of these entries.
+
+In a value of `env` or `headers`, `${env:NAME}` is an environment variable of agentctl, `${user_id}`
+the user of the run, and `${claims:NAME}` a verified claim of the caller (docs/mcp.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from agentctl.config.places import Place
+from agentctl.config.settings import McpServer, Settings
+from agentctl.config.types import quote_text
+from agentctl.records.text import suggest_name
+
+__all__ = [
+    "McpReference",
+    "TemplatePart",
+    "allows_tool",
+    "is_per_user",
+    "parse_mcp_reference",
+    "parse_template",
+]
+
+MCP_PREFIX = "mcp:"
+"""Begins a reference to the tools of an MCP server, where the module of a function would be."""
+
+_PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
+_KNOWN = re.compile(r"env:(?P<env>[A-Za-z_]\w*)|(?P<user>user_id)|claims:(?P<claims>[^\s{}]+)")
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|credential|api[-_]?key|private[-_]?key|authorization|cookie", re.IGNORECASE
+)
+_OWN_HEADERS = {
+    "accept", "connection", "content-length", "content-type", "host", "last-event-id",
+    "mcp-protocol-version", "mcp-session-id", "transfer-encoding",
+}  # fmt: skip
+"""Headers that the protocol sets."""
+
+_STDIO_KEYS = ("args", "env")
+_HTTP_KEYS = ("headers", "max_sessions")
+
+
+class TemplatePart(NamedTuple):
+    """A part of a value: `text` (the text itself), `env`, `user` or `claims` with a name."""
+
+    kind: str
+    name: str
+
+
+class McpReference(NamedTuple):
+    """An element of `tools` that names an MCP server, and one of its tools or `""` for all."""
+
+    server: str
+    tool: str
+
+
+def parse_mcp_reference(reference: str) -> McpReference | None:
+    """Return the server and the tool of `mcp:server.tool`; None for a Python function."""
+    if not reference.startswith(MCP_PREFIX):
+        return None
+    server, _, tool = reference.removeprefix(MCP_PREFIX).partition(".")
+    return McpReference(server, tool)
+
+
+def parse_template(value: str) -> list[TemplatePart] | None:
+    """Split a value into its parts; return None if it has an unknown placeholder."""
+    parts, position = [], 0
+    for match in _PLACEHOLDER.finditer(value):
+        known = _KNOWN.fullmatch(match[1])
+        if known is None or known.lastgroup is None:
+            return None
+        parts.append(TemplatePart("text", value[position : match.start()]))
+        parts.append(TemplatePart(known.lastgroup, known[known.lastgroup]))
+        position = match.end()
+    parts.append(TemplatePart("text", value[position:]))
+    return [part for part in parts if part.name]
+
+
+def is_per_user(server: McpServer) -> bool:
+    """Return True if a header of the server contains data of the user."""
+    return any(
+        part.kind in ("user", "claims")
+        for value in server.headers.values()
+        for part in parse_template(value) or ()
+    )
+
+
+def allows_tool(server: McpServer, tool: str) -> bool:
+    """Return True if agents may use the tool of this name."""
+    patterns = server.allow_tools
+    return not patterns or any(fnmatchcase(tool, pattern) for pattern in patterns)
+
+
+def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
+    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them.
+
+    Raises:
+        InvalidConfiguration: the first mistake.
+    """
+    for server in settings.mcp_servers:
+        key = f"mcp_servers.{server.id}"
+        if bool(server.command.strip()) == bool(server.url):
+            places[f"{key}.{'url' if server.url else 'command'}"].refuse(
+                "must have exactly one of command and url"
+            )
+        unused, other = (_STDIO_KEYS, "url") if server.url else (_HTTP_KEYS, "command")
+        for name in unused:
+            if places[f"{key}.{name}"].given:
+                places[f"{key}.{name}"].refuse(f"has no effect with {other}")
+        if places[f"{key}.max_sessions"].given and not is_per_user(server):
+            places[f"{key}.max_sessions"].refuse(
+                "has no effect without a header with ${user_id} or ${claims:NAME}"
+            )
+        for table, values in (("env", server.env), ("headers", server.headers)):
+            for name, value in values.items():
+                _check_value(table, name, value, places[f"{key}.{table}"].item(f".{name}"))
+    servers = {server.id: server for server in settings.mcp_servers}
+    for table, components in (("agents", settings.agents), ("teams", settings.teams)):
+        for component in components:
+            place = places[f"{table}.{component.id}.tools"]
+            for reference in component.tools:
+                _check_reference(reference, servers, place)
+
+
+def _check_value(table: str, name: str, value: str, place: Place) -> None:
+    parts = parse_template(value)
+    known = "${env:NAME}" if table == "env" else "${env:NAME}, ${user_id} and ${claims:NAME}"
+    if parts is None or (table == "env" and any(part.kind in ("user", "claims") for part in parts)):
+        place.refuse(f"has an unknown placeholder; it may have {known}")
+    if table == "headers" and name.lower() in _OWN_HEADERS:
+        place.refuse("is set by the protocol")
+    if _SECRET_NAME.search(name) and all(part.kind == "text" for part in parts):
+        place.refuse(
+            "looks like a secret, which does not belong into the file",
+            hint='put it into an environment variable, and write "${env:NAME}" with its name',
+        )
+
+
+def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Place) -> None:
+    named = parse_mcp_reference(reference)
+    if named is None:
+        return
+    server = servers.get(named.server)
+    if server is None:
+        near = suggest_name(named.server, servers)
+        guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(servers) or 'none'}"
+        place.refuse(f"no entry of [[mcp_servers]] has the id {quote_text(named.server)}; {guess}")
+    if named.tool and not allows_tool(server, named.tool):
+        place.refuse(
+            f"names {quote_text(reference)}, which allow_tools of {server.id} does not allow"
+        )

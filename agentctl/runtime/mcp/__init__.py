@@ -1,0 +1,1 @@
+"""Tools of MCP servers: connections, processes, untrusted definitions and results (docs/mcp.md)."""

@@ -1,0 +1,170 @@
+"""Tools as MCP servers define them: untrusted names, descriptions and schemas.
+
+A tool whose definition cannot be sent to a model provider is left out, with a problem for the
+operator (docs/security-cases.md P01 to P04).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agentctl.config.mcp_servers import allows_tool
+from agentctl.records.text import escape_controls
+
+if TYPE_CHECKING:
+    from mcp_types import Tool as ListedTool
+
+    from agentctl.config.settings import McpServer
+    from agentctl.records.components import ToolRecord
+
+__all__ = ["McpTool"]
+
+MAXIMUM_TOOLS = 256
+"""Maximum number of tools of a server; providers accept about 128 in a request."""
+
+DESCRIPTION_BYTES = 8_192
+SCHEMA_BYTES = 65_536
+SCHEMA_DEPTH = 32
+
+_NAME_CHARACTERS = 64
+"""Maximum length of a name for a provider."""
+
+_MAXIMUM_LISTED_NAME = 256
+_REFUSED = re.compile(r"[^A-Za-z0-9_]")
+_INVISIBLE = re.compile("[\U000e0000-\U000e01ef]")
+"""Tag characters and supplementary variation selectors: a model reads them, a person does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool of an MCP server.
+
+    Attributes:
+        server: id of the server.
+        listed_name: name at the server.
+        name: name for models: the id of the server, `_` and the name at the server.
+        description: text of the server, at most `DESCRIPTION_BYTES`, without control characters.
+        parameters: JSON Schema of the arguments, an object.
+    """
+
+    server: str
+    listed_name: str
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+    def record(self) -> ToolRecord:
+        """Return the tool record (docs/contract.md "Component records")."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+
+
+class ToolList(NamedTuple):
+    """The usable tools of a server, and the problems of the others, one line each."""
+
+    tools: tuple[McpTool, ...]
+    problems: tuple[str, ...]
+
+
+def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList:
+    """Check the tools that a server lists; leave out those that `allow_tools` does not allow."""
+    tools: dict[str, McpTool] = {}
+    problems: list[str] = []
+    for one in listed:
+        if not allows_tool(server, one.name):
+            continue
+        if len(tools) == MAXIMUM_TOOLS:
+            problems.append(f"it has more than {MAXIMUM_TOOLS} tools; the others are left out")
+            break
+        shown = escape_controls(one.name[:_NAME_CHARACTERS])
+        try:
+            tool = _build_tool(server, one)
+        except _UnusableTool as problem:
+            problems.append(f'the tool "{shown}" is left out: {problem}')
+            continue
+        if tool.name in tools:
+            problems.append(f'the tool "{shown}" is left out: another one is named {tool.name} too')
+            continue
+        tools[tool.name] = tool
+    return ToolList(tuple(tools.values()), tuple(problems))
+
+
+def build_unlisted_tool(server: McpServer, name: str) -> McpTool:
+    """Build a tool that the configuration names while its server cannot list it."""
+    return McpTool(
+        server.id,
+        name,
+        build_public_name(server.id, name),
+        "",
+        {"type": "object", "properties": {}},
+    )
+
+
+def build_public_name(server: str, tool: str) -> str:
+    """Return the name of a tool for models; a name that is too long ends in a hash."""
+    whole = f"{server}_{tool}"
+    name = _REFUSED.sub("_", whole)
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[: _NAME_CHARACTERS - 9]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+class _UnusableTool(Exception):
+    """The reason why a tool is left out."""
+
+
+def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
+    if not 0 < len(listed.name) <= _MAXIMUM_LISTED_NAME or not listed.name.isprintable():
+        raise _UnusableTool("its name is empty, too long or not printable")
+    description = clean_text(listed.description or "", DESCRIPTION_BYTES)
+    return McpTool(
+        server=server.id,
+        listed_name=listed.name,
+        name=build_public_name(server.id, listed.name),
+        description=description,
+        parameters=_clean_schema(listed.input_schema),
+    )
+
+
+def clean_text(text: str, limit: int) -> str:
+    """Escape control characters, remove invisible ones, and cut at `limit` bytes of UTF-8."""
+    text = escape_controls(_INVISIBLE.sub("", text[:limit]), lines=True)
+    data = text.encode()
+    return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")
+
+
+def _clean_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    try:
+        cleaned: dict[str, Any] = _clean_value(schema, SCHEMA_DEPTH)
+        size = len(orjson.dumps(cleaned))
+    except (TypeError, ValueError) as error:
+        raise _UnusableTool("its schema is not valid JSON") from error
+    if size > SCHEMA_BYTES:
+        raise _UnusableTool(f"its schema has more than {SCHEMA_BYTES:_} bytes")
+    if cleaned.get("type", "object") != "object":
+        raise _UnusableTool("its schema is not that of an object")
+    return {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
+
+
+def _clean_value(value: Any, depth: int) -> Any:
+    """Clean the texts of a schema. A name is never changed, because it is an argument."""
+    if depth == 0:
+        raise _UnusableTool(f"its schema has more than {SCHEMA_DEPTH} levels")
+    if isinstance(value, str):
+        return clean_text(value, SCHEMA_BYTES)
+    if isinstance(value, list):
+        return [_clean_value(item, depth - 1) for item in value]
+    if isinstance(value, dict):
+        if not all(isinstance(name, str) and name.isprintable() for name in value):
+            raise _UnusableTool("its schema has a name that is not printable")
+        return {name: _clean_value(item, depth - 1) for name, item in value.items()}
+    return value

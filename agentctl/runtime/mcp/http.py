@@ -1,0 +1,137 @@
+"""The HTTP client of streamable HTTP servers.
+
+The transport of the `mcp` library ends the whole connection, with the calls of all runs, if one
+request fails. This client gives it a response with status 503 instead, and limits each body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, cast
+
+import httpx2
+
+from agentctl.runtime.mcp.watched import current_call
+from agentctl.runtime.provider import IsolatedClient
+from agentctl.runtime.response_limits import UnusableResponse
+
+_CLOSE_SECONDS = 2.0
+_MAXIMUM_CONNECTIONS = 1_000
+_SESSION_HEADER = "mcp-session-id"
+_HTTP_REASONS = {
+    401: "it rejected the credentials (HTTP 401)",
+    403: "it denied access (HTTP 403)",
+    404: "there is no MCP server at this URL (HTTP 404)",
+}
+
+
+class McpHttpClient(IsolatedClient):
+    """A client for one connection to an MCP server.
+
+    Args:
+        headers: headers of each request.
+        connect_seconds: maximum time to connect.
+        message_bytes: maximum size of a body or event.
+        on_end: called with a reason when the server cannot be reached or forgot the session.
+
+    Attributes:
+        problem: the reason of the last failed request; None after a success.
+    """
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        connect_seconds: float,
+        message_bytes: int,
+        on_end: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            message_bytes,
+            headers=dict(headers),
+            # Streams may be silent for long; each call has its own time limit.
+            timeout=httpx2.Timeout(connect_seconds, read=None),
+            limits=httpx2.Limits(
+                max_connections=_MAXIMUM_CONNECTIONS, max_keepalive_connections=20
+            ),
+        )
+        # Instead of the limits for models: a stream of a server may last for days.
+        self.event_hooks = {"response": [_build_limit_hook(message_bytes)]}
+        self.problem: str | None = None
+        self._on_end = on_end
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; a failure of the connection is a response with status 503.
+
+        A body that is not an event stream is read completely.
+        """
+        seconds = _CLOSE_SECONDS if request.method == "DELETE" else None
+        try:
+            async with asyncio.timeout(seconds):
+                response = await super().send(request, **options)
+                if not _is_stream(response):
+                    await response.aread()
+        except UnusableResponse:
+            self.problem = "its response is too large or compressed"
+            return httpx2.Response(502, request=request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            self.problem = "it does not accept connections"
+            self._on_end(self.problem)
+            return httpx2.Response(503, request=request)
+        except (httpx2.TransportError, httpx2.DecodingError, TimeoutError):
+            self.problem = "the connection broke"
+            return httpx2.Response(503, request=request)
+        self._check(request, response)
+        return response
+
+    def _check(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        """Note the failure of a response, and a session that the server has forgotten."""
+        status = response.status_code
+        if status < httpx2.codes.BAD_REQUEST:
+            self.problem = None
+            return
+        self.problem = _HTTP_REASONS.get(status, f"it answered with HTTP {status}")
+        if request.method != "POST" or _SESSION_HEADER not in request.headers:
+            return
+        # Some servers answer 400 to an unknown session; the protocol has 404.
+        if status == httpx2.codes.NOT_FOUND or (
+            status == httpx2.codes.BAD_REQUEST and b"session" in response.content.lower()
+        ):
+            self.problem = "it has forgotten the session"
+            # The call was not executed, and can be repeated in a new session.
+            if (call := current_call.get()) is not None:
+                call.session_lost = True
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    return bool(response.headers.get("content-type", "").startswith("text/event-stream"))
+
+
+def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """Build a response hook that limits a body; the library limits the events of a stream."""
+
+    async def hook(response: httpx2.Response) -> None:
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise UnusableResponse("the response is compressed, which was not requested")
+        if not _is_stream(response):
+            stream = cast(httpx2.AsyncByteStream, response.stream)
+            response.stream = _LimitedBody(stream, limit)
+
+    return hook
+
+
+class _LimitedBody(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._stream:
+            size += len(chunk)
+            if size > self._limit:
+                raise UnusableResponse("the body is too large")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

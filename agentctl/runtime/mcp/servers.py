@@ -1,0 +1,181 @@
+"""The MCP servers of a configuration in this process, and the tools of each component.
+
+This module is imported by every process; the others of this package only if a server is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
+from agentctl.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import McpServer, Settings
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.mcp.actions import McpAction
+    from agentctl.runtime.mcp.definitions import McpTool
+    from agentctl.runtime.mcp.server import HostedServer
+    from agentctl.runtime.mcp.values import McpUser
+
+__all__ = ["McpServers", "require_mcp_package"]
+
+MESSAGE_FACTOR = 4
+"""A message may be this many times as large as a result of a tool: JSON escapes characters."""
+
+_log = logging.getLogger("agentctl.mcp")
+
+
+def require_mcp_package(settings: Settings) -> None:
+    """Check that the package for MCP servers is installed if one is configured.
+
+    Raises:
+        InvalidConfiguration: the package is missing.
+    """
+    if settings.mcp_servers and importlib.util.find_spec("mcp") is None:
+        raise InvalidConfiguration(
+            f"{settings.path or 'the configuration'}: [[mcp_servers]] needs a package that is not "
+            "installed: mcp",
+            hint="pip install 'agentctl[mcp]', or remove the entries of [[mcp_servers]]",
+        )
+
+
+class McpServers:
+    """The configured servers. Their connections belong to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._hosted: dict[str, HostedServer] = {}
+        self._clashes: set[str] = set()
+
+    @property
+    def hosted(self) -> Mapping[str, HostedServer]:
+        """The servers that were needed so far, by id."""
+        return self._hosted
+
+    def start(self) -> None:
+        """Connect to all configured servers in the background.
+
+        Raises:
+            InvalidConfiguration: the package for MCP servers is missing.
+        """
+        for spec in self._settings.mcp_servers:
+            self._host(spec.id).start()
+
+    async def close(self) -> None:
+        """Close all connections and end all programs, in bounded time."""
+        hosted, self._hosted = self._hosted, {}
+        await asyncio.gather(*(server.close() for server in hosted.values()))
+
+    async def build_actions(
+        self, references: Iterable[str], user: McpUser, taken: Iterable[str]
+    ) -> dict[str, McpAction]:
+        """Return the tools of MCP servers that a component may use, by their names for models.
+
+        A server that is not available gives the tools that it listed last. If it listed none, it
+        gives those that `references` name; their calls fail.
+
+        Args:
+            references: the `tools` of the component.
+            user: the user of the run.
+            taken: names of other tools of the component, which have precedence.
+        """
+        from agentctl.runtime.mcp.actions import McpAction
+
+        wanted = group_references(references)
+        servers = [self._host(server) for server in wanted]
+        found = await asyncio.gather(
+            *(self._find_tools(server, wanted[server.spec.id], user) for server in servers)
+        )
+        used = set(taken)
+        actions: dict[str, McpAction] = {}
+        for server, tools in zip(servers, found, strict=True):
+            for tool in tools:
+                if tool.name in used:
+                    self._report_clash(tool)
+                    continue
+                used.add(tool.name)
+                actions[tool.name] = McpAction(tool, server, user)
+        return actions
+
+    def records(self, references: Iterable[str]) -> list[ToolRecord]:
+        """Return the records of the tools that the servers listed last, without waiting."""
+        found: list[ToolRecord] = []
+        for server_id, names in group_references(references).items():
+            server = self._hosted.get(server_id)
+            if server is not None and server.listed is not None:
+                tools = server.listed.tools
+                found += [tool.record() for tool in tools if not names or tool.listed_name in names]
+        return found
+
+    @property
+    def revision(self) -> tuple[object, ...]:
+        """A value that differs after a change of a list of tools."""
+        return tuple(server.listed for server in self._hosted.values())
+
+    def _host(self, server_id: str) -> HostedServer:
+        if server_id not in self._hosted:
+            require_mcp_package(self._settings)
+            spec = next(each for each in self._settings.mcp_servers if each.id == server_id)
+            folder = self._settings.path.parent if self._settings.path is not None else Path.cwd()
+            message_bytes = MESSAGE_FACTOR * self._settings.limits.tool_result_bytes
+            self._hosted[server_id] = build_server(spec, folder, message_bytes)
+        return self._hosted[server_id]
+
+    async def _find_tools(
+        self, server: HostedServer, names: set[str], user: McpUser
+    ) -> list[McpTool]:
+        from agentctl.runtime.mcp.definitions import build_unlisted_tool
+        from agentctl.runtime.mcp.failures import McpUnavailable
+
+        try:
+            tools = await server.find_tools(user)
+        except McpUnavailable:
+            return [build_unlisted_tool(server.spec, name) for name in sorted(names)]
+        return [tool for tool in tools if not names or tool.listed_name in names]
+
+    def _report_clash(self, tool: McpTool) -> None:
+        if tool.name not in self._clashes:
+            self._clashes.add(tool.name)
+            _log.warning(
+                "mcp server %s: its tool %s is left out: another tool is named %s too",
+                tool.server,
+                tool.listed_name,
+                tool.name,
+            )
+
+
+def group_references(references: Iterable[str]) -> dict[str, set[str]]:
+    """Return the names of tools by server; an empty set means all tools of the server."""
+    wanted: dict[str, set[str]] = {}
+    everything: set[str] = set()
+    for reference in references:
+        named = parse_mcp_reference(reference)
+        if named is None:
+            continue
+        names = wanted.setdefault(named.server, set())
+        if named.tool:
+            names.add(named.tool)
+        else:
+            everything.add(named.server)
+    return {server: set() if server in everything else names for server, names in wanted.items()}
+
+
+def build_server(spec: McpServer, folder: Path, message_bytes: int) -> HostedServer:
+    """Build the object of a configured server; nothing is connected yet."""
+    from agentctl.runtime.mcp.endpoints import HttpEndpoint, StdioEndpoint
+    from agentctl.runtime.mcp.server import SharedServer
+    from agentctl.runtime.mcp.values import NOBODY
+
+    if not spec.url:
+        return SharedServer(spec, StdioEndpoint(spec, folder, message_bytes))
+    if is_per_user(spec):
+        from agentctl.runtime.mcp.sessions import PerUserServer
+
+        return PerUserServer(spec, message_bytes)
+    return SharedServer(spec, HttpEndpoint(spec, NOBODY, message_bytes))

@@ -1,0 +1,393 @@
+"""The program of a stdio server: its pipes, its process group and its end.
+
+The program speaks JSON-RPC, one message per line. Unlike the transport of the `mcp` library, this
+one limits the size of a message, accepts other text on stdout, and reads stderr
+(docs/decisions/0042).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+import mcp_types
+from mcp.shared.message import SessionMessage
+
+from agentctl.config.transfer import MASK
+from agentctl.records.text import escape_controls
+from agentctl.runtime.mcp.failures import McpUnavailable
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client._transport import TransportStreams
+
+EXIT_SECONDS = 2.0
+"""Time to exit after the end of stdin, and again after SIGTERM; then SIGKILL."""
+
+WRITE_SECONDS = 30.0
+"""Time to read a message from stdin. A program that takes longer is restarted."""
+
+_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+_CHUNK_BYTES = 65_536
+_EDGE_BYTES = 512
+"""Bytes that are kept of both ends of a message that is too long, to find its id."""
+
+_STDERR_LINE_BYTES = 2_000
+_EXIT_POLL_SECONDS, _EXIT_POLLS = 0.01, 20
+_WATCH_SECONDS = 1.0
+_MINIMUM_SECRET_LENGTH = 4
+
+_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
+
+_log = logging.getLogger("agentctl.mcp")
+
+Message: TypeAlias = SessionMessage | Exception
+OnEnd = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program to start.
+
+    Attributes:
+        server: id of the server, for the log.
+        line: the command and its arguments.
+        environment: all environment variables.
+        folder: the working directory.
+        secrets: values that the log must not show.
+        message_bytes: maximum size of a message from the program.
+    """
+
+    server: str
+    line: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    secrets: tuple[str, ...]
+    message_bytes: int
+
+    def mask(self, text: str) -> str:
+        """Return one line of the program with secrets masked and control characters escaped."""
+        for secret in self.secrets:
+            if len(secret) >= _MINIMUM_SECRET_LENGTH:
+                text = text.replace(secret, MASK)
+        return escape_controls(text)
+
+
+def find_command(command: str, folder: Path) -> str | None:
+    """Return the path of a command, or None if there is no such program.
+
+    A name is searched on PATH, then next to the Python interpreter, where pip installs programs of
+    the same environment. A relative path starts at `folder`.
+    """
+    if os.sep in command:
+        path = folder / command
+        return str(path) if os.access(path, os.X_OK) and path.is_file() else None
+    return shutil.which(command) or shutil.which(command, path=str(Path(sys.executable).parent))
+
+
+def build_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the few variables that every program inherits, and the given ones."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, **variables}
+
+
+@asynccontextmanager
+async def run_program(program: Program, on_end: OnEnd) -> AsyncIterator[TransportStreams]:
+    """Start a program and connect to it; end its process group at the end of the block.
+
+    Args:
+        on_end: called once when the program has ended or cannot be used any more, with the reason
+            and the last line on stderr, which is for operators only.
+
+    Raises:
+        McpUnavailable: the program could not be started.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *program.line,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=program.folder,
+            env=dict(program.environment),
+            start_new_session=True,
+            limit=_CHUNK_BYTES,
+        )
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "invalid text"
+        raise McpUnavailable(f"its program could not be started: {reason}") from error
+    running = _RunningProgram(program, process, on_end)
+    try:
+        yield running.open()
+    finally:
+        # A cancel of this task must not leave a process: a separate task ends it.
+        ending = asyncio.create_task(running.close())
+        await _finish(ending)
+
+
+async def _finish(task: asyncio.Task[None]) -> None:
+    """Wait for a task although this one is cancelled; raise the cancel afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+class _RunningProgram:
+    """A program with its tasks: reader, writer, reader of stderr, and watcher."""
+
+    def __init__(
+        self,
+        program: Program,
+        process: asyncio.subprocess.Process,
+        on_end: OnEnd,
+    ) -> None:
+        self._program = program
+        self._process = process
+        self._on_end = on_end
+        self._ended = False
+        self._noise = 0
+        self._last_line = ""
+        self._open_ids: set[int | str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._incoming: MemoryObjectSendStream[Message]
+        self._read: MemoryObjectReceiveStream[Message]
+        self._incoming, self._read = anyio.create_memory_object_stream[Message](0)
+        self._write: MemoryObjectSendStream[SessionMessage]
+        self._outgoing: MemoryObjectReceiveStream[SessionMessage]
+        self._write, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+
+    def open(self) -> TransportStreams:
+        """Start the tasks and return the streams of the client."""
+        works = (self._read_messages(), self._write_messages(), self._read_log(), self._watch())
+        self._tasks = [asyncio.create_task(work) for work in works]
+        return self._read, self._write
+
+    async def close(self) -> None:
+        """End the program in bounded steps: close stdin, SIGTERM, SIGKILL; then release all."""
+        self._ended = True
+        self._read.close()
+        self._write.close()
+        process = self._process
+        if process.stdin is not None:
+            process.stdin.close()
+        if not await self._wait_for_exit():
+            self._signal(signal.SIGTERM)
+            await self._wait_for_exit()
+        # Also after its exit: the program may have left processes of its group.
+        self._signal(signal.SIGKILL)
+        if not await self._wait_for_exit():
+            _log.error("mcp server %s: process %d does not end", self._program.server, process.pid)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stream in (self._incoming, self._outgoing):
+            stream.close()
+        transport = getattr(process, "_transport", None)
+        if transport is not None:
+            # A process outside of the group may hold the other end of a pipe.
+            with contextlib.suppress(PermissionError):
+                transport.close()
+
+    async def _wait_for_exit(self) -> bool:
+        """Wait `EXIT_SECONDS`. `Process.wait` would also wait for the end of the pipes."""
+        deadline = asyncio.get_running_loop().time() + EXIT_SECONDS
+        while self._process.returncode is None:
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(_EXIT_POLL_SECONDS)
+        return True
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the process group, which has the id of the process."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _end(self, reason: str) -> None:
+        """Report the end once."""
+        if self._ended:
+            return
+        self._ended = True
+        self._on_end(reason, self._last_line)
+
+    async def _watch(self) -> None:
+        """Detect the exit of a program whose pipes are still open in another process."""
+        while self._process.returncode is None:
+            await asyncio.sleep(_WATCH_SECONDS)
+        self._end(f"its program ended with code {self._process.returncode}")
+
+    async def _read_messages(self) -> None:
+        assert self._process.stdout is not None
+        lines = _Lines(self._program.message_bytes)
+        with self._incoming:
+            while data := await self._process.stdout.read(_CHUNK_BYTES):
+                for line in lines.add(data):
+                    message = self._parse(line)
+                    if message is not None:
+                        # After `close`, the rest is read and dropped, so that the program can end.
+                        with contextlib.suppress(
+                            anyio.BrokenResourceError, anyio.ClosedResourceError
+                        ):
+                            await self._incoming.send(message)
+            # The exit code and the last line on stderr arrive at about the same time.
+            for _ in range(_EXIT_POLLS):
+                if self._process.returncode is not None:
+                    break
+                await asyncio.sleep(_EXIT_POLL_SECONDS)
+            code = self._process.returncode
+            self._end("its program closed stdout" if code is None else _describe_exit(code))
+
+    def _parse(self, line: _Line) -> SessionMessage | None:
+        if line.is_cut:
+            return self._answer_long_message(line)
+        if not line.text.strip():
+            return None
+        try:
+            message = mcp_types.jsonrpc_message_adapter.validate_json(line.text, by_name=False)
+        except ValueError:
+            self._note_noise(line)
+            return None
+        if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
+            self._open_ids.discard(message.id if message.id is not None else "")
+        return SessionMessage(message)
+
+    def _note_noise(self, line: _Line) -> None:
+        """Log the first line on stdout that is not a message."""
+        self._noise += 1
+        if self._noise == 1:
+            shown = self._program.mask(line.text[:200].decode("utf-8", "replace"))
+            _log.warning(
+                "mcp server %s: its program writes other text than messages to stdout: %s",
+                self._program.server,
+                shown,
+            )
+
+    def _answer_long_message(self, line: _Line) -> SessionMessage | None:
+        """Fail the call whose response is too long. Its id is at one end of the message."""
+        limit = self._program.message_bytes
+        _log.warning(
+            "mcp server %s: a message of more than %d bytes was dropped",
+            self._program.server,
+            limit,
+        )
+        for match in (*_ID.finditer(line.text), *_ID.finditer(line.tail)):
+            request_id = int(match[1])
+            if request_id in self._open_ids:
+                self._open_ids.discard(request_id)
+                error = mcp_types.ErrorData(
+                    code=mcp_types.INTERNAL_ERROR, message=f"the result has over {limit:_} bytes"
+                )
+                answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+                return SessionMessage(answer)
+        return None
+
+    async def _write_messages(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            async for item in self._outgoing:
+                message = item.message
+                if isinstance(message, mcp_types.JSONRPCRequest):
+                    self._open_ids.add(message.id)
+                elif cancelled := cancelled_id(message):
+                    self._open_ids.discard(cancelled)
+                text = message.model_dump_json(by_alias=True, exclude_unset=True)
+                stdin.write(text.encode() + b"\n")
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await stdin.drain()
+        except TimeoutError:
+            self._end(f"its program read nothing for {WRITE_SECONDS:g} seconds")
+        except OSError:
+            # The reader reports the end of the program, with its exit code.
+            return
+
+    async def _read_log(self) -> None:
+        """Read stderr, so that the program never waits for it; write its lines to the log."""
+        assert self._process.stderr is not None
+        lines = _Lines(_STDERR_LINE_BYTES)
+        while data := await self._process.stderr.read(_CHUNK_BYTES):
+            for line in lines.add(data):
+                text = self._program.mask(line.text.decode("utf-8", "replace").rstrip())
+                if text:
+                    self._last_line = text
+                    _log.info("mcp server %s: stderr: %s", self._program.server, text)
+
+
+def cancelled_id(message: mcp_types.JSONRPCMessage) -> int | str | None:
+    """Return the id of the request that a notification cancels; None for another message."""
+    if not isinstance(message, mcp_types.JSONRPCNotification):
+        return None
+    if message.method != "notifications/cancelled":
+        return None
+    found = (message.params or {}).get("requestId")
+    return found if isinstance(found, int | str) else None
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"its program ended with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"its program was ended by {signal.Signals(-code).name}"
+    return f"its program was ended by signal {-code}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line; if it is too long, its first bytes in `text` and its last bytes in `tail`."""
+
+    text: bytes
+    is_cut: bool = False
+    tail: bytes = b""
+
+
+class _Lines:
+    """Splits chunks into lines of at most `limit` bytes, in linear time and bounded memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+
+    def add(self, data: bytes) -> Iterator[_Line]:
+        """Add a chunk and yield the lines that it completes."""
+        *complete, rest = data.split(b"\n")
+        for part in complete:
+            self._extend(part)
+            yield self._take()
+        self._extend(rest)
+
+    def _extend(self, part: bytes) -> None:
+        room = self._limit - self._size
+        self._size += len(part)
+        if room > 0:
+            self._parts.append(part[:room])
+        if len(part) > room:
+            self._tail = (self._tail + part)[-_EDGE_BYTES:]
+
+    def _take(self) -> _Line:
+        text = b"".join(self._parts)
+        if self._size <= self._limit:
+            line = _Line(text)
+        else:
+            kept = max(_EDGE_BYTES, min(self._limit, _STDERR_LINE_BYTES))
+            line = _Line(text[:kept], True, self._tail)
+        self._parts, self._size, self._tail = [], 0, b""
+        return line

@@ -1,0 +1,157 @@
+"""Requests of a connection that were cancelled, and the responses that show that they stopped.
+
+MCP has no response to a cancel: a server stops and sends nothing, or its result arrives late. This
+module watches the messages, so that a run learns which of the two happened (docs/mcp.md "Cancel").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import mcp_types
+from mcp.shared.message import SessionMessage
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mcp.client._transport import Transport, TransportStreams
+
+current_call: ContextVar[WatchedCall | None] = ContextVar("agentctl_mcp_call", default=None)
+"""The call whose request the current task sends."""
+
+
+class WatchedCall:
+    """One call: its request id, and the end of its work at the server.
+
+    Attributes:
+        session_lost: True if the server did not execute it, because it does not know the session.
+    """
+
+    def __init__(self) -> None:
+        self.session_lost = False
+        self.request_id: str | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect_stop(self, seconds: float) -> asyncio.Future[None] | None:
+        """Return a future that ends when the cancelled work is known to have stopped.
+
+        It gets a result if a late result arrives. It is cancelled if the server answers with an
+        error, if the connection ends, or after `seconds`, when a server that follows the protocol
+        has stopped. None if no request was sent.
+        """
+        if self.request_id is None:
+            return None
+        loop = asyncio.get_running_loop()
+        self._stopped = loop.create_future()
+        self._timer = loop.call_later(seconds, self.end)
+        return self._stopped
+
+    def answer(self, *, is_error: bool) -> None:
+        """Take a response that arrived."""
+        if self._stopped is not None and not self._stopped.done() and not is_error:
+            self._stopped.set_result(None)
+        self.end()
+
+    def end(self) -> None:
+        """Take the work as ended without a result."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.cancel()
+
+
+class CallWatcher:
+    """The calls of one connection that have no response yet."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, WatchedCall] = {}
+
+    def forget(self, call: WatchedCall) -> None:
+        """Drop a call that has ended."""
+        if call.request_id is not None:
+            self._calls.pop(call.request_id, None)
+
+    def note_sent(self, item: SessionMessage) -> None:
+        """Assign the id of a request to the call of this task."""
+        call = current_call.get()
+        if call is not None and isinstance(item.message, mcp_types.JSONRPCRequest):
+            call.request_id = str(item.message.id)
+            self._calls[call.request_id] = call
+
+    def note_received(self, item: SessionMessage | Exception) -> None:
+        """Pass a response to its call."""
+        message = None if isinstance(item, Exception) else item.message
+        if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
+            call = self._calls.pop(str(message.id), None)
+            if call is not None:
+                call.answer(is_error=isinstance(message, mcp_types.JSONRPCError))
+
+    def end(self) -> None:
+        """End all calls: the connection is closed."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.end()
+
+
+@asynccontextmanager
+async def watch_calls(
+    transport: Transport, watcher: CallWatcher
+) -> AsyncIterator[TransportStreams]:
+    """Connect through a transport whose messages the watcher sees."""
+    async with transport as (read, write):
+        yield _WatchedRead(read, watcher), _WatchedWrite(write, watcher)
+
+
+class _Watched:
+    """A stream that passes everything on to another one."""
+
+    def __init__(self, inner: Any, watcher: CallWatcher) -> None:
+        self._inner = inner
+        self._watcher = watcher
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Any:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        result: bool | None = await self._inner.__aexit__(kind, error, trace)
+        return result
+
+
+class _WatchedWrite(_Watched):
+    async def send(self, item: SessionMessage, /) -> None:
+        self._watcher.note_sent(item)
+        await self._inner.send(item)
+
+
+class _WatchedRead(_Watched):
+    @property
+    def last_context(self) -> Any:
+        """The context of the sender, which the library looks up by this name."""
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._inner.receive()
+        self._watcher.note_received(item)
+        return item
+
+    def __aiter__(self) -> _WatchedRead:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._inner.__anext__()
+        self._watcher.note_received(item)
+        return item
