@@ -273,6 +273,8 @@ class AuditedCall:
         if not self._audit.records(self._operation):
             return
         if isinstance(error, errors.AgentctlError):
+            if isinstance(error, errors.Unavailable) and self._audit.database.write_failed:
+                return  # The entry would fail as well, after the same wait.
             entry = self._build_entry("failed", error.status, error.error_code)
         else:
             entry = self._build_entry("failed", 500, errors.InternalError.error_code)

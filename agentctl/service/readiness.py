@@ -51,7 +51,8 @@ class Readiness:
 
     async def _is_responding(self, database_id: str) -> bool:
         try:
-            await self._databases[database_id].read(probe())
+            database = self._databases[database_id]
+            await database.read(probe())
         except errors.AgentctlError:
             return False
-        return True
+        return not database.write_failed

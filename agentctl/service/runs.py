@@ -184,11 +184,29 @@ class RunOperations(OperationFamily):
         """
         database = self.lookups.database(submission.component.database)
         request = submission.idempotency
-        if request is not None and database is not self.hosting.audit_log.database:
-            claimed = idempotency.is_claimed(request.principal, request.key, now())
-            if await database.read(claimed):
-                return _refuse_new_run
+        if request is not None:
+            if database is not self.hosting.audit_log.database:
+                claimed = idempotency.is_claimed(request.principal, request.key, now())
+                if await database.read(claimed):
+                    return _refuse_new_run
+            await self._require_unclaimed_elsewhere(database, request)
         return await call.prepare_entry(database)
+
+    async def _require_unclaimed_elsewhere(self, database: Database, request: Idempotency) -> None:
+        """Reject a key of a request for a component in another database (docs/decisions/0015).
+
+        Raises:
+            ValidationFailed: the key was used there. A database that is unavailable is left out.
+        """
+        for other in self.hosting.databases.get_open().values():
+            if other is database:
+                continue
+            claimed = idempotency.is_claimed(request.principal, request.key, now())
+            with contextlib.suppress(errors.Unavailable):
+                if await other.read(claimed):
+                    raise errors.ValidationFailed(
+                        "The Idempotency-Key was used for another request"
+                    )
 
     def _build_submission(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool

@@ -163,6 +163,14 @@ class Database(Protocol):
     totals: Totals
 
     @property
+    def write_failed(self) -> bool:
+        """True if a write failed within `FAILURE_SECONDS` because nothing can be written.
+
+        The cause may be a full disk or a lock of another program. Reads may work.
+        """
+        ...
+
+    @property
     def lock_folder(self) -> Path | None:
         """The folder for lock files of the processes that use this database.
 
@@ -252,6 +260,9 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     text = _TOKEN.sub(numbered, _UTF8.sub(r"convert_to(\1, 'UTF8')", sql))
     return text, tuple(numbers)
 
+
+FAILURE_SECONDS = 10.0
+"""Seconds after a failed write in which a process is not ready: longer than between heartbeats."""
 
 PROBE = Sql("SELECT count(*) FROM schema_version")
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import httpx2
 import pytest
 
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import AGENTCTL, ServerProcess, serve_config
+from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
 pytestmark = pytest.mark.slow
 
@@ -146,11 +147,30 @@ def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
     assert is_unavailable(run)
     assert all_sessions(client) == kept
     assert client.get("/sessions/s1").status_code == 200
+    unready = client.get("/ready")
+    assert (unready.status_code, unready.json()["checks"]["database"]) == (503, "failed")
     place.disk.free(place.server)
+    until(lambda: client.get("/ready").status_code == 200)
     until(lambda: create(client, "after", LARGE).status_code in (201, 409))
     run = client.post("/agents/echo/runs", data={"message": "x", "stream": "false"})
     assert (run.status_code, run.json()["status"]) == (200, "COMPLETED")
     assert all_sessions(client) == kept | {"after", run.json()["session_id"]}
+
+
+def test_read_only_file_system_is_named_at_the_start(deployment: Deployment) -> None:
+    config = ("--config", str(deployment.path))
+    assert run_agentctl("db", "migrate", *config).returncode == 0
+    words = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    mounted = ("unshare", "-m", "sh", "-c", words, str(deployment.folder))
+    if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts for this user")
+    command = [*mounted, *AGENTCTL, "serve", *config, "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    said = ended.stderr.decode()
+    assert ended.returncode == 7, said
+    assert "error: the database is read-only" in said
+    assert f"{deployment.folder} cannot be written" in said
+    assert "mounted read-only" in said
 
 
 def test_foreign_lock_is_reported_until_released(place: Place) -> None:
@@ -161,8 +181,29 @@ def test_foreign_lock_is_reported_until_released(place: Place) -> None:
         holder.execute("BEGIN IMMEDIATE")
         assert is_unavailable(create(client, "s2", db="second"))
         assert all_sessions(client, "second") == {"s1"}
+        assert client.get("/ready").status_code == 503
         holder.execute("ROLLBACK")
+    until(lambda: client.get("/ready").status_code == 200)
     assert create(client, "s2", db="second").status_code == 201
+
+
+def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
+    """Requests that arrive one after another wait for their own time, not for one another."""
+
+    def time_request(number: int) -> float:
+        time.sleep(0.7 * number)
+        began = time.monotonic()
+        with calling(place.server, place.deployment) as client:
+            assert is_unavailable(create(client, f"locked{number}", db="second"))
+        return time.monotonic() - began
+
+    path = str(place.deployment.folder / "second.db")
+    with closing(apsw.Connection(path)) as holder, ThreadPoolExecutor(4) as pool:
+        holder.set_busy_timeout(5_000)
+        holder.execute("BEGIN IMMEDIATE")
+        waits = list(pool.map(time_request, range(4)))
+        holder.execute("ROLLBACK")
+    assert max(waits) < 8, waits
 
 
 def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:

@@ -225,10 +225,15 @@ async def test_key_expires_after_a_day(
         ] == second
 
 
-async def test_key_belongs_to_the_database_of_its_run(deployment: Deployment) -> None:
-    """A key is written with its run, so each database has its own keys."""
+async def test_key_of_a_request_in_another_database_is_rejected(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        one = (await operations.create_run("agent", "echo", build_request())).value["run_id"]
-        two = (await operations.create_run("agent", "apart", build_request())).value["run_id"]
-        assert one != two
+        await operations.create_run("agent", "echo", RunRequest("x", None, idempotency_key="k1"))
+        await operations.create_run("agent", "apart", RunRequest("x", None, idempotency_key="k2"))
+        for component_id, key in (("apart", "k1"), ("echo", "k2")):
+            request = RunRequest("x", None, idempotency_key=key)
+            with pytest.raises(errors.ValidationFailed, match="used for another request"):
+                await operations.create_run("agent", component_id, request)
+        assert len(await list_run_ids(service)) == 1
+        again = RunRequest("x", None, idempotency_key="k2")
+        assert (await operations.create_run("agent", "apart", again)).value["status"] == "COMPLETED"

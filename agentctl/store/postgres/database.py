@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,16 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.database import Load, ReadSize, Sql, Statement, Steps, Work, single_unit
+from agentctl.store.database import (
+    FAILURE_SECONDS,
+    Load,
+    ReadSize,
+    Sql,
+    Statement,
+    Steps,
+    Work,
+    single_unit,
+)
 from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
@@ -55,6 +65,8 @@ _STATUS = f"SELECT pg_xact_status($1::text::xid8), {LAST_CRASH}"
 
 _OUTCOME_RETRY_SECONDS = 0.1
 
+_NOTHING_WRITABLE = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError)
+
 _NO_ANSWER = (TimeoutError, ConnectionRefusedError, FileNotFoundError)
 
 
@@ -74,6 +86,7 @@ class PostgresDatabase:
         self._entry = entry
         self._create = create
         self._closed = False
+        self._refused_at: float | None = None
         self._opening = asyncio.Lock()
         self._schema_checked = False
         self._pool = Pool(entry)
@@ -97,6 +110,12 @@ class PostgresDatabase:
             await self._open_pool()
         except Exception as error:
             raise to_public_error(error, self.id) from None
+
+    @property
+    def write_failed(self) -> bool:
+        """True if the server refused a write a short time ago because nothing can be written."""
+        refused_at = self._refused_at
+        return refused_at is not None and time.monotonic() - refused_at < FAILURE_SECONDS
 
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
@@ -181,6 +200,8 @@ class PostgresDatabase:
                     raise to_public_error(error, self.id) from None
                 losses -= 1
             except asyncpg.PostgresError as error:
+                if isinstance(error, _NOTHING_WRITABLE):
+                    self._refused_at = time.monotonic()
                 raise to_public_error(error, self.id) from None
 
     async def _read(self, work: Work[T]) -> T:

@@ -180,7 +180,7 @@ def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
     return connection
 
 
-def connect_writer(path: Path) -> apsw.Connection:
+def connect_writer(path: Path, busy_handler: BusyHandler | None = None) -> apsw.Connection:
     """Open a connection for writing that is durable at each commit. The file must exist.
 
     The journal mode is a property of the file; `schema.create_if_absent` sets it.
@@ -192,7 +192,7 @@ def connect_writer(path: Path) -> apsw.Connection:
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", True)
     connection.pragma("journal_size_limit", WAL_BYTES)
-    busy_handler = BusyHandler(WAIT_MILLISECONDS / 1_000)
+    busy_handler = busy_handler or BusyHandler(WAIT_MILLISECONDS / 1_000)
     connection.set_busy_handler(busy_handler)
     keep_wal_short(connection, busy_handler)
     return connection

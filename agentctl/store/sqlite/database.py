@@ -20,7 +20,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Load, ReadSize, Work, probe
+from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, Work, probe
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -75,6 +75,12 @@ class SqliteDatabase:
     def lock_folder(self) -> Path:
         """The folder for lock files, next to the real file if the path is a link."""
         return get_lock_folder(self.path)
+
+    @property
+    def write_failed(self) -> bool:
+        """True if a transaction failed a short time ago because the file cannot be written."""
+        failed_at = None if self._writer is None else self._writer.failed_at
+        return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
 
     async def check(self) -> None:
         """Check that the database answers. `open.open_database` has checked its schema."""

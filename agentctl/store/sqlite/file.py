@@ -279,7 +279,16 @@ def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
 
 
 def add_path(error: errors.AgentctlError, path: Path) -> errors.AgentctlError:
-    """Return the error with the file in its cause, which helps more than an id at the start."""
+    """Return the error with the file in its cause, which helps more than an id at the start.
+
+    SQLite reports a folder that cannot be written as a file that cannot be opened.
+    """
+    if isinstance(error, errors.Unavailable) and not os.access(path.resolve().parent, os.W_OK):
+        return errors.Unavailable(
+            "The database is read-only",
+            cause=f"{path.resolve().parent} cannot be written",
+            hint="check its permissions, and that its file system is not mounted read-only",
+        )
     if isinstance(error, errors.Unavailable) and error.cause and str(path) not in error.cause:
         return errors.Unavailable(error.detail, cause=str(path), hint=error.hint)
     return error

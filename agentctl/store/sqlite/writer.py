@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -16,20 +18,35 @@ import apsw
 
 from agentctl import errors
 from agentctl.store.database import Work
-from agentctl.store.sqlite.connection import connect_writer, log, run_unit, to_public_error
+from agentctl.store.sqlite.connection import (
+    WAIT_MILLISECONDS,
+    BusyHandler,
+    connect_writer,
+    log,
+    run_unit,
+    to_public_error,
+)
 from agentctl.store.sqlite.file import OpenFile
 
 GROUP = 512
 """Maximum number of units in one transaction: it limits the wait of other processes."""
 
 
+WAIT_SECONDS = WAIT_MILLISECONDS / 1_000
+"""Maximum wait of a unit for the lock of another process, from its submission."""
+
+PAUSE_SECONDS = 0.005
+"""Time between two attempts if SQLite reports a lock without waiting for it."""
+
+
 class _QueuedUnit:
     """A unit of work with the future of its caller, and its result or error.
 
-    `loop` is the event loop of the caller; None if the caller is a blocked thread.
+    `loop` is the event loop of the caller; None if the caller is a blocked thread. `deadline` is
+    the time on the monotonic clock until which the unit waits for the lock of another process.
     """
 
-    __slots__ = ("error", "future", "loop", "result", "work")
+    __slots__ = ("deadline", "error", "future", "loop", "result", "work")
 
     def __init__(
         self,
@@ -40,6 +57,7 @@ class _QueuedUnit:
         self.work = work
         self.loop = loop
         self.future = future
+        self.deadline = time.monotonic() + WAIT_SECONDS
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -54,13 +72,21 @@ class _QueuedUnit:
 
 
 class Writer:
-    """The writer thread of one file. The constructor starts it, `stop` ends it."""
+    """The writer thread of one file. The constructor starts it, `stop` ends it.
+
+    Attributes:
+        failed_at: the time on the monotonic clock of the last transaction that failed because the
+            file cannot be written; None without one.
+    """
 
     def __init__(self, name: str, file: OpenFile) -> None:
         self._name = name
         self._file = file
         self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
         self._busy = False
+        self._busy_handler = BusyHandler(WAIT_SECONDS)
+        self._late: list[_QueuedUnit] = []  # of a group that waited in vain, with time left
+        self.failed_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
 
@@ -98,12 +124,18 @@ class Writer:
     def _run(self) -> None:
         connection: apsw.Connection | None = None
         stopping = False
-        while not stopping:
-            group, stopping = self._take()
+        open_connection = partial(connect_writer, busy_handler=self._busy_handler)
+        while not stopping or self._late:
+            group, stop = self._take()
+            stopping = stopping or stop
             self._busy = True
             try:
-                connection = connection or self._file.connect(connect_writer)
+                connection = connection or self._file.connect(open_connection)
                 self._commit(connection, group)
+            except apsw.BusyError as error:
+                self._undo(connection)
+                group = self._keep_those_in_time(group)
+                self._fail(group, error)
             except BaseException as error:
                 self._undo(connection)
                 self._fail(group, error)
@@ -112,11 +144,22 @@ class Writer:
         if connection is not None:
             connection.close(True)
 
+    def _keep_those_in_time(self, group: list[_QueuedUnit]) -> list[_QueuedUnit]:
+        """Put units whose deadline has not passed into the next group; return the others.
+
+        A unit that arrives while a group waits would otherwise wait twice.
+        """
+        present = time.monotonic()
+        self._late = [unit for unit in group if unit.error is None and unit.deadline > present]
+        if len(self._late) == len(group):
+            time.sleep(PAUSE_SECONDS)  # SQLite has not waited, as during the recovery of the log.
+        return [unit for unit in group if unit not in self._late]
+
     def _take(self) -> tuple[list[_QueuedUnit], bool]:
         """Wait for a unit. Return all waiting units, and True if `stop` was called."""
-        group: list[_QueuedUnit] = []
-        unit = self._queue.get()
+        group, self._late = self._late, []
         try:
+            unit = self._queue.get_nowait() if group else self._queue.get()
             while unit is not None:
                 group.append(unit)
                 if len(group) == GROUP:
@@ -130,7 +173,10 @@ class Writer:
         if not group:
             return
         self._file.check()
+        until = min(unit.deadline for unit in group)
+        self._busy_handler.seconds = max(0.0, until - time.monotonic())
         connection.execute("BEGIN IMMEDIATE")
+        self._busy_handler.seconds = WAIT_SECONDS
         for unit in group:
             self._apply(connection, unit)
         connection.execute("COMMIT")
@@ -155,6 +201,8 @@ class Writer:
         if not isinstance(public, errors.AgentctlError):
             log.error("database %s: the writer failed", self._name, exc_info=error)
             public = errors.InternalError()
+        if group and isinstance(public, errors.Unavailable):
+            self.failed_at = time.monotonic()
         for unit in group:
             unit.error = unit.error or public
 
