@@ -42,6 +42,7 @@ from agentctl.runtime.conversion import (
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.memory_tools import add_memories
 from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.run_threads import use_shared_threads
 from agentctl.runtime.structured_output import InvalidAnswer
 from agentctl.runtime.unstopped import abandon_task
 
@@ -221,7 +222,7 @@ async def _attempt_call(
         instrument=False,
     )
     async with AsyncExitStack() as stack:
-        with _reject_unreadable_answers():
+        with _reject_unreadable_answers(), use_shared_threads():
             stream = await stack.enter_async_context(request)
         events = aiter(stream)
         try:

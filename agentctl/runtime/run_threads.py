@@ -72,6 +72,19 @@ def watch_threads(unstopped: UnstoppedWork) -> Iterator[None]:
         threads.abandon()
 
 
+@contextmanager
+def use_shared_threads() -> Iterator[None]:
+    """Call functions of the block in the pool: they are work of the server, not of the run.
+
+    So they are called also while too many abandoned threads still run.
+    """
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 class _RunThreads:
     """The threads of one run."""
 

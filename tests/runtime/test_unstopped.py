@@ -132,7 +132,7 @@ async def test_number_of_abandoned_threads_is_limited(
         unstopped_module, "MAXIMUM_ABANDONED", unstopped_module.count_abandoned_threads() + 2
     )
     # Another test of this process may have logged the same within the last minute.
-    monkeypatch.setattr(unstopped_module._abandoned_threads, "_logged_at", -60.0)
+    monkeypatch.setattr(unstopped_module.abandoned_threads, "_logged_at", -60.0)
     unstopped, release = UnstoppedWork(), threading.Event()
     called: list[str] = []
     for name in ("first", "second"):
