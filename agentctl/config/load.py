@@ -211,4 +211,4 @@ SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-
 
 
 DEMO_CONFIG = (Path(__file__).parent / "demo.toml").read_text(encoding="utf-8")
-"""The file of `serve --demo`: two agents, a team and a workflow on the provider "demo"."""
+"""The file of `serve --demo`: agents, a team and a workflow that run offline."""

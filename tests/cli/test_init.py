@@ -126,7 +126,7 @@ def test_an_unknown_kind_of_agent_is_rejected(agentctl: Agentctl, home: Path) ->
     assert _files(home) == {}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "demo"])
 def test_templates_are_formatted(kind: str, tmp_path: Path) -> None:
     for source in (TEMPLATES / kind.replace("-", "_")).glob("*.py.txt"):
         (tmp_path / source.name.removesuffix(".txt")).write_text(source.read_text())

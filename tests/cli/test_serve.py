@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -42,6 +43,20 @@ def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:
     out = ended.stdout.decode().splitlines()
     assert out[0].startswith("team_id\t")
     assert out[-1] == "hello"
+
+
+def test_the_demo_has_an_agent_of_each_kind(agentctl: Agentctl, demo: Demo) -> None:
+    start = ("runs", "start", "--session", "kinds", "--url", demo.url)
+    token = {"AGENTCTL_TOKEN": demo.token}
+    ended = agentctl(*start, "--agent", "greet", "-m", "hi", env=token)
+    assert (ended.code, ended.stdout) == (0, "Hello ada, this is message 1: hi\n")
+    again = agentctl(*start, "--agent", "greet", "-m", "hi", env=token)
+    assert again.stdout == "Hello ada, this is message 2: hi\n"
+    events = agentctl(*start, "--agent", "count", "-m", "one two", "-o", "jsonl", env=token)
+    names = [json.loads(line)["event"] for line in events.lines]
+    assert {"ToolCallStarted", "ToolCallCompleted", "RunProgress", "RunContent"} <= {*names}
+    counted = agentctl(*start, "--agent", "count", "-m", "one two", env=token)
+    assert counted.stdout == "1 one\n2 two\n"
 
 
 def test_the_demo_directory_is_private_and_kept(tmp_path: Path) -> None:

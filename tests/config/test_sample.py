@@ -67,12 +67,12 @@ def test_commented_model_of_the_sample_loads(tmp_path: Path) -> None:
     assert (model.provider, model.api_key_env) == ("openai", "OPENAI_API_KEY")
 
 
-def test_demo_has_two_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
+def test_demo_has_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(DEMO_CONFIG, encoding="utf-8")
     settings = load_settings(file, {})
     require_verification_key(settings)
-    assert [agent.id for agent in settings.agents] == ["echo", "slow"]
+    assert [agent.id for agent in settings.agents] == ["echo", "slow", "greet", "count"]
     assert [(team.id, team.members) for team in settings.teams] == [("duo", ("echo", "slow"))]
     (relay,) = settings.workflows
     assert [(step.agent, step.team) for step in relay.steps] == [("echo", ""), ("", "duo")]

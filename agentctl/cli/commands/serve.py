@@ -29,6 +29,9 @@ _DEMO_ALGORITHM = "RS256"
 
 DEMO_DIRECTORY = Path(".agentctl-demo")
 
+_DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
+_DEMO_MODULES = ("demo_agents.py",)
+
 
 def serve(
     config: Config = None,
@@ -195,7 +198,7 @@ def _announce_stop(settings: Settings, runs: int | None) -> None:
 
 
 def create_demo(directory: Path) -> Path:
-    """Create the directory of the demo with keys and configuration; existing files stay.
+    """Create the directory of the demo: keys, modules, configuration; existing files stay.
 
     The configuration is written last, so that the next start completes an interrupted one.
 
@@ -213,6 +216,9 @@ def create_demo(directory: Path) -> Path:
 
     create_directory(directory, 0o700)
     _create_demo_keys(directory / "keys" / "signing.pem")
+    for name in _DEMO_MODULES:
+        if not (directory / name).exists():
+            create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
     settings = directory.absolute() / "agentctl.toml"
     if not settings.exists():
         create_file(settings, DEMO_CONFIG.encode())
