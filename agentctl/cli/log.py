@@ -40,7 +40,8 @@ class LocalLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Note or keep a record; drop one that repeats the error of the run."""
         text = record.getMessage()
-        error = record.exc_info[1] if record.exc_info else None
+        failure: BaseException | None = getattr(record, "failure", None)
+        error = record.exc_info[1] if record.exc_info else failure
         if record.name == _STORE_LOGGER:
             self._note(f"note: {text}")
         elif record.name not in _RUN_LOGGERS:

@@ -69,7 +69,9 @@ async def execute_component(
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
     except InvalidConfiguration as error:
-        _log.error("run %s failed: %s", context.run_id, error.detail)
+        # The error is for a command that runs locally: it shows the hint.
+        extra = {"failure": error}
+        _log.error("run %s failed: %s", context.run_id, error.detail, extra=extra)
         raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
         _log.exception("run %s failed with an internal error", context.run_id)
