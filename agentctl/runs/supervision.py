@@ -46,6 +46,7 @@ HISTORY_BYTES = 4_194_304
 """Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
 is a step of the event loop."""
 
+_INTERRUPTED = Ending.failed("INTERNAL", "The run was interrupted inside the server")
 _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
 _DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
@@ -106,11 +107,25 @@ class Supervision:
             storing = self._run_tasks.start(self._store(run, ending))
             await asyncio.wait({storing}, timeout=STORE_WAIT_SECONDS)
             stored = storing.result() if storing.done() else None
+        except asyncio.CancelledError:
+            # A tool cancelled every task of the process: store the end in a new one.
+            self._store_interrupted(run)
+            raise
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
+
+    def _store_interrupted(self, run: LiveRun) -> None:
+        """Start to store the end of a run whose supervisor was cancelled; nothing waits for it.
+
+        If another end is stored already, it remains.
+        """
+        ending = run.requested_end or _INTERRUPTED
+        run.stop(ending)
+        run.detach()
+        self._run_tasks.start(self._store(run, ending))
 
     async def _store(self, run: LiveRun, ending: Ending) -> Ending:
         def on_all_stopped(late: bool) -> None:
@@ -247,9 +262,7 @@ async def _record_work_stopped(run: LiveRun, late: bool) -> None:
 def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:
     """Return the ending of a run after its work. A requested end replaces an exception."""
     if not work.done() or work.cancelled():
-        return run.requested_end or Ending.failed(
-            "INTERNAL", "The run was interrupted inside the server"
-        )
+        return run.requested_end or _INTERRUPTED
     failure = work.exception()
     if failure is None:
         return Ending.completed()

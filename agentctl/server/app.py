@@ -91,7 +91,7 @@ async def running(app: Starlette) -> AsyncIterator[None]:
             with verifier.watch_key_files():
                 yield
         finally:
-            state.service = None
+            state.service, state.stopped = None, True
 
 
 def get_app_state(app: Starlette) -> AppState:

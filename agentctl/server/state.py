@@ -34,6 +34,7 @@ class AppState:
     Attributes:
         settings: the configuration.
         service: the local backend of the operations; None while the application is not running.
+        stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
         openapi_document: JSON without a base path.
         response_budget: the bytes of large responses under way.
@@ -42,6 +43,7 @@ class AppState:
 
     settings: Settings
     service: Service | None = None
+    stopped: bool = False
     verifier: Verifier | None = None
     openapi_document: bytes = b"{}"
     request_observers: Sequence[RequestObserver] = ()
@@ -57,6 +59,8 @@ class AppState:
         Raises:
             Unavailable: the lifespan of the host application does not run this application.
         """
+        if self.service is None and self.stopped:
+            raise Unavailable("The server is shutting down")
         if self.service is None:
             raise Unavailable(
                 "The application is not running: use `async with agentctl.server.running(app):`"

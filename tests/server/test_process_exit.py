@@ -86,6 +86,14 @@ async def leave() -> str:
     return f"a task raised {type(task.exception()).__name__}"
 
 
+async def cancel_all() -> str:
+    """Cancel every task of the event loop."""
+    began("cancel_all")
+    for task in asyncio.all_tasks():
+        task.cancel()
+    return ""
+
+
 async def exit_python():
     raise SystemExit(3)
 '''
@@ -99,7 +107,7 @@ def agents(model_url: str) -> str:
         f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
-        for name in (*NAMES, "leave")
+        for name in (*NAMES, "leave", "cancel_all")
     )
 
 
@@ -152,6 +160,19 @@ async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Dep
                     "a task raised SystemExit",
                 )
     assert "raised SystemExit" in served.log_text
+
+
+async def test_tool_that_cancels_every_task_ends_the_server_in_order(leaving: Deployment) -> None:
+    with serve_config(leaving.path) as served:
+        async with open_client(leaving, served.url) as client:
+            for agent in ("hang", "call-cancel_all"):
+                body = {"message": "{}", "background": True, "stream": False}
+                answer = await client.post(f"/agents/{agent}/runs", json=body)
+                assert answer.status_code == 202
+            assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 1
+    assert set(statuses(leaving)) <= {"ERROR", "CANCELLED"}
+    assert "error: a tool cancelled the tasks of the server" in served.log_text
+    assert "Traceback" not in served.log_text
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from agentctl.errors import InternalError
 from agentctl.runtime.event_loop import handle_signals, run_event_loop, stop_signals
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
@@ -86,6 +87,7 @@ def serve(
         SchemaMismatch: the schema of a database is older or newer than this version.
         InvalidKey: the verification keys are rejected, or there are none.
         InvalidConfiguration: a tool cannot be used.
+        InternalError: a tool cancelled the tasks of the server.
     """
     log_to_stderr(settings.log)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
@@ -109,7 +111,13 @@ def serve_on_socket(
             async with running(app), _observe_server(app, controller):
                 await server.serve(sockets=[listener])
 
-    run_event_loop(run(), loop_factory=server.loop_factory())
+    try:
+        run_event_loop(run(), loop_factory=server.loop_factory())
+    except asyncio.CancelledError:
+        raise InternalError(
+            "a tool cancelled the tasks of the server, which had to end",
+            hint="a tool must cancel only tasks that it has started",
+        ) from None
 
 
 class _SingleProcess:
