@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +220,7 @@ class Catalog:
         runner = self.hosted_runner(agent)
         opening = self._openings.get(agent.id)
         if opening is None:
-            opening = self._openings[agent.id] = asyncio.create_task(runner.open())
+            opening = self._openings[agent.id] = asyncio.create_task(_contain(runner.open()))
         if not opening.done():
             # Shielded: the cancel of one run must not disturb the others.
             await asyncio.wait({opening})
@@ -443,9 +443,17 @@ def _server_url(server: config.Server) -> str:
     return f"http://{host}:{server.port}"
 
 
+async def _contain(work: Coroutine[Any, Any, None]) -> None:
+    """Await code of users in a task. SystemExit in a task would end the event loop."""
+    try:
+        await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the agent raised {type(error).__name__}") from error
+
+
 async def _close_runner(agent_id: str, runner: Runner) -> None:
     """Close a runner. The code of users must not keep a process from its end."""
-    closing = asyncio.create_task(runner.close())
+    closing = asyncio.create_task(_contain(runner.close()))
     await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
     if not closing.done():
         _log.warning("agent %s: it could not be closed within %g seconds", agent_id, CLOSE_SECONDS)

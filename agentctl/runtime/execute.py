@@ -88,7 +88,7 @@ async def _execute(
     if catalog.is_hosted(component):
         from agentctl.runtime.runners.hosting import run_hosted_agent
 
-        await run_hosted_agent(await catalog.open_runner(component), message, context)
+        await run_hosted_agent(catalog.open_runner(component), message, context)
     elif component.kind == "agent":
         from agentctl.runtime.agent import run_agent
 

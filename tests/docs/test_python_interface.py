@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentctl
+from agentctl.config import SAMPLE_CONFIG, load_settings
 from agentctl.config.settings import Agent
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.run_context import RunHost, build_run_context
@@ -28,6 +30,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     )
     (tmp_path / "my_agents.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_agents", raising=False)
     names: dict[str, Any] = {"__name__": "my_agents"}
     exec(compile(text, "docs/python.md", "exec"), names)
     return names
@@ -77,3 +80,26 @@ def test_agents_of_the_page_answer(examples: dict[str, Any], tmp_path: Path) -> 
     assert support.transcript.output == {"title": "printer", "priority": 2}
     assert research.transcript.content == "Two results."
     assert len(research.transcript.tools) == 1
+
+
+def test_agent_in_code_of_the_sample_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = SAMPLE_CONFIG.index("# An agent can be Python code")
+    lines = SAMPLE_CONFIG[start : SAMPLE_CONFIG.index("\n\n", start)].splitlines()
+    code = [line.removeprefix("#     ") for line in lines if line.startswith("#     ")]
+    entry = [line.removeprefix("# ") for line in lines[lines.index("# [[agents]]") :]]
+    (tmp_path / "my_agents.py").write_text("\n".join(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_agents", raising=False)
+    (tmp_path / "agentctl.toml").write_text("\n".join(entry))
+    configured = load_settings(tmp_path / "agentctl.toml", {})
+
+    async def main() -> str:
+        catalog = Catalog.from_settings(configured)
+        run = FakeContext(catalog)
+        await run.execute("agent", "greeter", "hi", [])
+        await catalog.close()
+        return run.transcript.content
+
+    assert asyncio.run(main()) == "Hello None, your message was: hi"

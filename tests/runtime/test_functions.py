@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -14,6 +15,8 @@ from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.execute import prepare_components
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners import loading
+from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.session_state import SessionState
 from tests.runtime.fake_context import FakeContext, attempt, settings
 
@@ -147,6 +150,51 @@ def test_size_of_a_run_is_limited() -> None:
         run("only_message", "long" * 50, limits=Limits(run_bytes=100))
     assert caught.value.code == "AGENT_FAILED"
     assert "maximum size" in caught.value.detail
+
+
+class FragileRunner:
+    """A runner that cannot be opened the first time, and not closed."""
+
+    kind = "fragile"
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        if self.opened == 1:
+            raise SystemExit(1)
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        run.add_text(f"opened {self.opened} times")
+
+    async def close(self) -> None:
+        raise SystemExit(2)
+
+
+async def test_runner_that_cannot_be_opened_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalog = Catalog.from_settings(hosted("greet"))
+    runner = FragileRunner()
+    monkeypatch.setattr(catalog, "hosted_runner", lambda _: runner)
+    first = [FakeContext(catalog) for _ in range(3)]
+    failures = await asyncio.gather(
+        *(run.execute("agent", "code", "x", []) for run in first), return_exceptions=True
+    )
+    assert {getattr(failure, "code", None) for failure in failures} == {"AGENT_FAILED"}
+    for _ in range(2):
+        later = FakeContext(catalog)
+        await later.execute("agent", "code", "x", [])
+        assert later.transcript.content == "opened 2 times"
+
+
+async def test_end_of_a_process_survives_a_runner_that_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = Catalog.from_settings(hosted("greet"))
+    monkeypatch.setattr(loading, "build_runner", lambda *_: FragileRunner())
+    catalog.hosted_runner(catalog.components("agent")["code"])
+    await catalog.close()
+    assert "agent code: it could not be closed" in caplog.text
 
 
 @pytest.mark.parametrize(

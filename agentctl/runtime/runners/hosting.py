@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
@@ -17,19 +19,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.runtime")
 
 
-async def run_hosted_agent(runner: Runner, message: str, environment: RunEnvironment) -> None:
+async def run_hosted_agent(
+    opening: Awaitable[Runner], message: str, environment: RunEnvironment
+) -> None:
     """Run an agent in code to its end. The result is in the transcript.
 
     Tokens are unknown unless the runner or a function of the run reports them.
 
+    Args:
+        opening: returns the opened runner of the agent.
+
     Raises:
-        ExecutionError: the agent failed.
+        ExecutionError: the agent failed, or could not be opened.
+        InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
     """
     transcript = environment.transcript
     transcript.forget_usage()
     transcript.add_user(message)
     try:
+        runner = await opening
         await runner.run(message, HostedRun(environment, runner.kind))
     except LateReport:
         # The agent ignored its cancellation. Without an exception its task ends with a late result.
@@ -40,7 +49,7 @@ async def run_hosted_agent(runner: Runner, message: str, environment: RunEnviron
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except ExecutionError:
+    except (ExecutionError, InvalidConfiguration):
         raise
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
