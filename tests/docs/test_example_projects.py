@@ -7,8 +7,9 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,19 @@ class Project:
 
 @contextlib.contextmanager
 def _serve(
-    name: str, folder: Path, endpoint: ModelEndpoint, model: str, **variables: str
+    name: str,
+    folder: Path,
+    endpoint: ModelEndpoint,
+    model: str,
+    *,
+    prepare: Callable[[], None] = lambda: None,
+    **variables: str,
 ) -> Iterator[Project]:
     """Serve a copy of a project whose model is one of the endpoint."""
     project = folder / name
     shutil.copytree(EXAMPLES / name, project)
     write_key_pair(project / "keys/signing.pem", "RS256")
+    prepare()
     config = project / "agentctl.toml"
     text = config.read_text().replace("https://api.openai.com/v1", endpoint.base_url)
     config.write_text(text.replace("gpt-5.2-mini", model))
@@ -81,7 +89,7 @@ def _serve(
         yield Project(server, project)
 
 
-@pytest.mark.parametrize("name", ["tenants", "pydantic_ai_agent", "langgraph_agent"])
+@pytest.mark.parametrize("name", ["tenants", "pydantic_ai_agent", "langgraph_agent", "mcp_servers"])
 def test_projects_are_short_and_listed(name: str) -> None:
     files = [*(EXAMPLES / name).rglob("*.py")]
     assert sum(len(file.read_text().splitlines()) for file in files) < LONGEST
@@ -145,3 +153,31 @@ def test_langgraph_works_with_and_without_a_checkpointer(
             roles = [role for role, _ in sent]
             assert roles == ["user", "assistant", "assistant", "user"], sent
             assert [sent[0][1], sent[-1][1]] == ["one", "two"]
+
+
+def test_mcp_servers_of_others_are_used(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    notes = tmp_path / "mcp_servers" / "notes"
+
+    def prepare() -> None:
+        git = ("git", "-C", str(notes), "-c", "user.name=ann", "-c", "user.email=ann@example.org")
+        notes.mkdir()
+        for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "Buy milk"]):
+            subprocess.run([*git, *words], check=True)
+
+    with _serve("mcp_servers", tmp_path, model_endpoint, "exact", prepare=prepare) as project:
+        log = _call("git_git_log", repo_path="notes")
+        read = project.run("historian", log, session="s1", user="ann")
+        assert "Buy milk" in str(read["content"]), read
+        times = {"source_timezone": "UTC", "target_timezone": "Asia/Tokyo", "time": "12:00"}
+        asked = _call("time_convert_time", **times)
+        converted = project.run("historian", asked, session="s1", user="ann")
+        assert "21:00" in str(converted["content"])
+        offered = [
+            tool["function"]["name"] for tool in model_endpoint.requests("exact")[-1]["tools"]
+        ]
+        assert sorted(offered) == [
+            "git_git_log",
+            "git_git_show",
+            "git_git_status",
+            "time_convert_time",
+        ]
