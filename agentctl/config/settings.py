@@ -60,7 +60,7 @@ Provider = Literal[
 LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
-DemoModel = Literal["echo", "slow", "leader"]
+DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

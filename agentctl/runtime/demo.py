@@ -1,4 +1,4 @@
-"""Models without a network: `echo`, `slow` and `leader` of the provider `demo`.
+"""Models without a network: `echo`, `slow`, `leader` and `tool` of the provider `demo`.
 
 They are deterministic, stream like other models, and count one token for each word.
 """
@@ -99,7 +99,38 @@ async def _leader(messages: Sequence[ModelMessage], tools: Sequence[ToolDefiniti
     yield _Call(delegation.name, arguments)
 
 
-_GENERATORS: dict[str, AnswerGenerator] = {"echo": _echo, "slow": _slow, "leader": _leader}
+async def _tool(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
+    """Call the tool that the message names, else the first one, and answer with its result.
+
+    The message is the value of each required text, and its first number, or 1, that of each
+    required number. Without a tool, echo the message.
+    """
+    message = _last_text(messages, UserPromptPart)
+    if _ends_with_tool_result(messages):
+        yield _last_text(messages, ToolReturnPart)
+        return
+    if not tools:
+        yield message
+        return
+    tool = next((each for each in tools if each.name in message), tools[0])
+    schema = tool.parameters_json_schema
+    properties, number = schema.get("properties", {}), re.search(r"\d+", message)
+    values = {
+        "string": message,
+        **dict.fromkeys(("integer", "number"), int(number[0]) if number else 1),
+    }
+    arguments = {
+        name: values.get(properties[name].get("type")) for name in schema.get("required", ())
+    }
+    yield _Call(tool.name, {name: value for name, value in arguments.items() if value is not None})
+
+
+_GENERATORS: dict[str, AnswerGenerator] = {
+    "echo": _echo,
+    "slow": _slow,
+    "leader": _leader,
+    "tool": _tool,
+}
 
 
 class _DemoModel(Model):

@@ -74,11 +74,12 @@ def test_an_uncreatable_directory_is_reported(agentctl: Agentctl, home: Path) ->
     assert "error: " in ended.stderr
 
 
-KINDS = ["function", "pydantic-ai", "langgraph"]
+KINDS = ["function", "pydantic-ai", "langgraph", "mcp"]
 ANSWERS = {
     "function": "me, message 1: hello",
     "pydantic-ai": '{"identify_user":"me"}',
     "langgraph": "me, after 0 messages: hello",
+    "mcp": "note 1: hello",
 }
 
 
@@ -90,7 +91,9 @@ def test_a_new_agent_passes_its_test_and_answers(
     folder = home / "project"
     made = agentctl("init", "project", "--agent", kind)
     assert (made.code, made.stdout) == (0, ""), made.stderr
-    assert {"agentctl.toml", "my_agent.py", "test_my_agent.py", "README.md"} <= set(_files(folder))
+    module = "notes_server" if kind == "mcp" else "my_agent"
+    made_files = {"agentctl.toml", f"{module}.py", f"test_{module}.py", "README.md"}
+    assert made_files <= set(_files(folder))
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=folder,

@@ -61,6 +61,21 @@ def test_leader_without_members_echoes() -> None:
     assert run(settings(model="leader"), "hello there").transcript.content == "hello there"
 
 
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [("7", "9"), ("shout 7", "SHOUT 7"), ("add", "3")],
+)
+def test_tool_calls_a_tool_with_the_message(message: str, content: str) -> None:
+    tools = ("tests.runtime.sample_tools:add", "tests.runtime.sample_tools:shout")
+    ended = run(settings(model="tool", tools=tools), message)
+
+    assert ended.transcript.content == content
+
+
+def test_tool_without_tools_echoes() -> None:
+    assert run(settings(model="tool"), "hello").transcript.content == "hello"
+
+
 def test_request_returns_the_complete_answer() -> None:
     request = [ModelRequest.user_text_prompt("hello there")]
     answer = asyncio.run(
@@ -75,4 +90,4 @@ def test_unknown_demo_model_is_refused() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
         build_demo_model("gpt")
 
-    assert refused.value.hint == "use one of: echo, slow, leader"
+    assert refused.value.hint == "use one of: echo, slow, leader, tool"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
 
-AgentKind = Literal["function", "pydantic-ai", "langgraph"]
+AgentKind = Literal["function", "pydantic-ai", "langgraph", "mcp"]
 
 _ALGORITHM = "RS256"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -33,17 +33,8 @@ and in another:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Requirement:
-    """A package that a kind of agent needs, and the extra that installs it."""
-
-    module: str
-    extra: str
-
-
-_REQUIREMENTS: dict[str, _Requirement] = {
-    "langgraph": _Requirement("langgraph", "langgraph"),
-}
+_PACKAGES = ("langgraph", "mcp")
+"""Kinds of agents that need a package, and an extra, of the same name."""
 
 
 def init(
@@ -55,7 +46,7 @@ def init(
         typer.Option(
             "--agent",
             metavar="KIND",
-            help="Write an agent in Python too: function, pydantic-ai or langgraph",
+            help="Write an agent in Python too: function, pydantic-ai, langgraph or mcp",
         ),
     ] = None,
 ) -> None:
@@ -100,7 +91,9 @@ def _read_files(agent: AgentKind | None) -> dict[str, str]:
         return {"agentctl.toml": SAMPLE_CONFIG}
     folder = _TEMPLATES / agent.replace("-", "_")
     return {
-        path.name.removesuffix(".txt"): path.read_text(encoding="utf-8")
+        path.name.removesuffix(".txt"): path.read_text(encoding="utf-8").replace(
+            "@python@", sys.executable
+        )
         for path in (*sorted(folder.iterdir()), _TEMPLATES / "README.md")
     }
 
@@ -117,6 +110,5 @@ def _note_next_steps(directory: Path, steps: str) -> None:
 def _note_missing_package(agent: AgentKind | None) -> None:
     from importlib.util import find_spec
 
-    needed = _REQUIREMENTS.get(agent or "")
-    if needed is not None and find_spec(needed.module) is None:
-        note(f"\nthis agent needs a package: pip install 'agentctl[{needed.extra}]'")
+    if agent in _PACKAGES and find_spec(agent) is None:
+        note(f"this agent needs a package: pip install 'agentctl[{agent}]'")
