@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
-from agentctl.runtime.unstopped import wait_until_done
+from agentctl.runtime.unstopped import count_abandoned_threads, wait_until_done
 
 __all__ = ["finish_process", "handle_signals", "run_event_loop", "stop_signals"]
 
@@ -149,12 +149,13 @@ def finish_process(code: int) -> None:
     """End the process within some seconds, although work of tools remains.
 
     Returns if nothing prevents an ordinary exit, which is then bounded in time: Python joins
-    threads at its exit, and a thread of a tool may never end.
+    threads at its exit, and a thread of a tool may never end. With abandoned threads there is no
+    ordinary exit: one that wakes up in native code while Python ends would abort the process.
 
     Args:
         code: the exit code.
     """
-    if _open_loops:
+    if _open_loops or count_abandoned_threads():
         _exit_now(code)
     if threading.active_count() > 1:
         threading.Thread(target=_exit_later, args=(code,), daemon=True).start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -356,3 +358,19 @@ async def test_graph_with_a_checkpointer_is_a_member() -> None:
     finally:
         await catalog.close()
     assert [json.loads(each.content) for each in results] == [[["user", "a"]], [["user", "b"]]]
+
+
+@pytest.mark.parametrize("library", ["agno", "langgraph"])
+def test_missing_library_names_its_extra(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"needs_{library}.py").write_text(f"import {library}\n")
+    monkeypatch.setitem(sys.modules, library, None)
+    agent = Agent("code", object=f"needs_{library}:agent")
+    catalog = Catalog.from_settings(settings(agents=(agent,), path=tmp_path / "agentctl.toml"))
+    component = catalog.get("agent", "code")
+    assert component is not None
+    with pytest.raises(InvalidConfiguration) as refused:
+        catalog.hosted_runner(component)
+    assert f"No module named {library!r}" in str(refused.value) or "import of" in str(refused.value)
+    assert refused.value.hint == f"install the library: pip install 'agentctl[{library}]'"

@@ -34,6 +34,8 @@ import pathlib
 import threading
 import time
 
+import pydantic
+
 
 async def ignore_cancels():
     while True:
@@ -79,6 +81,17 @@ def thread() -> str:
     return ""
 
 
+def native() -> str:
+    """Wait in Python code that native code calls."""
+    began("native")
+    return pydantic.validate_call(poll)()
+
+
+def poll() -> str:
+    while True:
+        time.sleep(0.001)
+
+
 async def leave() -> str:
     """Start a task that ends Python, and wait for it."""
     task = asyncio.create_task(exit_python())
@@ -107,7 +120,7 @@ def agents(model_url: str) -> str:
         f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
-        for name in (*NAMES, "leave", "cancel_all")
+        for name in (*NAMES, "leave", "cancel_all", "native")
     )
 
 
@@ -147,6 +160,18 @@ async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
     assert statuses(leaving) == ["CANCELLED"] * len(NAMES)
     assert "Traceback" not in served.log_text
     assert "Task was destroyed" not in served.log_text
+
+
+async def test_thread_in_native_code_does_not_abort_the_process(leaving: Deployment) -> None:
+    options = ("--config", str(leaving.path), "--port", "0")
+    with start_server(*options, log=leaving.folder / "server.log") as served:
+        async with open_client(leaving, served.url) as client:
+            body = {"message": "{}", "background": True, "stream": False}
+            answer = await client.post("/agents/call-native/runs", json=body)
+            assert answer.status_code == 202
+            await wait_until(partial(has_begun, leaving, "native"), SECONDS)
+            served.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 0, served.log_text
 
 
 async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Deployment) -> None:
