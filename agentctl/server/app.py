@@ -54,7 +54,9 @@ def create_app(settings: Settings) -> Starlette:
     app = _Application(
         routes=[*build_all_operations(), *pages.build_operations()], lifespan=running
     )
-    document = build_document(check_routes(app.routes))
+    document = build_document(
+        check_routes(app.routes), authorization=settings.authorization.enabled
+    )
     app.state.agentctl = AppState(settings, openapi_document=document)
     if settings.server.cors_origins:
         app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)

@@ -53,6 +53,7 @@ class Query:
     description: str
     ge: float | None = None
     le: float | None = None
+    min_length: int | None = None
     max_length: int | None = None
 
 

@@ -156,6 +156,16 @@ def test_link_of_another_site_opens_the_documentation(opened: OpenServer) -> Non
     assert opened.send(path="/docs", Sec_Fetch_Dest="document", **fields).status == 200
 
 
+def test_document_of_an_open_server_asks_for_no_credential(opened: OpenServer) -> None:
+    document = opened.send(path="/openapi.json").json
+    assert "securitySchemes" not in document["components"]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert "security" not in operation
+            assert "401" not in operation["responses"]
+            assert "403" in operation["responses"]
+
+
 def test_metrics_on_loopback_refuse_pages(opened: OpenServer) -> None:
     def ask(**fields: Any) -> int:
         return opened.send(path="/metrics", port=opened.metrics_port, **fields).status

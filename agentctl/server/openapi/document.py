@@ -57,7 +57,8 @@ Callers authenticate with a JWT or the token of a service account, as a bearer t
 `X-Request-ID`."""
 
 _EVENTS = {
-    "text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLES["event_stream"]}
+    # OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
+    "text/event-stream": {"schema": {}, "example": _EXAMPLES["event_stream"]}
 }
 
 RUN_RESPONSES: Responses = {
@@ -91,9 +92,19 @@ NOT_READY_RESPONSES: Responses = {
 """Responses of the readiness check of an instance that is not ready."""
 
 
-def build_document(operations: Iterable[Operation]) -> bytes:
-    """Return the document without a base path, as JSON."""
-    routes = [_build_route(each) for each in operations if each.include_in_schema]
+def build_document(operations: Iterable[Operation], *, authorization: bool = True) -> bytes:
+    """Return the document without a base path, as JSON.
+
+    Args:
+        operations: the operations.
+        authorization: False for a server without authorization: it asks for no credential, and
+            every operation may refuse a web page with 403.
+    """
+    routes = [
+        _build_route(each, authorization=authorization)
+        for each in operations
+        if each.include_in_schema
+    ]
     document = get_openapi(
         title=TITLE,
         version=INTERFACE_VERSION,
@@ -105,24 +116,25 @@ def build_document(operations: Iterable[Operation]) -> bytes:
     for methods in document["paths"].values():
         for operation in methods.values():
             _add_examples(operation)
-    document["components"]["securitySchemes"] = {
-        "HTTPBearer": {
-            "type": "http",
-            "scheme": "bearer",
-            "bearerFormat": "JWT",
-            "description": "A JWT with a `scopes` claim, or the token of a service account",
+    if authorization:
+        document["components"]["securitySchemes"] = {
+            "HTTPBearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "bearerFormat": "JWT",
+                "description": "A JWT with a `scopes` claim, or the token of a service account",
+            }
         }
-    }
     return orjson.dumps(document)
 
 
-def _build_route(operation: Operation) -> APIRoute:
+def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
     """Declare an operation to FastAPI."""
     name = operation.operation
     extra: dict[str, Any] = {}
     if operation.body is not None:
         extra["requestBody"] = _build_request_body(operation.body)
-    if not isinstance(policy.POLICY.get(name), policy.Public):
+    if authorization and not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     return APIRoute(
         operation.path,
@@ -135,7 +147,7 @@ def _build_route(operation: Operation) -> APIRoute:
         summary=operation.summary,
         description="\n\n".join(filter(None, (operation.description, _describe_requirement(name)))),
         response_description="Successful response",
-        responses=_build_responses(operation),
+        responses=_build_responses(operation, authorization=authorization),
         openapi_extra=extra,
     )
 
@@ -180,11 +192,15 @@ def _describe_requirement(name: str) -> str:
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 
 
-def _build_responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
+def _build_responses(
+    operation: Operation, *, authorization: bool
+) -> dict[int | str, dict[str, Any]]:
     public = isinstance(policy.POLICY.get(operation.operation), policy.Public)
-    common = (500, 503) if public else _COMMON_ERRORS
+    codes = {*((500, 503) if public else _COMMON_ERRORS), *operation.errors}
+    if not authorization:
+        codes = codes - {401} | {403}
     errors: dict[int | str, dict[str, Any]] = {}
-    for code in sorted({*common, *operation.errors}):
+    for code in sorted(codes):
         example = _EXAMPLES["errors"][str(code)]
         errors[code] = {
             "model": ForbiddenBody if code == 403 else ErrorBody,

@@ -28,7 +28,9 @@ async def get_audit(
     outcome: Annotated[AuditOutcome | None, Query("Only calls with this outcome")] = None,
     since: Annotated[ParsedTimestamp | None, Query("Only entries from this time on")] = None,
     limit: Limit = DEFAULT_LIMIT,
-    cursor: Annotated[str | None, Query("`meta.next_cursor` of the previous page")] = None,
+    cursor: Annotated[
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1)
+    ] = None,
 ) -> Response:
     """List audit entries.
 

@@ -32,7 +32,8 @@ ComponentId = Annotated[str | None, Query("Only of this agent, team or workflow"
 Limit = Annotated[int, Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT)]
 PageNumber = Annotated[int, Query("Page number; after row 10,000 use `cursor`", ge=1)]
 AfterCursor = Annotated[
-    str | None, Query("`meta.next_cursor` of the previous page; takes precedence over `page`")
+    str | None,
+    Query("`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1),
 ]
 SortOrder = Annotated[Literal["asc", "desc"], Query("Oldest first or newest first")]
 

@@ -208,7 +208,9 @@ async def get_session_runs(
     limit: Annotated[
         int, Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT)
     ] = MAXIMUM_LIMIT,
-    after: Annotated[str | None, Query("Only runs after the run with this id")] = None,
+    after: Annotated[
+        str | None, Query("Only runs after the run with this id", min_length=1)
+    ] = None,
 ) -> Response:
     """List the runs of a session.
 
