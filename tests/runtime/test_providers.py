@@ -1,4 +1,7 @@
-"""Models of other vendors: answers, tools, usage, failures and bounds, on local endpoints."""
+"""Models of other vendors: answers, tools, usage, failures and bounds, on local endpoints.
+
+docs/security-cases.md M23.
+"""
 
 from __future__ import annotations
 

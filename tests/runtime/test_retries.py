@@ -1,4 +1,7 @@
-"""Retries and fallbacks of model calls, and the settings that a model receives."""
+"""Retries and fallbacks of model calls, and the settings that a model receives.
+
+docs/security-cases.md M22.
+"""
 
 from __future__ import annotations
 

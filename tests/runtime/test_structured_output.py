@@ -1,4 +1,7 @@
-"""Structured results: schemas of agents and requests, validation, and the correction of answers."""
+"""Structured results: schemas of agents and requests, validation, and the correction of answers.
+
+docs/security-cases.md M24.
+"""
 
 from __future__ import annotations
 

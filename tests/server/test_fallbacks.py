@@ -1,4 +1,7 @@
-"""Runs of a server whose model provider refuses half of the requests."""
+"""Runs of a server whose model provider refuses half of the requests.
+
+docs/security-cases.md M21.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Structured results over HTTP: the request, the stream and the run record."""
+"""Structured results over HTTP: the request, the stream and the run record.
+
+docs/security-cases.md M25.
+"""
 
 from __future__ import annotations
 
