@@ -69,7 +69,7 @@ bench-scale: $(VENV)/.installed-test
 lock: $(VENV)/.installed
 	$(PIP) install 'uv>=0.13'
 	(echo '# Dependencies of agentctl, with hashes. Written by `make lock`; do not edit.'; \
-		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade) > requirements.lock.new
+		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra mcp) > requirements.lock.new
 	(echo '# requirements.lock and the tools for tests and checks, with hashes. Written by `make lock`; do not edit.'; \
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new

@@ -23,6 +23,7 @@ from agentctl.errors import InvalidConfiguration
 
 __all__ = [
     "DEMO_CONFIG",
+    "DEMO_MCP_CONFIG",
     "FILE_NAME",
     "SAMPLE_CONFIG",
     "find_config_file",
@@ -209,6 +210,10 @@ def require_verification_key(settings: Settings) -> None:
 SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
 """The file that `agentctl init` writes; `sample-config.toml` is a copy of it."""
 
+
+DEMO_MCP_CONFIG = (Path(__file__).parent / "demo_mcp.toml").read_text(encoding="utf-8")
+"""The rest of the file of `serve --demo` if the package for MCP is installed; `@python@` is the
+interpreter."""
 
 DEMO_CONFIG = (Path(__file__).parent / "demo.toml").read_text(encoding="utf-8")
 """The file of `serve --demo`: agents, a team and a workflow that run offline."""

@@ -10,7 +10,11 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 
-IDS = {"agents": ["echo", "slow", "greet", "count"], "teams": ["duo"], "workflows": ["relay"]}
+IDS = {
+    "agents": ["echo", "slow", "greet", "count", "notes"],
+    "teams": ["duo"],
+    "workflows": ["relay"],
+}
 
 
 @pytest.mark.parametrize("group", IDS)

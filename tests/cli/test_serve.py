@@ -57,6 +57,8 @@ def test_the_demo_has_an_agent_of_each_kind(agentctl: Agentctl, demo: Demo) -> N
     assert {"ToolCallStarted", "ToolCallCompleted", "RunProgress", "RunContent"} <= {*names}
     counted = agentctl(*start, "--agent", "count", "-m", "one two", env=token)
     assert counted.stdout == "1 one\n2 two\n"
+    noted = agentctl(*start, "--agent", "notes", "-m", "buy milk", env=token)
+    assert noted.stdout == "note 1: buy milk\n"
 
 
 def test_the_demo_directory_is_private_and_kept(tmp_path: Path) -> None:

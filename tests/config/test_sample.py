@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import SAMPLE_CONFIG, load_settings, require_verification_key
-from agentctl.config.load import DEMO_CONFIG
+from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
 from agentctl.config.settings import Agent, Settings, Team, Workflow
 
 TOP = Path(__file__).parents[2]
@@ -69,10 +69,10 @@ def test_commented_model_of_the_sample_loads(tmp_path: Path) -> None:
 
 def test_demo_has_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
-    file.write_text(DEMO_CONFIG, encoding="utf-8")
+    file.write_text(DEMO_CONFIG + DEMO_MCP_CONFIG, encoding="utf-8")
     settings = load_settings(file, {})
     require_verification_key(settings)
-    assert [agent.id for agent in settings.agents] == ["echo", "slow", "greet", "count"]
+    assert [agent.id for agent in settings.agents] == ["echo", "slow", "greet", "count", "notes"]
     assert [(team.id, team.members) for team in settings.teams] == [("duo", ("echo", "slow"))]
     (relay,) = settings.workflows
     assert [(step.agent, step.team) for step in relay.steps] == [("echo", ""), ("", "duo")]

@@ -30,7 +30,7 @@ _DEMO_ALGORITHM = "RS256"
 DEMO_DIRECTORY = Path(".agentctl-demo")
 
 _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
-_DEMO_MODULES = ("demo_agents.py",)
+_DEMO_MODULES = ("demo_agents.py", "notes_server.py")
 
 
 def serve(
@@ -211,8 +211,10 @@ def create_demo(directory: Path) -> Path:
     Raises:
         AgentctlError: a file cannot be written.
     """
+    from importlib.util import find_spec
+
     from agentctl.cli.files import create_directory, create_file
-    from agentctl.config.load import DEMO_CONFIG
+    from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
 
     create_directory(directory, 0o700)
     _create_demo_keys(directory / "keys" / "signing.pem")
@@ -221,7 +223,11 @@ def create_demo(directory: Path) -> Path:
             create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
     settings = directory.absolute() / "agentctl.toml"
     if not settings.exists():
-        create_file(settings, DEMO_CONFIG.encode())
+        has_mcp = find_spec("mcp") is not None
+        mcp = DEMO_MCP_CONFIG.replace("@python@", sys.executable) if has_mcp else ""
+        create_file(settings, (DEMO_CONFIG + mcp).encode())
+        if not has_mcp:
+            note("the demo has no agent with an MCP server: pip install 'agentctl[mcp]'")
     return settings
 
 
