@@ -25,6 +25,7 @@ _COMMANDS = {
     "sessions": "sessions:app",
     "runs": "runs.list:app",
     "memories": "memories:app",
+    "mcp": "mcp:app",
     "accounts": "accounts:app",
     "auth": "auth:app",
     "db": "db:app",

@@ -22,6 +22,7 @@ SHORT = {
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",
     "agentctl.runtime.events": "types that all of `runtime` uses, and import nothing of it",
+    "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",
     "agentctl.runtime.mcp.failures": "types that all of `mcp` uses, and import nothing of it",
     "agentctl.runtime.failures": "the public texts of failures, separate from their causes",
     "agentctl.runtime.runners.base": "the interface of all runners, which imports none of them",

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.mcp.counters import CallEnd
     from agentctl.runtime.mcp.definitions import McpTool
-    from agentctl.runtime.mcp.server import CallEnd, HostedServer
+    from agentctl.runtime.mcp.server import HostedServer
     from agentctl.runtime.mcp.values import McpUser
 
 GRACE_SECONDS = 0.05

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import McpServer
     from agentctl.records.components import ToolRecord
 
-__all__ = ["McpTool"]
+__all__ = ["McpTool", "build_public_name"]
 
 MAXIMUM_TOOLS = 256
 """Maximum number of tools of a server; providers accept about 128 in a request."""

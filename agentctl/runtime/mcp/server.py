@@ -11,12 +11,11 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.records.numbers import DurationHistogram
 from agentctl.runtime.mcp.connection import McpConnection
+from agentctl.runtime.mcp.counters import McpCounters
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.failures import McpSessionLost, McpUnavailable
 
@@ -40,34 +39,9 @@ REFRESH_SECONDS = 300.0
 SETTLE_SECONDS = 0.1
 """Time to wait for further notifications before the tools are listed again."""
 
-CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
 McpState = Literal["connecting", "connected", "failed", "closed"]
-CallEnd = Literal["completed", "failed", "timeout", "cancelled", "unavailable"]
 
 _log = logging.getLogger("agentctl.mcp")
-
-
-class McpCounters:
-    """Counts of a server since the process started.
-
-    Attributes:
-        calls: ended calls, by their end.
-        call_seconds: durations of the calls.
-        connections: opened connections.
-        failures: attempts to connect that failed, and connections that were lost.
-    """
-
-    def __init__(self) -> None:
-        self.calls = Counter[CallEnd]()
-        self.call_seconds = DurationHistogram(CALL_BUCKETS)
-        self.connections = 0
-        self.failures = 0
-
-    def count_call(self, end: CallEnd, seconds: float) -> None:
-        """Count a call that has ended."""
-        self.calls[end] += 1
-        self.call_seconds.add(seconds)
 
 
 class HostedServer(ABC):

@@ -82,7 +82,7 @@ def _expand_part(part: TemplatePart, user: McpUser) -> str:
 
 
 def _check_user_value(value: object, missing: str, shown: str) -> str:
-    """Return a value of the user as the text of a header."""
+    """Return a value of the user as the text of a header (docs/security-cases.md P08)."""
     if value is None or value == "":
         raise McpUnavailable(missing)
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -27,6 +27,8 @@ from agentctl.records.times import now
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.states import FinalStatus
+from agentctl.runtime.mcp.counters import CALL_ENDS
+from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.store.database import Database, Load
@@ -53,6 +55,7 @@ class ServerMetrics:
     engine: Engine
     observer: WorkerMonitor
     opened: Callable[[], Mapping[str, Database]]
+    mcp: McpServers
 
     def render(self, worker: int) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
@@ -68,6 +71,8 @@ class ServerMetrics:
         yield from self._request_metrics()
         yield from self._run_metrics()
         yield from self._database_metrics()
+        if self.mcp.hosted:
+            yield from self._mcp_metrics()
         lag = self.lag.samples
         yield _build_histogram(
             "loop_lag_seconds", "Sampled delay of the event loop.", (), [((), lag)]
@@ -117,6 +122,28 @@ class ServerMetrics:
         yield _build_counter("model_fallbacks", text, ("model",), passed)
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
+
+    def _mcp_metrics(self) -> Iterator[Metric]:
+        servers = self.mcp.hosted
+        states = [((name,), float(server.state == "connected")) for name, server in servers.items()]
+        text = "1 if the MCP server is connected, else 0."
+        yield _build_gauge("mcp_connected", text, ("server",), states)
+        counts = {name: server.counters for name, server in servers.items()}
+        text = "Opened connections to MCP servers."
+        opened = [((name,), float(count.connections)) for name, count in counts.items()]
+        yield _build_counter("mcp_connections", text, ("server",), opened)
+        text = "Failed attempts to connect to MCP servers, and lost connections."
+        failed = [((name,), float(count.failures)) for name, count in counts.items()]
+        yield _build_counter("mcp_failures", text, ("server",), failed)
+        ends = [
+            ((name, end), float(count.calls[end]))
+            for name, count in counts.items()
+            for end in CALL_ENDS
+        ]
+        yield _build_counter("mcp_calls", "Ended calls of MCP tools.", ("server", "end"), ends)
+        text = "Time of calls of MCP tools."
+        times = [((name,), count.call_seconds) for name, count in counts.items()]
+        yield _build_histogram("mcp_call_seconds", text, ("server",), times)
 
     def _database_metrics(self) -> Iterator[Metric]:
         loads = {name: database.load() for name, database in self.opened().items()}

@@ -170,7 +170,12 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
 
         hosting, requests = state.running_service.hosting, RequestCounters()
         metrics = ServerMetrics(
-            requests, lag, hosting.engine, hosting.monitor, hosting.databases.get_open
+            requests,
+            lag,
+            hosting.engine,
+            hosting.monitor,
+            hosting.databases.get_open,
+            hosting.catalog.mcp,
         )
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):

@@ -50,6 +50,9 @@ def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
         yield _sync_step("models", lambda: components.check_models(loaded))
         yield _sync_step("tools", lambda: components.check_tools(loaded))
         yield _sync_step("agents", lambda: components.check_objects(loaded))
+        for server in loaded.mcp_servers:
+            connect = partial(components.check_mcp_server, loaded, server)
+            yield DoctorStep(f"mcp server {server.id}", connect)
     yield _sync_step("versions", configuration.check_versions)
     yield _sync_step("clock", lambda: [configuration.check_clock()])
     if isinstance(settings, AgentctlError):

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host
+from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.providers import list_used_models, require_extra, requires_key
-from agentctl.config.settings import Agent, Model, Settings, Team
+from agentctl.config.settings import Agent, McpServer, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
@@ -80,10 +81,50 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
     with contextlib.redirect_stdout(sys.stderr):
         for owner, component in owners:
             try:
-                count += len(load_tools(owner, component.tools, folder))
+                functions = tuple(
+                    each for each in component.tools if parse_mcp_reference(each) is None
+                )
+                count += len(load_tools(owner, functions, folder))
                 if isinstance(component, Agent) and component.output:
                     load_output_model(owner, component.output, folder)
             except InvalidConfiguration as failure:
                 yield from_failure("tools", failure)
     if count:
         yield ok("tools", "1 tool can be used" if count == 1 else f"{count} tools can be used")
+
+
+async def check_mcp_server(settings: Settings, server: McpServer) -> list[Finding]:
+    """Connect to an MCP server, and compare its tools with those that agents name."""
+    from agentctl.runtime.mcp.definitions import build_public_name
+    from agentctl.runtime.mcp.probe import probe_server
+
+    check = f"mcp server {server.id}"
+    findings = []
+    host = urlsplit(server.url).hostname or ""
+    if server.url.startswith("http:") and server.headers and not is_loopback_host(host):
+        text = f"headers are sent to {host} without encryption"
+        remedy = f'url = "https://..." in [[mcp_servers]] {server.id}'
+        findings.append(note(check, text, remedy))
+    if is_per_user(server):
+        text = "not checked: its headers have data of the user"
+        remedy = f"agentctl mcp check {server.id} --user-id ..."
+        return [*findings, note(check, text, remedy)]
+    report = await probe_server(settings, server, None, {})
+    if report["state"] != "connected":
+        detail = f" ({report['detail']})" if report["detail"] else ""
+        text = f"it is not available: {report['reason']}{detail}"
+        remedy = f"correct its entry, then: agentctl mcp check {server.id}"
+        return [*findings, wrong(check, text, remedy)]
+    findings += [note(check, problem) for problem in report["problems"]]
+    listed = {tool["name"] for tool in report["tools"]}
+    components: list[Agent | Team] = [*settings.agents, *settings.teams]
+    for component in components:
+        for reference in component.tools:
+            named = parse_mcp_reference(reference)
+            if named is None or named.server != server.id or not named.tool:
+                continue
+            if build_public_name(server.id, named.tool) not in listed:
+                text = f"{component.id} names its tool {named.tool}, which it does not have"
+                findings.append(wrong(check, text, f"agentctl mcp tools {server.id}"))
+    shown = "1 tool" if len(listed) == 1 else f"{len(listed)} tools"
+    return [*findings, ok(check, f"it is connected and has {shown} ({report['server']})")]

@@ -1,0 +1,203 @@
+"""`agentctl mcp`: the configured MCP servers and their tools. Local only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.help import CommandApp
+from agentctl.cli.options import Config, Output
+from agentctl.cli.show.output import resolve_format, show_list, show_record
+from agentctl.cli.show.table import Column
+from agentctl.cli.show.terminal import note
+from agentctl.errors import NotFound, SomethingWrong, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import McpServer, Settings
+
+app = CommandApp(
+    help="List and check the MCP servers of the configuration.",
+    epilog="Example: agentctl mcp list",
+)
+
+Record = Mapping[str, Any]
+ServerId = Annotated[str, typer.Argument(metavar="ID", help="Id of an MCP server")]
+ServerIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of MCP servers; none: all")
+]
+UserId = Annotated[
+    str | None, typer.Option("--user-id", help="User whose id the headers of the server contain")
+]
+Claims = Annotated[
+    list[str] | None,
+    typer.Option("--claim", metavar="NAME=VALUE", help="Claim in the headers; repeatable"),
+]
+
+_COLUMNS = [
+    Column("id"),
+    Column("transport"),
+    Column("target", look="text"),
+    Column("used_by", lambda record: ", ".join(record["used_by"]), look="text"),
+]
+_TOOL_COLUMNS = [Column("name"), Column("description", look="text")]
+_CHECK_COLUMNS = [
+    Column("id"),
+    Column("state"),
+    Column("tools", lambda record: len(record["tools"])),
+    Column("seconds"),
+    Column("server", look="text"),
+    Column("reason", look="whole"),
+]
+
+
+@app.command("list", epilog="Example: agentctl mcp list -o json")
+def list_servers(config: Config = None, output: Output = None) -> None:
+    """List the configured MCP servers; connects to none."""
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    settings = load_settings(config)
+    rows = [_build_row(settings, server) for server in settings.mcp_servers]
+    show_list(build_document(rows), _COLUMNS, form, id_field="id")
+
+
+@app.command("get", epilog="Example: agentctl mcp get files")
+def get_server(server_id: ServerId, config: Config = None, output: Output = None) -> None:
+    """Show one configured MCP server."""
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    settings = load_settings(config)
+    row = _build_row(settings, _find_server(settings, server_id))
+    columns = [
+        *_COLUMNS,
+        Column("allow_tools", lambda record: ", ".join(record["allow_tools"]), look="text"),
+        Column("connect_seconds"),
+        Column("call_seconds"),
+    ]
+    show_record(build_document(row), columns, form, id_field="id")
+
+
+@app.command("tools", epilog="Example: agentctl mcp tools files")
+def list_tools(
+    server_id: ServerId,
+    user_id: UserId = None,
+    claim: Claims = None,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Connect to an MCP server and list its tools as models see them."""
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    settings = load_settings(config)
+    server = _find_server(settings, server_id)
+    (report,) = _probe(settings, [server], user_id, claim)
+    if report["state"] != "connected":
+        raise Unavailable(
+            f"The MCP server {server_id} is not available: {report['reason']}",
+            cause=report["detail"],
+            hint=f"check its entry of [[mcp_servers]], then: agentctl mcp check {server_id}",
+        )
+    show_list(build_document(report["tools"]), _TOOL_COLUMNS, form, id_field="name")
+    for problem in report["problems"]:
+        note(f"{server_id}: {problem}")
+
+
+@app.command("check", epilog="Example: agentctl mcp check")
+def check_servers(
+    server_ids: ServerIds = None,
+    user_id: UserId = None,
+    claim: Claims = None,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Connect to MCP servers and report their state.
+
+    Exit code 1 if a server is not available.
+    """
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    settings = load_settings(config)
+    servers = [_find_server(settings, each) for each in server_ids or ()]
+    reports = _probe(settings, servers or settings.mcp_servers, user_id, claim)
+    show_list(build_document(reports), _CHECK_COLUMNS, form, id_field="id")
+    for report in reports:
+        for line in filter(None, [report["detail"], *report["problems"]]):
+            note(f"{report['id']}: {line}")
+    failed = [report["id"] for report in reports if report["state"] != "connected"]
+    if failed:
+        raise SomethingWrong(f"MCP servers that are not available: {', '.join(failed)}")
+
+
+def _build_row(settings: Settings, server: McpServer) -> dict[str, Any]:
+    from agentctl.config.mcp_servers import parse_mcp_reference
+    from agentctl.runtime.mcp.probe import describe_target
+
+    used_by = [
+        f"{kind} {component.id}"
+        for kind, components in (("agent", settings.agents), ("team", settings.teams))
+        for component in components
+        if any(
+            (named := parse_mcp_reference(each)) is not None and named.server == server.id
+            for each in component.tools
+        )
+    ]
+    return {
+        "id": server.id,
+        "transport": "http" if server.url else "stdio",
+        "target": describe_target(server),
+        "used_by": used_by,
+        "allow_tools": list(server.allow_tools),
+        "connect_seconds": server.connect_seconds,
+        "call_seconds": server.call_seconds,
+    }
+
+
+def _find_server(settings: Settings, server_id: str) -> McpServer:
+    for server in settings.mcp_servers:
+        if server.id == server_id:
+            return server
+    configured = ", ".join(server.id for server in settings.mcp_servers) or "none"
+    raise NotFound(f"No MCP server {server_id}", hint=f"configured: {configured}")
+
+
+def _probe(
+    settings: Settings,
+    servers: Sequence[McpServer],
+    user_id: str | None,
+    claim: list[str] | None,
+) -> list[dict[str, Any]]:
+    """Connect to all servers at once and return their reports."""
+    from agentctl.cli.log import discard_log
+    from agentctl.cli.target import run_until_done
+    from agentctl.runtime.mcp.probe import probe_server
+
+    claims = dict(_parse_claim(each) for each in claim or ())
+    reports: list[dict[str, Any]] = []
+
+    async def probe() -> None:
+        reports.extend(
+            await asyncio.gather(
+                *(probe_server(settings, server, user_id, claims) for server in servers)
+            )
+        )
+
+    discard_log()  # the report has the failure
+    run_until_done(probe())
+    return reports
+
+
+def _parse_claim(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--claim {text} has no value", hint="write --claim NAME=VALUE")
+    return name, value
