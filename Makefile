@@ -15,7 +15,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale serve lock clean
+.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale fuzz serve lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -57,6 +57,9 @@ bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
 
 # Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
+fuzz: $(VENV)/.installed-test
+	nice $(BIN)/python -m tests.server.fuzz --seconds $(or $(SECONDS),60)
+
 bench-scale: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.scale
 
