@@ -56,7 +56,7 @@ async def ignore_cancellation() -> str:
     deadline = time.monotonic() + STUBBORN_SECONDS
     while time.monotonic() < deadline:
         try:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
         except asyncio.CancelledError:
             continue
     return "late"

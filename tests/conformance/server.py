@@ -90,6 +90,8 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
         ]
         if tool:
             tables[-1] += f'\ntools = ["{MODULE}:{tool}"]'
+        if name == "output":
+            tables[-1] += f'\noutput = "{MODULE}:Total"'
     for kind in KINDS:
         if kind != "configured":
             prefix = f"{MODULE}:{kind.replace('-', '_')}"

@@ -43,7 +43,6 @@ COLUMNS = {
 """The columns with their names in the table; `test_COLUMN` of test_kinds.py tests each."""
 
 REASONS = {
-    ("configured", "output"): "an agent of the configuration has no key for it",
     ("function", "stream"): "a function returns its text as one piece; a generator streams",
     ("function", "tools"): "a function returns a result only; a generator reports its tools",
     ("function", "cancel-text"): "there is no text before the function returns; the run is "
