@@ -1,0 +1,150 @@
+"""Runs with a call of an MCP tool, half of them cancelled: nothing of them is left.
+
+    python -m tests.mcp.lifecycle [RUNS]
+
+prints a table for docs/measurements.md. `tests/mcp/test_lifecycle.py` runs it with few runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentctl.requests import CancelRequest, RunRequest
+from agentctl.service.service import Service
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.loops import wait_until
+from tests.mcp.hosting import SERVER
+from tests.service.callers import open_service, user
+
+BATCH = 50
+STOPPED_SECONDS = 30.0
+
+
+@dataclass
+class Counts:
+    """Counts of one experiment.
+
+    Attributes:
+        tasks, descriptors, children: left after the close, compared with the start.
+        latencies: seconds from each cancel to the final status.
+    """
+
+    completed: int = 0
+    cancelled: int = 0
+    connections: int = 0
+    tasks: int = 0
+    descriptors: int = 0
+    children: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def p99(self) -> float:
+        """The 99th percentile of the latencies in seconds."""
+        return sorted(self.latencies)[int(len(self.latencies) * 0.99)]
+
+
+def count_descriptors() -> int:
+    """Return the number of open file descriptors of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def count_children() -> int:
+    """Return the number of child processes, zombies included."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    return len(children.read_text().split())
+
+
+async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: bool) -> Counts:
+    """Execute the runs and count the tasks, descriptors and children that are left.
+
+    Args:
+        kill: kill the program of the MCP server after half of the runs.
+    """
+    counts = Counts()
+    entry = f'[[mcp_servers]]\nid = "files"\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
+    for name in ("echo", "hang"):
+        entry += (
+            f'[[models]]\nid = "mcp-{name}"\nprovider = "openai"\nmodel = "tool:files_{name}"\n'
+            f'base_url = "{endpoint.base_url}"\n'
+            f'[[agents]]\nid = "mcp-{name}"\nmodel = "mcp-{name}"\ntools = ["mcp:files"]\n'
+        )
+    deployment = create_deployment(folder, endpoint.base_url, extra=entry)
+    before = (len(asyncio.all_tasks()), count_descriptors(), count_children())
+    async with open_service(deployment) as service:
+        await service.prepare()
+        server = service.hosting.catalog.mcp.hosted["files"]
+        await wait_until(lambda: server.state == "connected", 30)
+        for start in range(0, runs, BATCH):
+            if kill and start == runs // 2 // BATCH * BATCH:
+                known = server.counters.connections
+                await _kill_program()
+                await wait_until(lambda: server.counters.connections > known, 30)  # noqa: B023
+            size = min(BATCH, runs - start)
+            await asyncio.gather(*(_run(service, index, counts) for index in range(size)))
+        counts.connections = server.counters.connections
+    await wait_until(lambda: len(asyncio.all_tasks()) <= before[0], STOPPED_SECONDS)
+    counts.tasks = len(asyncio.all_tasks()) - before[0]
+    counts.descriptors = count_descriptors() - before[1]
+    counts.children = count_children() - before[2]
+    return counts
+
+
+async def _kill_program() -> None:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    for child in children:
+        line = Path(f"/proc/{child}/cmdline").read_bytes()
+        if str(SERVER).encode() in line:
+            os.kill(int(child), signal.SIGKILL)
+
+
+async def _run(service: Service, index: int, counts: Counts) -> None:
+    """Execute one run; every second one is cancelled while its call hangs."""
+    port = user(service)
+    hangs = index % 2 == 1
+    agent = "mcp-hang" if hangs else "mcp-echo"
+    request = RunRequest('{"text": "x"}', session_id=f"s{index}", background=True)
+    run_id = (await port.create_run("agent", agent, request)).value["run_id"]
+    live = service.hosting.engine.find_run(run_id)
+    if hangs:
+        assert live is not None
+        await wait_until(lambda: live.transcript.tools, 60)
+        started = time.monotonic()
+        await port.cancel_run("agent", agent, run_id, CancelRequest(f"s{index}", wait=10))
+        counts.latencies.append(time.monotonic() - started)
+        counts.cancelled += 1
+        return
+    if live is not None:
+        await asyncio.wait_for(asyncio.shield(live.ended), 60)
+    assert (await port.get_run(run_id)).value["status"] == "COMPLETED"
+    counts.completed += 1
+
+
+def main(runs: int) -> None:
+    """Print the counts without and with a killed program."""
+    endpoint = start_endpoint()
+    try:
+        print("| program killed | completed | cancelled | connections | tasks left "
+              "| descriptors left | children left | cancel p99 |")  # fmt: skip
+        for kill in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                counts = asyncio.run(measure(Path(folder), endpoint, runs, kill=kill))
+            shown = [
+                counts.completed, counts.cancelled, counts.connections, counts.tasks,
+                counts.descriptors, counts.children,
+            ]  # fmt: skip
+            row = " | ".join(map(str, shown))
+            print(f"| {'yes' if kill else 'no'} | {row} | {counts.p99 * 1000:.0f} ms |")
+    finally:
+        endpoint.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000)
