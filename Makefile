@@ -56,10 +56,11 @@ bench: $(VENV)/.installed-test .bench/.installed
 bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
 
-# Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
+# Send random requests over every route for SECONDS (default 60).
 fuzz: $(VENV)/.installed-test
 	nice $(BIN)/python -m tests.server.fuzz --seconds $(or $(SECONDS),60)
 
+# Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
 bench-scale: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.scale
 

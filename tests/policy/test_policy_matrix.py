@@ -194,8 +194,12 @@ def callers(served: InProcessServer) -> dict[str, Caller]:
 
 
 def count_denials(served: InProcessServer, operation: str) -> int:
-    """Return the number of denials in the audit log."""
-    found = Sql("SELECT count(*) FROM audit_log WHERE outcome = 'denied' AND operation = :name")
+    """Return the number of denials in the audit log, after the counted ones are written."""
+    served.call(served.service.hosting.audit_log.counter.flush)
+    found = Sql(
+        "SELECT coalesce(sum(count), 0) FROM audit_log"
+        " WHERE outcome = 'denied' AND operation = :name"
+    )
 
     @unit
     def count() -> Steps[int]:
