@@ -104,7 +104,7 @@ def serve_in_process(
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(running(running_app)),
-        portal.wrap_async_context_manager(_client(running_app, "http://inside")) as client,
+        portal.wrap_async_context_manager(_client(running_app, "http://localhost")) as client,
     ):
         yield InProcessServer(
             deployment, running_app, running_app.state.agentctl.service, client, portal

@@ -37,6 +37,7 @@ IDS = {
     "session_id": "nothing",
     "run_id": "nothing",
     "account_id": "nothing",
+    "memory_id": "nothing",
     "name": "docs.js",
 }
 """The ids in the paths: components exist, sessions and runs do not."""
@@ -106,7 +107,8 @@ def expected_status(operation: str, caller: Caller, admin_scope: str = ADMIN) ->
 def allowed_status(operation: str) -> int:
     """Return the status for an allowed caller: 404 for missing ids, 422 for the body."""
     method, template = ROUTES[operation]
-    if any(name in template for name in ("{session_id}", "{run_id}", "{account_id}")):
+    unknown = ("{session_id}", "{run_id}", "{account_id}", "{memory_id}")
+    if any(name in template for name in unknown):
         return 404
     return 200 if method == "GET" else 422
 
