@@ -144,6 +144,12 @@ class Operations(Protocol):
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
 
+    async def summarize_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        """Summarize a session now and return it; without new runs the summary stays."""
+        ...
+
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]: ...

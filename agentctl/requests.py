@@ -33,6 +33,7 @@ __all__ = [
     "MAXIMUM_SCOPES",
     "MAXIMUM_SESSION_NAME_LENGTH",
     "MAXIMUM_USER_ID_LENGTH",
+    "SUMMARY_WAIT",
     "AccountFilter",
     "AuditFilter",
     "BulkDeletion",
@@ -78,6 +79,9 @@ MAXIMUM_EVENT_NUMBER = 10**18 - 1
 
 DELETION_WAIT = 10.0
 """Seconds that a deletion with `cancel` waits for the runs (docs/contract.md "Sessions")."""
+
+SUMMARY_WAIT = 120.0
+"""Maximum seconds of background work, and of the wait for a summary."""
 
 MAXIMUM_DELETED_SESSIONS = 100
 """Sessions of one bulk deletion."""

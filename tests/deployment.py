@@ -167,6 +167,12 @@ model = "echo"
 database = "second"
 
 [[agents]]
+id = "summed"
+name = "Summed"
+model = "echo"
+summary = { every_runs = 1000 }
+
+[[agents]]
 id = "alone"
 name = "Alone"
 model = "hang"

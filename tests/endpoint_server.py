@@ -29,6 +29,8 @@
     history             answers with the roles and texts of the request, as JSON
     drafts              parses the newest user message that is a JSON list of texts and answers with
                         the first, then with the next one, and so on
+    facts               answers with JSON, in a code block, that adds the question of the last user
+                        message as a memory, with invalid changes around it
     exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
     script              parses the last user message as JSON and sends that response, byte by byte:
@@ -349,6 +351,17 @@ def _answer_drafts(body: Body, _: str) -> Body:
     return _build_message(json.loads(_read_text(turns[start]))[given])
 
 
+def _answer_facts(body: Body, _: str) -> Body:
+    question = _last_user_text(body).rpartition("User:\n")[2].partition("\n\nAssistant:")[0]
+    changes = {
+        "add": [{"memory": question, "topics": ["food", "a,b", 1]}, {"memory": 1}, "x", {}],
+        "update": [{"memory_id": "nothing", "memory": "x"}, {"memory_id": 1}],
+        "forget": ["nothing", 1],
+        "other": None,
+    }
+    return _build_message(f"Here you are:\n```json\n{json.dumps(changes)}\n```")
+
+
 def _answer_exactly(body: Body, _: str) -> Body:
     message: Body = json.loads(_last_user_text(body))
     return _answer_with_results(body) or {"role": "assistant", "content": None, **message}
@@ -389,6 +402,7 @@ def _call_delegation(body: Body, _: str) -> Body:
 _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "history": _answer_history,
     "drafts": _answer_drafts,
+    "facts": _answer_facts,
     "exact": _answer_exactly,
     "tool": _call_tool,
     "tools": _call_tool_twice,

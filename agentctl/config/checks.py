@@ -34,7 +34,7 @@ _POSTGRES_KEYS = (
     "tls_ca_file",
 )
 
-_MODEL_KEYS = ("model", "instructions", "settings", "output", "memory", "tools")
+_MODEL_KEYS = ("model", "instructions", "settings", "output", "memory", "summary", "tools")
 """Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]
@@ -143,6 +143,10 @@ def _check_references(settings: Settings, places: Places) -> None:
     for table in ENTRY_TABLES:
         for entry in getattr(settings, table):
             _check_entry(entry, f"{table}.{entry.id}", ids, places)
+    for table in ("agents", "teams"):
+        for entry in getattr(settings, table):
+            for name in ("memory", "summary"):
+                _check_entry(getattr(entry, name), f"{table}.{entry.id}.{name}", ids, places)
     for workflow in settings.workflows:
         for index, step in enumerate(workflow.steps):
             _check_entry(step, f"workflows.{workflow.id}.steps[{index}]", ids, places)

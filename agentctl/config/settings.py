@@ -40,6 +40,7 @@ __all__ = [
     "Settings",
     "Signing",
     "Step",
+    "Summary",
     "Team",
     "TeamMode",
     "TlsMode",
@@ -61,7 +62,7 @@ LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
-MemoryMode = Literal["off", "tool"]
+MemoryMode = Literal["off", "tool", "after_run"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Id = Annotated[
@@ -358,12 +359,30 @@ class Memory:
     """The table `memory` of an agent or a team.
 
     Attributes:
-        mode: `tool` gives the model tools that remember, recall, update and forget.
+        mode: `tool` gives the model tools that remember, recall, update and forget; `after_run`
+            extracts facts from each run after its end.
+        model: the model that extracts facts; empty for that of the component.
         context_tokens: estimated maximum size of the memories that a run receives.
     """
 
     mode: MemoryMode = "off"
+    model: ModelId = ""
     context_tokens: Annotated[int, Range(0, 100_000)] = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The table `summary` of an agent or a team: summaries of its sessions.
+
+    Attributes:
+        every_runs: number of runs after which a session is summarized again; 0 for never.
+        model: the model that summarizes; empty for that of the component.
+        in_context: the summary takes the place of the runs that it covers in the history.
+    """
+
+    every_runs: Annotated[int, Range(0, 1_000)] = 0
+    model: ModelId = ""
+    in_context: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +403,7 @@ class Agent:
     settings: ModelSettings = ModelSettings()
     output: ObjectName = ""
     memory: Memory = Memory()
+    summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""
@@ -404,6 +424,7 @@ class Team:
     instructions: str = ""
     settings: ModelSettings = ModelSettings()
     memory: Memory = Memory()
+    summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     database: DatabaseId = ""

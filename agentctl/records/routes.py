@@ -99,6 +99,7 @@ ROUTES: dict[str, Route] = {
     "update_session": Route("PATCH", _SESSION),
     "delete_session": Route("DELETE", _SESSION),
     "rename_session": Route("POST", f"{_SESSION}/rename"),
+    "summarize_session": Route("POST", f"{_SESSION}/summarize"),
     "get_session_runs": Route("GET", f"{_SESSION}/runs"),
     "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
     "get_runs": Route("GET", "/runs"),

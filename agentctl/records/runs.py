@@ -38,8 +38,9 @@ class RunRecord(TypedDict):
 
     `stopped_at` is the time at which the work is known to have stopped; it is null in a final run
     whose work still executes. `late_result` is set if a result arrived after the final status and
-    was dropped. A counter of `metrics` is null if it is not known. `metadata` and `session_state`
-    are the objects of the request.
+    was dropped. A counter of `metrics` is null if it is not known. `purpose` is set for background
+    work, which is a child of the run after which it is done. `metadata` and `session_state` are the
+    objects of the request.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class RunRecord(TypedDict):
     metrics: dict[str, Any]
     output: Any
     reasoning_content: str | None
+    purpose: Literal["summary", "memory"] | None
     metadata: dict[str, Any] | None
     session_state: dict[str, Any] | None
     error: RunErrorRecord | None

@@ -57,6 +57,7 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
     FIRST_RUNS,
+    SUMMARY_WAIT,
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -314,6 +315,13 @@ class RemoteOperations:
         return await self._request_document(
             SessionDetail, Request("POST", path, query_of(where), body)
         )
+
+    async def summarize_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        path = build_path("summarize_session", session_id=session_id)
+        request = Request("POST", path, query_of(where), extra_wait=SUMMARY_WAIT)
+        return await self._request_document(SessionDetail, request)
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,12 @@ from agentctl.runs.admission import (
     admit_once,
     admit_run,
     find_admitted,
+)
+from agentctl.runs.background import (
+    admit_background_run,
+    build_background_spec,
+    plan_background_runs,
+    plan_summary,
 )
 from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runs.members import MemberSlots
@@ -52,6 +59,9 @@ _NOT_REPORTED = Ending.cancelled(
 )
 
 _WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
+
+
+_log = logging.getLogger("agentctl.runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +303,56 @@ class Engine:
             await self._supervision.supervise(run)
         finally:
             del self._live[run.run_id]
+        if run.parent is None and run.ended.result().status == "COMPLETED":
+            # After the response: background work never delays it.
+            self._run_tasks.start(self._start_background_runs(run))
+
+    async def _start_background_runs(self, run: LiveRun) -> None:
+        """Start the background work that a completed run requires, unless the process drains."""
+        try:
+            for spec in await plan_background_runs(run):
+                if not self._draining:
+                    await self._start_background_run(spec, run.user_id)
+        except errors.AgentctlError as error:
+            _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
+
+    async def _start_background_run(self, spec: RunSpec, user_id: str | None) -> LiveRun:
+        run = LiveRun(spec, None, self._run_member)
+        await self._start(run, lambda worker_id: admit_background_run(spec, user_id, worker_id))
+        return run
+
+    async def summarize(
+        self, component: Component, session_id: str, user_id: str | None
+    ) -> LiveRun | None:
+        """Start the summary of a session; return None if no run of it is new.
+
+        Raises:
+            NotFound: the session was deleted meanwhile.
+            Conflict: a summary of the session is being made.
+            Unavailable: the process shuts down, or the database does not answer.
+        """
+        if self._draining:
+            raise errors.Unavailable("The server is shutting down")
+        database = self._databases[component.database]
+        planned = await plan_summary(database, session_id)
+        if planned is None:
+            return None
+        base = RunSpec(
+            run_id="",
+            session_id=session_id,
+            parent_run_id=None,
+            component=component,
+            message="",
+            recorded=False,
+            survives_disconnect=True,
+            database=database,
+            system_database=self._databases.system,
+            limits=self._settings.limits,
+            time_limit=self._settings.runs.timeout_seconds,
+            tool_timeout=self._settings.runs.tool_timeout_seconds,
+        )
+        spec = build_background_spec(base, "summary", planned[1])
+        return await self._start_background_run(spec, user_id)
 
     def handle_worker_lost(self, worker_id: str) -> None:
         """Stop the runs of a worker id that other processes declared dead and whose runs they

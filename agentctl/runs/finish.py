@@ -19,6 +19,7 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs import event_format
+from agentctl.runs.background import build_summary
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.transcript import Transcript, build_chat_history
@@ -125,6 +126,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         )
     if not (yield from runs.finish(end)):
         raise AlreadyFinished
+    if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
+        yield from sessions.set_summary(run.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.session_id, changes.values, changes.removed)
     return ending

@@ -14,6 +14,7 @@ from agentctl.runs.memories import RunMemories
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
+from agentctl.runtime.background import Purpose
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
@@ -46,6 +47,8 @@ class RunSpec:
         metadata: metadata of the request as JSON, or None.
         output_schema: JSON Schema of the request for its result, or None.
         claims: verified claims of the caller as JSON, or None.
+        purpose: the purpose of background work; None for every other run.
+        covered: the number of the last run that a summary covers.
     """
 
     run_id: str
@@ -63,6 +66,8 @@ class RunSpec:
     metadata: str | None = None
     output_schema: str | None = None
     claims: bytes | None = field(default=None, repr=False)
+    purpose: Purpose | None = None
+    covered: int = 0
 
 
 class LiveRun:
@@ -70,7 +75,7 @@ class LiveRun:
 
     A member's run shares the stream of its root. The transcript is filled as data arrives, so that
     a run that is stopped keeps its partial result. All attributes are set by the methods of this
-    class only, except `previous_instructions` and `earlier_runs`.
+    class only, except `previous_instructions`, `earlier_runs` and `summary`.
 
     Args:
         parent: the run that requested this one, or None for a root run.
@@ -89,6 +94,7 @@ class LiveRun:
         ended: the stored ending, or the expected one if the database has not stored it yet.
         previous_instructions: system message of the session's previous run, if any.
         earlier_runs: the runs of the session that the component receives, oldest first.
+        summary: the summary of the runs of the session that are not among `earlier_runs`, or None.
         state: the state of the session, that of the root.
         state_changes: the changes of a root run to the state, once the work has ended.
     """
@@ -117,6 +123,7 @@ class LiveRun:
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
         self.earlier_runs: Sequence[EarlierRun] = ()
+        self.summary: str | None = None
         self.state: SessionState
         self.state = parent.state if parent is not None else SessionState(None, 0)
         self.state_changes: StateChanges | None = None

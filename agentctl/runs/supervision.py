@@ -16,11 +16,13 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Agent, Team
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
@@ -30,7 +32,7 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.unstopped import wait_until_done
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs
+from agentctl.store.repositories import runs, sessions
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
@@ -164,10 +166,16 @@ class Supervision:
     async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.execute import execute_component
 
+        spec = run.spec
+        if spec.purpose is not None:
+            await execute_component(
+                spec.component, spec.message, run, self._catalog, purpose=spec.purpose
+            )
+            return
         run.earlier_runs = await retry_while_unavailable(
             lambda: _load_history(run, self._catalog), stopped=run.stop_requested
         )
-        await execute_component(run.spec.component, run.spec.message, run, self._catalog)
+        await execute_component(spec.component, spec.message, run, self._catalog)
 
 
 async def _claim_run(run: LiveRun) -> bool:
@@ -206,18 +214,38 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
         )
         stored = [(earlier.messages, earlier.native) for earlier in native]
     else:
-        recent = runs.list_recent_messages(run.session_id, count, HISTORY_BYTES)
+        summary = await _load_summary(run)
+        recent = runs.list_recent_messages(run.session_id, count, HISTORY_BYTES, summary.covered)
         stored = [(messages, None) for messages in await read(recent, size="run")]
+        if not stored and summary.covered:
+            last = runs.list_recent_messages(run.session_id, 1, HISTORY_BYTES)
+            run.previous_instructions = _find_instructions(await read(last, size="run"))
     parsed: list[tuple[list[dict[str, Any]], str | None]]
     parsed = [(orjson.loads(messages), native) for messages, native in stored]
-    if parsed:
-        run.previous_instructions = next(
-            (message["content"] for message in parsed[-1][0] if message["role"] == "system"), None
-        )
+    if stored:
+        run.previous_instructions = _find_instructions([messages for messages, _ in stored])
     return [
         EarlierRun([message for message in messages if message["role"] != "system"], native)
         for messages, native in (parsed if component.history_runs else [])
     ]
+
+
+async def _load_summary(run: LiveRun) -> StoredSummary:
+    """Set the summary that takes the place of earlier runs, if the component has that setting."""
+    spec = run.spec.component.spec
+    if not isinstance(spec, Agent | Team) or not (
+        spec.summary.every_runs and spec.summary.in_context
+    ):
+        return StoredSummary()
+    summary = parse_summary(await run.spec.database.read(sessions.get_summary(run.session_id)))
+    run.summary = summary.text or None
+    return summary if summary.text else StoredSummary()
+
+
+def _find_instructions(stored: list[str]) -> str | None:
+    """Return the system message of the last of some runs, each a JSON array of messages."""
+    messages = orjson.loads(stored[-1]) if stored else []
+    return next((each["content"] for each in messages if each["role"] == "system"), None)
 
 
 async def _stop_children(run: LiveRun) -> None:

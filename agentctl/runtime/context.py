@@ -67,6 +67,7 @@ class RunEnvironment(Protocol):
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
+        summary: the summary of the runs before them; None for none.
         memories: the memories of the user, None without a user.
         is_member: True for the run of a member or of a step.
         is_stopping: True once the run has to stop. It may be read in any thread.
@@ -96,6 +97,8 @@ class RunEnvironment(Protocol):
     def earlier_runs(self) -> Sequence[EarlierRun]: ...
     @property
     def history(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def summary(self) -> str | None: ...
     @property
     def memories(self) -> Memories | None: ...
     @property

@@ -15,6 +15,7 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.run_threads import install_executor, watch_threads
 
 if TYPE_CHECKING:
+    from agentctl.runtime.background import Purpose
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
@@ -50,12 +51,15 @@ async def execute_component(
     message: str,
     context: RunEnvironment,
     catalog: Catalog,
+    *,
+    purpose: Purpose | None = None,
 ) -> None:
     """Run a component to its end. The results are in `context.transcript`.
 
     Args:
         message: message of the user.
         context: the run, with the earlier runs of its session.
+        purpose: the purpose of background work of the component; None for every other run.
 
     Raises:
         ExecutionError: the run ends as ERROR.
@@ -64,7 +68,12 @@ async def execute_component(
     install_executor()
     try:
         with watch_threads(context.transcript.unstopped):
-            await _execute(component, message, context, catalog)
+            if purpose is not None:
+                from agentctl.runtime.background import execute_background_work
+
+                await execute_background_work(component, purpose, message, context, catalog)
+            else:
+                await _execute(component, message, context, catalog)
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise

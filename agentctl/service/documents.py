@@ -232,6 +232,7 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "metrics": _stored_json(row.metrics or NO_USAGE),
         "output": _stored_json(row.output),
         "reasoning_content": _dump(row.reasoning_content),
+        "purpose": _dump(row.purpose),
         "metadata": _stored_json(row.metadata),
         "session_state": _stored_json(row.session_state),
         "error": orjson.dumps(error),

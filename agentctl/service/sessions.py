@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
@@ -27,6 +30,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
@@ -146,6 +150,42 @@ class SessionOperations(OperationFamily):
         if changed is None:
             raise errors.NotFound("Session not found")
         return changed
+
+    async def summarize_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        """Summarize a session now and return it; without new runs the summary stays.
+
+        Raises:
+            BadRequest: its agent or team makes no summaries, or no longer exists.
+            Conflict: a summary of the session is being made.
+            Unavailable: the summary failed; the old one stays.
+        """
+        async with self.audit("summarize_session", session_id=session_id) as call:
+            database = self.lookups.session_database(where)
+            row = await database.read(self.lookups.session(session_id, where))
+            component = self._summarizing_component(row)
+            await call.commit_first(database)
+            run = await self.hosting.engine.summarize(component, session_id, row.user_id)
+            if run is not None:
+                ending = await asyncio.shield(run.ended)
+                if ending.status != "COMPLETED":
+                    raise errors.Unavailable(
+                        "The session was not summarized", cause=ending.error_detail
+                    )
+            row = await database.read(self.lookups.session(session_id, where))
+            return await self._detail(database, row)
+
+    def _summarizing_component(self, row: SessionRow) -> Component:
+        kind = cast(ComponentKind, row.session_type)
+        component = self.hosting.catalog.get(kind, row.component_id or "")
+        spec = None if component is None else component.spec
+        if component is None or not isinstance(spec, Agent | Team) or not spec.summary.every_runs:
+            raise errors.BadRequest(
+                "The session has no agent or team that makes summaries",
+                hint="set summary = { every_runs = 1 } on its agent or team",
+            )
+        return component
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False

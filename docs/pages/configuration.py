@@ -54,6 +54,7 @@ _MEANINGS = {
     "agents.model": "model of the agent",
     "agents.settings": "[settings of the model](#settings-of-a-model) that override those of its "
     "entry",
+    "agents.summary": "[summaries](#summary-of-an-agent-or-a-team) of the sessions of the agent",
     "agents.memory": "[memory](#memory-of-an-agent-or-a-team) of the agent",
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
@@ -65,6 +66,7 @@ _MEANINGS = {
     "teams.description": "description for people, and for the leader of another team",
     "teams.instructions": "beginning of the leader's system message",
     "teams.settings": "[settings](#settings-of-a-model) of the leader's model",
+    "teams.summary": "[summaries](#summary-of-an-agent-or-a-team) of the sessions of the team",
     "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
@@ -77,7 +79,12 @@ _MEANINGS = {
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"reject": one run at a time in a session',
     "steps.name": "name in events; unique in the workflow",
-    "memory.mode": '"tool": the model has tools that remember, recall, update and forget',
+    "memory.mode": '"tool": the model has tools that remember, recall, update and forget; '
+    '"after_run": facts are extracted after each run',
+    "memory.model": "model that extracts facts; empty: that of the component",
+    "summary.every_runs": "number of runs after which a session is summarized again; 0: never",
+    "summary.model": "model that summarizes; empty: that of the component",
+    "summary.in_context": "the summary replaces the runs that it covers in the history",
     "memory.context_tokens": "estimated maximum size of the memories that a run receives; 0: none",
     "settings.temperature": "randomness of the answer",
     "settings.max_tokens": "maximum number of tokens of an answer, including its thinking",
@@ -100,6 +107,9 @@ each key."""
 _MEMORY = """The table `memory` of an agent or a team, such as `memory = { mode = "tool" }`
 ([Memory](../memory.md))."""
 
+_SUMMARY = """The table `summary` of an agent or a team, such as `summary = { every_runs = 1 }`
+([Memory](../memory.md#summaries))."""
+
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
     "authorization.jwks_file": "`JWT_JWKS_FILE`",
@@ -111,7 +121,7 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 def page() -> str:
     """Build `configuration.md`."""
-    from agentctl.config.settings import Memory, ModelSettings, Step
+    from agentctl.config.settings import Memory, ModelSettings, Step, Summary
     from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
     comments = _comments()
@@ -127,6 +137,8 @@ def page() -> str:
     lines += _table("settings", ModelSettings, comments, variables=False)
     lines += ["", "## Memory of an agent or a team", "", _MEMORY, ""]
     lines += _table("memory", Memory, comments, variables=False)
+    lines += ["", "## Summary of an agent or a team", "", _SUMMARY, ""]
+    lines += _table("summary", Summary, comments, variables=False)
     return "\n".join(lines) + "\n"
 
 

@@ -64,6 +64,7 @@ CONTRACT = {
     "update_session": "sessions:<id>:write",
     "delete_session": "sessions:<id>:delete",
     "rename_session": "sessions:<id>:write",
+    "summarize_session": "sessions:<id>:write",
     "get_session_runs": "sessions:<id>:read",
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",

@@ -184,6 +184,11 @@ def rows_of_session(name: str, path: str) -> Iterator[Row]:
         lambda operations: operations.rename_session(name, long),
         {"session_name": long},
     )
+    yield Row(
+        "summarize_session",
+        f"POST {path}/summarize",
+        lambda operations: operations.summarize_session(name),
+    )
     nowhere = SessionLocator(db_id="nowhere")
     yield Row(
         "delete_session",

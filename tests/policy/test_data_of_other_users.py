@@ -31,6 +31,7 @@ BODIES: dict[str, Any] = {
 }
 
 QUERIES = {
+    "summarize_session": ("", "?type=agent", "?user_id=other"),
     "delete_session": ("", "?cancel=true", "?type=agent", "?type=team", "?user_id=other"),
     "get_session_by_id": (
         "", "?type=agent", "?type=team", "?type=workflow", "?user_id=other", "?user_id=me",

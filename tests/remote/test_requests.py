@@ -165,6 +165,8 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         ),
         "PATCH", "/sessions/s?db_id=d", {"metadata": None},
     ),
+    (lambda o: o.summarize_session("s", WHERE), "POST",
+     "/sessions/s/summarize?type=team&user_id=u%2F1&db_id=other&table=sessions", None),
     (
         lambda o: o.rename_session("s", "new"),
         "POST", "/sessions/s/rename", {"session_name": "new"},

@@ -45,6 +45,7 @@ class FakeContext:
         self.output_schema: str | None = None
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
+        self.summary: str | None = None
         self.memories: Memories | None = None
         self.is_member = False
         self.is_stopping = False

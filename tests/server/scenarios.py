@@ -312,6 +312,17 @@ def _changes() -> Iterator[Scenario]:
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json=renamed)
 
 
+def _summaries() -> Iterator[Scenario]:
+    operation, path = "summarize_session", "POST /sessions"
+    refused = ("BAD_REQUEST", "makes summaries")
+    yield Scenario(operation, f"{path}/summed/summarize", "me", 200, ('"covered_runs":',))
+    yield Scenario(operation, f"{path}/mine/summarize", "me", 400, refused)
+    yield Scenario(operation, f"{path}/theirs/summarize", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/nothing/summarize", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/mine/summarize?type=team", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/mine/summarize", "powerless", 403, FORBIDDEN)
+
+
 def _deletions() -> Iterator[Scenario]:
     operation = "delete_session"
     yield Scenario(operation, "DELETE /sessions/to-delete?cancel=true", "me", 204)
@@ -548,5 +559,5 @@ def _audit() -> Iterator[Scenario]:
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_audit(),
-    *_accounts(), *_memories(),
+    *_accounts(), *_memories(), *_summaries(),
 ]  # fmt: skip

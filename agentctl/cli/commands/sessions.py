@@ -34,7 +34,7 @@ from agentctl.requests import (
 )
 
 app = CommandApp(
-    help="List, show, rename and delete sessions.",
+    help="List, show, rename, summarize and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
 
@@ -141,6 +141,24 @@ async def rename_session(
     document = await target.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
     target.report_done(f"renamed session {session_id}")
+
+
+@app.command("summarize", epilog="Example: agentctl sessions summarize s1")
+@with_target()
+async def summarize_session(
+    target: Target,
+    session_id: SessionId,
+    db: DbId = None,
+    table: TableName = None,
+    output: Output = None,
+) -> None:
+    """Summarize a session now."""
+    form = resolve_format(output)
+    where = SessionLocator(db_id=db, table=table)
+    async with progress.showing_progress("summarizing the session"):
+        document = await target.operations.summarize_session(session_id, where)
+    show_record(document, columns.SUMMARIZED, form, id_field="session_id")
+    target.report_done(f"summarized session {session_id}")
 
 
 @app.command("delete", epilog="Example: agentctl sessions delete s1 --yes")

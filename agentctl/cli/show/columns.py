@@ -62,6 +62,12 @@ def _to_timestamp(moment: object) -> float | None:
         return None
 
 
+def _summary_text(session: Record) -> str | None:
+    """Return the text of the summary of a session."""
+    summary = session.get("session_summary")
+    return str(summary.get("summary")) if isinstance(summary, dict) else None
+
+
 SESSIONS = Columns(
     tsv=[
         Column("session_id"),
@@ -92,11 +98,13 @@ SESSION = [
     Column("component", component_id_of),
     Column("user_id"),
     Column("total_tokens"),
+    Column("session_summary", _summary_text, look="text"),
     Column("session_state"),
     Column("metadata"),
     Column("created_at"),
     Column("updated_at"),
 ]
+SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
 RENAMED = [Column("session_id"), Column("session_name"), Column("updated_at")]
 _RUNS = [
     Column("run_id"),

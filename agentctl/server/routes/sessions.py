@@ -198,6 +198,22 @@ async def rename_session(
     return document_response(await call.operations.rename_session(session_id, name, where))
 
 
+async def summarize_session(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Summarize a session.
+
+    Summarizes the runs that are not part of the summary yet, and returns the session.
+    """
+    where = SessionLocator(type, user_id, db_id, table)
+    return document_response(await call.operations.summarize_session(session_id, where))
+
+
 async def get_session_runs(
     call: Call,
     session_id: SessionId,
@@ -249,6 +265,7 @@ def build_operations() -> list[Operation]:
         Operation(update_session, tag=tag, result=SessionDetail, errors=(413, 415), body=_UPDATE),
         Operation(delete_session, tag=tag, status=204, errors=(409,)),
         Operation(rename_session, tag=tag, result=SessionDetail, errors=(413, 415), body=_RENAME),
+        Operation(summarize_session, tag=tag, result=SessionDetail, errors=(409,)),
         Operation(get_session_runs, tag=tag, result=list[RunRecord]),
         Operation(get_session_run, tag=tag, result=RunRecord),
     ]

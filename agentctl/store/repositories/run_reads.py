@@ -10,7 +10,7 @@ from agentctl.requests import (
 )
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
-from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState
+from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -47,7 +47,7 @@ def _select_recent(columns: str, size: str) -> Sql:
         f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
         f"SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
         f"SELECT seq, {size} AS size FROM runs"
-        " WHERE session_id = :session_id AND parent_run_id IS NULL"
+        " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
         " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
         ") AS recent) AS sized WHERE total <= cast(:maximum AS bigint) OR total = size)"
         " ORDER BY seq DESC"
@@ -62,7 +62,19 @@ _RECENT_NATIVE = _select_recent(
 )
 
 _LIVE_IN_SESSION = Sql(
-    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} ORDER BY seq"
+    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} AND purpose IS NULL"
+    " ORDER BY seq"
+)
+
+_BACKGROUND_WORK = Sql(
+    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} AND purpose = :purpose"
+    " ORDER BY seq"
+)
+
+_TURNS = Sql(
+    "SELECT run_id, seq, input, content FROM runs WHERE session_id = :session_id"
+    " AND parent_run_id IS NULL AND finished_at IS NOT NULL AND seq > :after_seq"
+    " ORDER BY seq LIMIT :limit"
 )
 
 _CANCEL_REQUESTS = Sql(
@@ -150,7 +162,9 @@ def list_histories(session_id: str) -> Steps[list[bytes]]:
 
 
 @single_unit
-def list_recent_messages(session_id: str, limit: int, maximum: int) -> Steps[list[str]]:
+def list_recent_messages(
+    session_id: str, limit: int, maximum: int, after_seq: int = 0
+) -> Steps[list[str]]:
     """Return the messages of the last top-level runs that have ended, oldest first.
 
     Each is a JSON array. The cost does not depend on the number of runs.
@@ -158,9 +172,16 @@ def list_recent_messages(session_id: str, limit: int, maximum: int) -> Steps[lis
     Args:
         limit: maximum number of runs.
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
+        after_seq: only runs with a higher number.
     """
     rows = yield Statement(
-        _RECENT_MESSAGES, {"session_id": session_id, "limit": limit, "maximum": maximum}
+        _RECENT_MESSAGES,
+        {
+            "session_id": session_id,
+            "limit": limit,
+            "maximum": maximum,
+            "after_seq": after_seq,
+        },
     )
     return [messages for (messages,) in reversed(rows)]
 
@@ -180,6 +201,7 @@ def list_recent_native(
             "session_id": session_id,
             "limit": limit,
             "maximum": maximum,
+            "after_seq": 0,
             "native_kind": native_kind,
         },
     )
@@ -188,9 +210,25 @@ def list_recent_native(
 
 @single_unit
 def list_live_in_session(session_id: str) -> Steps[list[str]]:
-    """Return the ids of the live runs of a session, oldest first."""
+    """Return the ids of the live runs of a session, oldest first, without background work."""
     rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
     return [run_id for (run_id,) in rows]
+
+
+@single_unit
+def list_background_work(session_id: str, purpose: str) -> Steps[list[str]]:
+    """Return the ids of the live runs of a session that have a purpose."""
+    rows = yield Statement(_BACKGROUND_WORK, {"session_id": session_id, "purpose": purpose})
+    return [run_id for (run_id,) in rows]
+
+
+@single_unit
+def list_turns(session_id: str, after_seq: int, limit: int) -> Steps[list[Turn]]:
+    """Return the top-level runs of a session that have ended, after a number, oldest first."""
+    rows = yield Statement(
+        _TURNS, {"session_id": session_id, "after_seq": after_seq, "limit": limit}
+    )
+    return [Turn(*row) for row in rows]
 
 
 @single_unit

@@ -11,7 +11,8 @@ class RunRow:
     """A stored run. Times are microseconds UTC, flags 0 or 1.
 
     `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
-    `output`, which also is None if the run has no structured result. `metadata` and `session_state`
+    `output`, which also is None if the run has no structured result. `purpose` is `summary` or
+    `memory` for background work, None for every other run. `metadata` and `session_state`
     are JSON objects of the request, None if it had none.
     """
 
@@ -46,6 +47,17 @@ class RunRow:
     session_state: str | None
     output: str | None
     reasoning_content: str | None
+    purpose: str | None
+
+
+@dataclass(slots=True)
+class Turn:
+    """The question and the answer of a top-level run that has ended."""
+
+    run_id: str
+    seq: int
+    input: str
+    content: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class NewRun:
         owner: the id of the worker that will claim it, if that is known.
         session_name: the name for a session without a name; None for the run of a member.
         metadata, session_state: JSON objects of the request; None for none.
+        purpose: `summary` or `memory` for background work, which is a child of the run after which
+            it is done.
     """
 
     run_id: str
@@ -93,6 +107,7 @@ class NewRun:
     session_name: str | None = None
     metadata: str | None = None
     session_state: str | None = None
+    purpose: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from agentctl.store.repositories.run_reads import (
     get,
     get_for_update,
     get_state,
+    list_background_work,
     list_cancel_requests,
     list_children,
     list_histories,
@@ -29,6 +30,7 @@ from agentctl.store.repositories.run_reads import (
     list_page,
     list_recent_messages,
     list_recent_native,
+    list_turns,
 )
 from agentctl.store.repositories.run_rows import EarlierMessages, NewRun, RunEnd, RunRow, RunState
 from agentctl.store.repositories.sessions import parse_counters
@@ -47,6 +49,7 @@ __all__ = [
     "get",
     "get_for_update",
     "get_state",
+    "list_background_work",
     "list_cancel_requests",
     "list_children",
     "list_histories",
@@ -57,6 +60,7 @@ __all__ = [
     "list_page",
     "list_recent_messages",
     "list_recent_native",
+    "list_turns",
     "record_work_stopped",
     "request_cancel",
     "store_question",
@@ -65,10 +69,10 @@ __all__ = [
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
     " user_id, status, background, attempt, owner, created_at, late_result, input, metadata,"
-    " session_state)"
+    " session_state, purpose)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
     " :user_id, 'PENDING', :background, 1, :owner, :created_at, 0, :input, :metadata,"
-    " :session_state)"
+    " :session_state, :purpose)"
 )
 
 _CHANGED = "RETURNING session_id, seq, parent_run_id"

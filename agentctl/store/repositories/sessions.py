@@ -46,10 +46,12 @@ __all__ = [
     "get_for_update",
     "get_or_create_for_run",
     "get_state",
+    "get_summary",
     "list_page",
     "merge_state",
     "parse_counters",
     "set_last_status",
+    "set_summary",
     "update",
 ]
 
@@ -188,6 +190,10 @@ _SELECT_NAME = Sql(
 
 # The end of a run may be stored late, and a clock may go back: neither sets the time back.
 _UPDATED = "updated_at = CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
+
+_GET_SUMMARY = Sql("SELECT summary FROM sessions WHERE session_id = :session_id")
+
+_SET_SUMMARY = Sql("UPDATE sessions SET summary = :summary WHERE session_id = :session_id")
 
 _TAKE_SEQ = Sql(
     f"UPDATE sessions SET run_count = run_count + 1, {_UPDATED},"
@@ -393,6 +399,19 @@ def merge_state(
     text = orjson.dumps(merged).decode() if merged else None
     yield Statement(_WRITE_STATE, {"session_id": session_id, "session_state": text})
     return text
+
+
+@single_unit
+def get_summary(session_id: str) -> Steps[str | None]:
+    """Return the summary of a session as JSON text, None if it has none."""
+    rows = yield Statement(_GET_SUMMARY, {"session_id": session_id})
+    return rows[0][0] if rows else None
+
+
+@single_unit
+def set_summary(session_id: str, summary: str) -> Steps[None]:
+    """Replace the summary of a session, a JSON text."""
+    yield Statement(_SET_SUMMARY, {"session_id": session_id, "summary": summary})
 
 
 @unit
