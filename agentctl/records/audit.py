@@ -17,7 +17,7 @@ AUTHENTICATE = "authenticate"
 
 
 EXPIRE = "expire_audit"
-"""The operation of an entry that counts deleted entries, older than `audit.keep_days`."""
+"""The operation of an entry that counts deleted entries, older than the setting allows."""
 
 
 class AuditRecord(TypedDict):

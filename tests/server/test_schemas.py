@@ -82,7 +82,7 @@ def test_session_of_runs_has_every_field(
 
 
 MODEL = {"$ref": "#/components/schemas/ModelRecord"}
-MEMORY = {"anyOf": [{"$ref": "#/components/schemas/MemoryRecord"}, {"type": "null"}]}
+MEMORY = {"anyOf": [{"$ref": "#/components/schemas/ComponentMemory"}, {"type": "null"}]}
 TEXT_OR_NULL = {"anyOf": [TEXT, {"type": "null"}]}
 
 RECORDS = {
@@ -108,7 +108,7 @@ RECORDS = {
     },
     "ModelRecord": {"name": TEXT, "model": TEXT, "provider": TEXT},
     "ToolRecord": {"name": TEXT, "description": TEXT, "parameters": OBJECT},
-    "MemoryRecord": {"app_name": TEXT, "app_url": TEXT, "model": MODEL},
+    "ComponentMemory": {"app_name": TEXT, "app_url": TEXT, "model": MODEL},
 }
 
 
