@@ -120,7 +120,7 @@ WRONG = {
         "base_url = 'http://127.0.0.1:1'"
     ): 'models.m.base_url: must be "https" if Bedrock is called with an API key',
     model("provider = 'demo'\nmodel = 'gpt'"): (
-        'models.m.model: must be "echo", "slow" or "leader" with the provider "demo"'
+        'models.m.model: must be "echo", "slow", "leader" or "tool" with the provider "demo"'
     ),
     model("provider = 'demo'\nmodel = 'echo'\nbase_url = 'http://127.0.0.1/v1'"): (
         'models.m.base_url: has no effect with the provider "demo"'
