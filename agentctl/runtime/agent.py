@@ -30,7 +30,6 @@ from pydantic_ai.messages import (
 from pydantic_ai.output import OutputObjectDefinition
 
 from agentctl.runtime.attempts import Attempts, PreparedModel
-from agentctl.runtime.background import add_summary
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.conversion import (
     build_prompt,
@@ -93,7 +92,7 @@ async def run_agent(
     output = catalog.output_schema(agent, context.output_schema)
     conversation = Conversation(context, message, runner.actions, publishes=output is None)
     conversation.add_prompt(runner.system)
-    add_summary(conversation)
+    conversation.add_summary()
     await add_memories(runner.memory, conversation)
     await run_conversation(runner, message, context.history, conversation, output)
 

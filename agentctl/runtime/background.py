@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from agentctl.agents import Memories
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.conversation import Conversation
 
-__all__ = ["Purpose", "add_summary", "execute_background_work"]
+__all__ = ["Purpose", "execute_background_work"]
 
 Purpose = Literal["summary", "memory"]
 
@@ -53,8 +52,6 @@ _INSTRUCTIONS: Mapping[Purpose, str] = {
     ),
 }
 
-_SUMMARY_HEADING = "Summary of the conversation before the messages that follow:"
-
 
 async def execute_background_work(
     component: Component, purpose: Purpose, message: str, context: RunEnvironment, catalog: Catalog
@@ -72,16 +69,6 @@ async def execute_background_work(
     await run_agent(_build_agent(component, purpose), message, context, catalog)
     if purpose == "memory" and context.memories is not None:
         await _store_facts(context.transcript.content, context.memories, context.run_id)
-
-
-def add_summary(conversation: Conversation) -> None:
-    """Add the summary of the session to the instructions of the model, if there is one.
-
-    It is not part of the messages of the run, so that later runs do not carry it.
-    """
-    if summary := conversation.context.summary:
-        parts = (conversation.instructions, f"{_SUMMARY_HEADING}\n{summary}")
-        conversation.instructions = "\n\n".join(part for part in parts if part)
 
 
 def _build_agent(component: Component, purpose: Purpose) -> Component:

@@ -40,6 +40,10 @@ NOT_AN_OBJECT = "INVALID_JSON"
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""
 
+_SUMMARY_HEADING = "Summary of the conversation before the messages that follow:"
+
+_SUMMARY_HEADING = "Summary of the conversation before the messages that follow:"
+
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
@@ -125,6 +129,15 @@ class Conversation:
         if instructions:
             self._transcript.add_system(instructions)
         self._transcript.add_user(self.message)
+
+    def add_summary(self) -> None:
+        """Add the summary of the session to the instructions of the model, if there is one.
+
+        It is not part of the messages of the run, so that later runs do not carry it.
+        """
+        if summary := self.context.summary:
+            parts = (self.instructions, f"{_SUMMARY_HEADING}\n{summary}")
+            self.instructions = "\n\n".join(part for part in parts if part)
 
     def begin_answer(self, model: str) -> None:
         """Start a new answer, before each call of a model.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Team
 from agentctl.runtime.agent import run_conversation
-from agentctl.runtime.background import add_summary
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.leadership import build_member_outcome, share_context
 from agentctl.runtime.memory_tools import add_memories
@@ -42,7 +41,7 @@ async def run_team(
     publishes = not runner.routes and output is None
     conversation = Conversation(context, message, runner.actions, publishes=publishes)
     conversation.add_prompt(runner.system)
-    add_summary(conversation)
+    conversation.add_summary()
     await add_memories(runner.memory, conversation)
     if team.spec.mode == "route":
         await run_conversation(runner, message, context.history, conversation)
