@@ -42,8 +42,6 @@ _COMPLETE_REASONS = {"stop", "tool_call"}
 
 _SUMMARY_HEADING = "Summary of the conversation before the messages that follow:"
 
-_SUMMARY_HEADING = "Summary of the conversation before the messages that follow:"
-
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
