@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from prometheus_client.samples import Sample
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
-__all__ = ["ObservedServer", "serve_observed"]
+__all__ = ["MCP_SERVER", "ObservedServer", "serve_observed"]
 
 TOOLS = '''
 import time
@@ -46,6 +47,13 @@ base_url = "{url}"
 id = "{name}"
 model = "{name}"
 tools = ["watched_tools:{name}"]
+"""
+
+MCP_SERVER = f"""
+[[mcp_servers]]
+id = "files"
+command = "{sys.executable}"
+args = ["{Path(__file__).parents[1] / "mcp" / "stdio_server.py"}"]
 """
 
 LOG = '[log]\nformat = "{form}"\nlevel = "{level}"\n\n[metrics]\nlisten = "127.0.0.1:0"\n'
@@ -97,12 +105,13 @@ class ObservedServer:
 
 @contextlib.contextmanager
 def serve_observed(
-    folder: Path, url: str, *options: str, form: str = "json", level: str = "info"
+    folder: Path, url: str, *options: str, form: str = "json", level: str = "info", more: str = ""
 ) -> Iterator[ObservedServer]:
     """Serve a separate deployment with the models of an endpoint."""
     tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
     (folder / "watched_tools.py").write_text(TOOLS)
-    deployment = create_deployment(folder, url, extra=tools + LOG.format(form=form, level=level))
+    extra = tools + more + LOG.format(form=form, level=level)
+    deployment = create_deployment(folder, url, extra=extra)
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
         serve_config(deployment.path, *options) as served,

@@ -18,7 +18,7 @@ from agentctl.cli.root import app
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
-from tests.server.observed_server import ObservedServer, serve_observed
+from tests.server.observed_server import MCP_SERVER, ObservedServer, serve_observed
 from tests.server.raw_http import open_raw_connection
 from tests.server.worker_server import wait_for
 
@@ -33,7 +33,8 @@ def seen(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ObservedServer]:
     """A server with one process and the JSON log."""
-    with serve_observed(tmp_path_factory.mktemp("seen"), model_endpoint.base_url) as server:
+    folder, url = tmp_path_factory.mktemp("seen"), model_endpoint.base_url
+    with serve_observed(folder, url, more=MCP_SERVER) as server:
         yield server
 
 
@@ -257,6 +258,15 @@ def test_documentation_lists_every_metric(seen: ObservedServer) -> None:
     assert listed.pop("agentctl_worker_up") == ("gauge", "")
     assert listed == found
     assert {sample.labels["worker"] for sample in samples} == {"0"}
+
+
+def test_mcp_servers_have_metrics(seen: ObservedServer) -> None:
+    deadline = time.monotonic() + 30
+    while seen.value("agentctl_mcp_connected", server="files") != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert seen.value("agentctl_mcp_connections_total", server="files") >= 1
+    assert seen.value("agentctl_mcp_calls_total", server="files") == 0
 
 
 def test_databases_and_heartbeats_have_metrics(seen: ObservedServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,10 +25,11 @@ app = CommandApp(
 Record = Mapping[str, Any]
 ServerId = Annotated[str, typer.Argument(metavar="ID", help="Id of an MCP server")]
 ServerIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of MCP servers; none: all")
+    list[str] | None, typer.Argument(metavar="ID", help="Ids of MCP servers; none: all")
 ]
 UserId = Annotated[
-    str | None, typer.Option("--user-id", help="User whose id the headers of the server contain")
+    str | None,
+    typer.Option("--user-id", metavar="ID", help="User whose id the headers of the server contain"),
 ]
 Claims = Annotated[
     list[str] | None,
@@ -177,6 +177,8 @@ def _probe(
     claim: list[str] | None,
 ) -> list[dict[str, Any]]:
     """Connect to all servers at once and return their reports."""
+    import asyncio
+
     from agentctl.cli.log import discard_log
     from agentctl.cli.target import run_until_done
     from agentctl.runtime.mcp.probe import probe_server

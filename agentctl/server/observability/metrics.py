@@ -71,8 +71,7 @@ class ServerMetrics:
         yield from self._request_metrics()
         yield from self._run_metrics()
         yield from self._database_metrics()
-        if self.mcp.hosted:
-            yield from self._mcp_metrics()
+        yield from self._mcp_metrics()
         lag = self.lag.samples
         yield _build_histogram(
             "loop_lag_seconds", "Sampled delay of the event loop.", (), [((), lag)]
