@@ -24,7 +24,7 @@ from tests.loops import wait_until
 from tests.mcp.hosting import SERVER
 from tests.service.callers import open_service, user
 
-BATCH = 50
+BATCH = 20
 STOPPED_SECONDS = 30.0
 
 
