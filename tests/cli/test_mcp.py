@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+from agentctl.config import load_settings
 from tests.commands import Result, run_command
+from tests.docs.pages import page
 from tests.mcp.http_server import serve_http
 
 SERVER = Path(__file__).parents[1] / "mcp" / "stdio_server.py"
@@ -125,3 +128,25 @@ def test_missing_package_is_one_line_with_the_command(
     assert result.code == 2
     assert "[[mcp_servers]] needs a package that is not installed: mcp" in result.stderr
     assert "hint: pip install 'agentctl[mcp]'" in result.stderr
+
+
+def test_commands_of_the_page_work(tmp_path: Path) -> None:
+    """Run each command of `docs/mcp.md` against servers with the ids of the page."""
+    blocks = page("docs/mcp.md").blocks("sh")
+    lines = [line for block in blocks for line in block.text.splitlines() if " mcp " in line]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert [command[1] for command in commands] == ["list", "check", "tools", "check"]
+    with serve_http() as remote:
+        more = f'\n[[mcp_servers]]\nid = "shop"\nurl = "{remote.url}"\n'
+        for command in commands:
+            result = run(tmp_path, *command, more=more)
+            assert (result.code, command) == (0, command), result.stderr
+
+
+def test_configuration_of_the_page_loads(tmp_path: Path) -> None:
+    (block,) = page("docs/mcp.md").blocks("toml")
+    model = '[[models]]\nid = "fast"\nprovider = "demo"\nmodel = "echo"\n'
+    file = tmp_path / "agentctl.toml"
+    file.write_text(model + block.text)
+    files, shop = load_settings(file, {}).mcp_servers
+    assert (files.command, shop.url) == ("mcp-server-files", "https://shop.example.org/mcp")
