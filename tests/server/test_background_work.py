@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentctl.server import create_app
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.process import serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "sessions:read", "sessions:write", "sessions:delete",
@@ -255,3 +261,72 @@ def test_no_facts_are_extracted_without_a_user(served: ThreadedServer) -> None:
     admin = served.bearer("boss", ADMIN)
     found = served.client.get("/runs?session_id=s9", headers=admin).json()["data"]
     assert [run["purpose"] for run in found] == [None]
+
+
+def test_runs_at_the_same_time_have_one_summary_at_a_time(served: ThreadedServer) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        runs = pool.map(
+            lambda number: _run(served, "/agents/summarized", f"message {number}", "s10"),
+            range(20),
+        )
+        assert [run["status"] for run in runs] == ["COMPLETED"] * 20
+    headers = served.bearer("me", *SCOPES)
+
+    def is_covered() -> bool:
+        answer = served.client.post("/sessions/s10/summarize", headers=headers)
+        assert answer.status_code in (200, 409), answer.text
+        return answer.status_code == 200
+
+    _wait_for(is_covered)
+    work = sorted(_work(served, "s10"), key=lambda run: str(run["started_at"]))
+    for earlier, later in pairwise(work):
+        assert earlier["finished_at"] <= later["started_at"]
+    assert "message 7" in _summary(served, "s10")["summary"]  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_killed_work_is_done_by_the_next_run(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    """A summary and an extraction are killed with their server: nothing is lost or doubled."""
+    agent = """
+[[agents]]
+id = "killed"
+model = "echo"
+summary = {{ every_runs = 1, model = "{model}" }}
+memory = {{ mode = "after_run", model = "{facts}" }}
+"""
+    (tmp_path / "world").mkdir()
+    deployment = create_deployment(tmp_path / "world", model_endpoint.base_url)
+    base = EXTRA.format(url=model_endpoint.base_url).split("[[agents]]")[0]
+    config = deployment.path.read_text() + base
+    headers = {"Authorization": f"Bearer {deployment.token('me', *SCOPES)}"}
+    body = {"message": "I like tea", "session_id": "k", "stream": False}
+    for killed, models in ((True, ("sleeper", "sleeper")), (False, ("second", "facts"))):
+        text = config + agent.format(model=models[0], facts=models[1])
+        deployment.path.write_text(text)
+        with (
+            serve_config(deployment.path) as server,
+            httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
+        ):
+            assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
+            if killed:
+                _wait_for(lambda client=client: len(_live(client)) == 2)
+                server.process.kill()
+                server.process.wait()
+                continue
+            summary = _wait_for(
+                lambda client=client: client.get("/sessions/k").json()["session_summary"]
+            )
+            assert summary["summary"].count("I like tea") == 4
+            _wait_for(lambda client=client: not _live(client))
+            (memory,) = client.get("/memories").json()["data"]
+            assert memory["memory"] == "I like tea"
+            runs = client.get("/runs?limit=100").json()["data"]
+            assert Counter((run["purpose"], run["status"]) for run in runs) == {
+                (None, "COMPLETED"): 2, ("summary", "ERROR"): 1, ("memory", "ERROR"): 1,
+                ("summary", "COMPLETED"): 1, ("memory", "COMPLETED"): 1,
+            }  # fmt: skip
+
+
+def _live(client: httpx2.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/runs?live=true").json()["data"]
+    return found

@@ -275,7 +275,7 @@ def test_databases_and_heartbeats_have_metrics(seen: ObservedServer) -> None:
         for sample in seen.scrape()
         if sample.name == "agentctl_database_size"
     } == {"main", "second"}
-    assert seen.value("agentctl_database_size", database="main", kind="sqlite") == 6
+    assert seen.value("agentctl_database_size", database="main", kind="sqlite") == 8
     assert 0 <= seen.value("agentctl_oldest_beat_age_seconds") < 30
     assert seen.value("agentctl_process_resident_memory_bytes") > 1_000_000
 

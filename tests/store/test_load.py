@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 from agentctl.store.database import Load, Sql, Statement, Steps, unit
-from agentctl.store.sqlite.database import READERS, SqliteDatabase
+from agentctl.store.sqlite.database import READERS, RUN_READERS, SqliteDatabase
 from tests.loops import wait_until
 
-SIZE = READERS + 2
+SIZE = READERS + RUN_READERS + 2
 
 
 @unit

@@ -214,7 +214,7 @@ def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) 
         for sql, module in OF_MODULES.items()
         if module == "run_reads" and "status IN" in sql
     }
-    assert len(found) == 5
+    assert len(found) == 6
     for sql, step in found.items():
         assert " INDEX runs_live" in step, (sql, step)
 

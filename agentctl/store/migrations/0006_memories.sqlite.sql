@@ -28,3 +28,6 @@ CREATE TABLE memory_terms (
 ) STRICT;
 
 CREATE INDEX memory_terms_user ON memory_terms (user_id, term, updated_at, memory_id);
+
+-- The topics of all users.
+CREATE INDEX memory_terms_topic ON memory_terms (term) WHERE term >= 'topic:' AND term < 'topic;';

@@ -124,13 +124,13 @@ _GET_ALL = Sql(
     f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({', '.join(f':{name}' for name in _IDS)})"
 )
 
-_ALL_TOPICS = Sql(
-    "SELECT DISTINCT term FROM memory_terms WHERE term >= :first AND term < :end ORDER BY term"
-)
+# With literals, because a partial index has the same condition.
+_IS_TOPIC = f"term >= '{TOPIC_PREFIX}' AND term < '{prefix_end(TOPIC_PREFIX)}'"
+
+_ALL_TOPICS = Sql(f"SELECT DISTINCT term FROM memory_terms WHERE {_IS_TOPIC} ORDER BY term")
 
 _TOPICS_OF_USER = Sql(
-    "SELECT DISTINCT term FROM memory_terms"
-    " WHERE user_id = :user_id AND term >= :first AND term < :end ORDER BY term"
+    f"SELECT DISTINCT term FROM memory_terms WHERE user_id = :user_id AND {_IS_TOPIC} ORDER BY term"
 )
 
 _CANDIDATES = 200
@@ -247,13 +247,12 @@ def list_page(filter: MemoryFilter, visibility: Visibility, part: Slice) -> Step
 def list_topics(visibility: Visibility, user_id: str | None) -> Steps[list[str]]:
     """Return the distinct topics of the visible memories, of one user or of all, in order."""
     owner = user_id if visibility.everyone or user_id is not None else visibility.user_id
-    values = {"first": TOPIC_PREFIX, "end": prefix_end(TOPIC_PREFIX)}
     if visibility.everyone and owner is None:
-        rows = yield Statement(_ALL_TOPICS, values)
+        rows = yield Statement(_ALL_TOPICS)
     elif owner is None or not visibility.sees(owner):
         return []
     else:
-        rows = yield Statement(_TOPICS_OF_USER, {**values, "user_id": owner})
+        rows = yield Statement(_TOPICS_OF_USER, {"user_id": owner})
     return [row[0].removeprefix(TOPIC_PREFIX) for row in rows]
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -63,7 +63,7 @@ class SqliteDatabase:
         self._file = OpenFile(path)
         self.totals = Totals()
         self._closed = False
-        self._large_reads = 0  # accepted and not finished
+        self._large_reads = Counter[bool]()  # accepted and not finished
         self._lock = threading.Lock()
         self._reader: apsw.Connection | None = None
         self._checks_left = -1  # before the read on the loop must move; -1: no limit
@@ -174,14 +174,14 @@ class SqliteDatabase:
     def load(self) -> Load:
         """Return the load now. Small reads are never in it, because they end at once."""
         writer = self._writer
-        large, writing = self._large_reads, writer is not None and writer.is_busy
-        readers = READERS + RUN_READERS
+        writing = writer is not None and writer.is_busy
+        reads = [(self._large_reads[False], READERS), (self._large_reads[True], RUN_READERS)]
         queued = 0 if writer is None else writer.waiting
         return Load(
             kind="sqlite",
-            waiting=queued + max(large - readers, 0),
-            in_use=min(large, readers) + int(writing),
-            size=readers + 2,
+            waiting=queued + sum(max(count - readers, 0) for count, readers in reads),
+            in_use=sum(min(read) for read in reads) + int(writing),
+            size=READERS + RUN_READERS + 2,
         )
 
     async def close(self) -> None:
@@ -234,13 +234,13 @@ class SqliteDatabase:
                 readers = RUN_READERS if for_run else READERS
                 self._pools[for_run] = ThreadPoolExecutor(readers, f"store-{self.id}-reader")
             future = self._pools[for_run].submit(self._read_on_thread, work)
-            self._large_reads += 1
-        future.add_done_callback(self._count_finished_read)
+            self._large_reads[for_run] += 1
+        future.add_done_callback(lambda _: self._count_finished_read(for_run))
         return future
 
-    def _count_finished_read(self, _: Future[T]) -> None:
+    def _count_finished_read(self, for_run: bool) -> None:
         with self._lock:
-            self._large_reads -= 1
+            self._large_reads[for_run] -= 1
 
     def _read_on_thread(self, work: Work[T]) -> T:
         try:
