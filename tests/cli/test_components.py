@@ -32,6 +32,13 @@ def test_json_is_the_same_bytes_locally_and_remotely(
             group, *what, "-o", "json", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token}
         )
         assert (here.code, there.code) == (0, 0)
+        if what == ["list"] and group == "agents":
+            # Only the server knows the tools of the MCP server of one agent (docs/mcp.md).
+            found, served = (json.loads(each.raw) for each in (here, there))
+            assert found[-1].pop("tools") == []
+            served[-1].pop("tools")
+            assert found == served
+            continue
         assert here.raw == there.raw
         assert here.raw.endswith((b"]\n", b"}\n"))
         assert (here.stderr, there.stderr) == ("", "")
