@@ -1,0 +1,109 @@
+"""Background work in both databases: one live run of each purpose in a session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from agentctl.errors import Conflict, NotFound
+from agentctl.records.ids import new_id
+from agentctl.records.times import now
+from agentctl.runs.background import admit_background_run, parse_summary
+from agentctl.runs.live import RunSpec
+from agentctl.runtime.component import Component
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from tests.store.conftest import Store
+
+COMPONENT = Component("agent", "writer", "Writer", "", "main", "allow", 5, cast(Any, None))
+
+
+def _spec(store: Store, session_id: str, parent: str, purpose: str) -> RunSpec:
+    return RunSpec(
+        run_id=new_id(),
+        session_id=session_id,
+        parent_run_id=parent,
+        component=COMPONENT,
+        message="the turns",
+        recorded=False,
+        survives_disconnect=True,
+        database=store.database,
+        limits=cast(Any, None),
+        time_limit=1,
+        tool_timeout=1,
+        system_database=store.database,
+        purpose=cast(Any, purpose),
+        covered=1,
+    )
+
+
+@pytest.fixture
+def parent(store: Store) -> str:
+    """The id of a run of the session `s`."""
+    store.write(sessions.create(sessions.build_session("s", "agent", user_id="me", now=now())))
+    run = NewRun(
+        new_id(), "s", None, "agent", "writer", "me",
+        background=False, input="hello", owner="w", created_at=now(),
+    )  # fmt: skip
+    store.write(runs.create(run))
+    return run.run_id
+
+
+def test_a_session_has_one_live_run_of_a_purpose(store: Store, parent: str) -> None:
+    first = _spec(store, "s", parent, "summary")
+    store.write(admit_background_run(first, "me", "w"))
+    with pytest.raises(Conflict):
+        store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
+    store.write(admit_background_run(_spec(store, "s", parent, "memory"), "me", "w"))
+    assert store.read(runs.list_background_work("s", "summary")) == [first.run_id]
+    assert store.read(runs.list_live_in_session("s")) == [parent]
+    store.write(runs.claim(first.run_id, 1, "w", now()))
+    end = RunEnd(
+        first.run_id, 1, "COMPLETED", "x", None, "[]", "[]", None, None, None, now(), now()
+    )
+    assert store.write(runs.finish(end))
+    store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
+
+
+def test_a_deleted_session_gets_no_background_work(store: Store, parent: str) -> None:
+    store.write(sessions.delete("s"))
+    with pytest.raises(NotFound):
+        store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
+
+
+def test_of_many_callers_at_once_one_starts_the_work(store: Store, parent: str) -> None:
+    admitted, refused = list[str](), list[str]()
+
+    async def admit_all() -> None:
+        async def admit(spec: RunSpec) -> None:
+            try:
+                await store.database.write(admit_background_run(spec, "me", "w"))
+                admitted.append(spec.run_id)
+            except Conflict:
+                refused.append(spec.run_id)
+
+        specs = [_spec(store, "s", parent, "summary") for _ in range(16)]
+        await asyncio.gather(*map(admit, specs))
+
+    store.run(admit_all())
+    assert (len(admitted), len(refused)) == (1, 15)
+    assert store.read(runs.list_background_work("s", "summary")) == admitted
+
+
+@pytest.mark.parametrize(
+    ("stored", "text", "covered"),
+    [
+        (None, "", 0),
+        ('{"summary":"x","covered_runs":3,"updated_at":"y"}', "x", 3),
+        ('{"summary":"of another program","topics":[]}', "of another program", 0),
+        ('{"summary":1}', "", 0),
+        ("[]", "", 0),
+    ],
+)
+def test_a_stored_summary_may_be_of_another_program(
+    stored: str | None, text: str, covered: int
+) -> None:
+    found = parse_summary(stored)
+    assert (found.text, found.covered) == (text, covered)
