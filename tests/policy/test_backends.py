@@ -25,7 +25,11 @@ from agentctl.requests import (
     CancelRequest,
     ExplainRequest,
     Grant,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
     NewAccount,
+    NewMemory,
     NewSession,
     Page,
     ResumeRequest,
@@ -225,7 +229,49 @@ def other_rows() -> Iterator[Row]:
         )
 
 
-ROWS = [*system_rows(), *component_rows(), *session_rows(), *other_rows()]
+def memory_rows() -> Iterator[Row]:
+    wanted = MemoryFilter(user_id="absent")
+    yield Row(
+        "get_memories",
+        "GET /memories?user_id=absent",
+        lambda operations: operations.get_memories(wanted),
+    )
+    yield Row(
+        "get_memory_topics",
+        "GET /memory_topics?user_id=absent",
+        lambda operations: operations.get_memory_topics(user_id="absent"),
+    )
+    blank = NewMemory(" ")
+    yield Row(
+        "create_memory",
+        "POST /memories",
+        lambda operations: operations.create_memory(blank),
+        {"memory": " "},
+    )
+    path = f"/memories/{ABSENT_RUN}"
+    yield Row("get_memory", f"GET {path}", lambda operations: operations.get_memory(ABSENT_RUN))
+    patch = MemoryPatch("x")
+    yield Row(
+        "update_memory",
+        f"PATCH {path}",
+        lambda operations: operations.update_memory(ABSENT_RUN, patch),
+        {"memory": "x"},
+    )
+    yield Row(
+        "delete_memory",
+        f"DELETE {path}",
+        lambda operations: operations.delete_memory(ABSENT_RUN),
+    )
+    deletion = MemoryDeletion((ABSENT_RUN,))
+    yield Row(
+        "delete_memories",
+        "DELETE /memories",
+        lambda operations: operations.delete_memories(deletion),
+        {"memory_ids": [ABSENT_RUN]},
+    )
+
+
+ROWS = [*system_rows(), *component_rows(), *session_rows(), *memory_rows(), *other_rows()]
 """Requests that change nothing, for any caller."""
 
 WITHOUT_A_METHOD = {name for name in ROUTES if "docs" in name or "redirect" in name}
