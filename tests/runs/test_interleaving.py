@@ -125,6 +125,7 @@ class Scene:
             run_id=self.id("live"), session_id=self.id("s"), parent_run_id=None,
             component=self._component("quick"), message="hello", recorded=True,
             survives_disconnect=False, database=self.database, time_limit=9, tool_timeout=9,
+            system_database=self.database,
             limits=self.service.settings.limits,
         )  # fmt: skip
         run = LiveRun(spec, None, never)

@@ -160,7 +160,8 @@ def test_unknown_demo_model_is_an_internal_failure() -> None:
     _, failure = attempt(_configured(Model("m", "demo", "x")), "hi")
 
     assert failure is not None
-    assert (failure.code, failure.detail) == ("INTERNAL", DETAILS["INTERNAL"])
+    assert failure.code == "INTERNAL"
+    assert failure.detail == "The component is not configured correctly"
 
 
 def _configured(model: Model) -> Settings:
