@@ -11,6 +11,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.requests import (
     RunFilter,
     RunRequest,
+    SessionRunsQuery,
 )
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
@@ -48,8 +49,10 @@ async def test_run_cancelled_at_its_start_keeps_its_message(
             await leave_after(operations, kind, component_id, steps) for steps in range(MOMENTS)
         ]
         await wait_until(lambda: not service.hosting.engine.live_runs())
-        runs = (await operations.get_session_runs("s1")).value
-        roots = [run["input"] for run in runs if run["parent_run_id"] is None]
+        roots, last = list[str](), None
+        while runs := (await operations.get_session_runs("s1", SessionRunsQuery(after=last))).value:
+            roots += [run["input"] for run in runs if run["parent_run_id"] is None]
+            last = runs[-1]["run_id"]
         assert set(roots) <= set(asked)
         session: dict[str, Any] = (await operations.get_session_by_id("s1")).value  # type: ignore[assignment]
         said = [entry["content"] for entry in session["chat_history"] if entry["role"] == "user"]

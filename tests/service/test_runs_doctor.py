@@ -189,7 +189,7 @@ async def test_dead_worker_is_removed_last_and_once(deployment: Deployment) -> N
         databases = service.hosting.databases
         gone = WorkerRow("w1", "nowhere", "", 1, 1, START, START)
         folder = databases.system.lock_folder
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "w1.lock").touch(0o600)
         await databases.system.write(workers.register(gone))
         await databases["second"].write(insert_orphaned_run())
