@@ -312,7 +312,9 @@ async def create_again(client: httpx2.AsyncClient, session_id: str) -> None:
 
 async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
     """Check that the session has all of its runs once, in order, with their messages."""
-    runs = (await client.get(f"/sessions/{session_id}/runs")).json()
+    runs = list[Any]()
+    while part := (await client.get(_page_after(session_id, runs))).json():
+        runs += part
     ids = [run["run_id"] for run in runs]
     assert len(ids) == len(set(ids))
     session = (await client.get(f"/sessions/{session_id}")).json()
@@ -321,6 +323,11 @@ async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
     asked = [run["input"] for run in runs if run["parent_run_id"] is None]
     said = [said["content"] for said in session["chat_history"] if said["role"] == "user"]
     assert said == asked
+
+
+def _page_after(session_id: str, runs: list[Any]) -> str:
+    after = f"?after={runs[-1]['run_id']}" if runs else ""
+    return f"/sessions/{session_id}/runs{after}"
 
 
 def killed_at_start(deployment: Deployment, seconds: float) -> None:
