@@ -219,6 +219,21 @@ def test_weak_and_wrong_key_texts_are_rejected(name: str) -> None:
     assert not any(line in told for line in text.split() if len(line) > 12), "no key material"
 
 
+@pytest.mark.parametrize("ending", [b"\n", b"\r"])
+def test_binary_key_that_ends_with_a_line_break_is_rejected(ending: bytes) -> None:
+    while not (point := _new_point()).endswith(ending):
+        pass
+    with pytest.raises(InvalidKey, match="is a key, not a shared secret"):
+        KeySet.from_pems([point.decode("utf-8", "surrogateescape")], "HS256")
+
+
+def _new_point() -> bytes:
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    return public.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+    )
+
+
 ACCEPTED_TEXTS: dict[str, tuple[str, str]] = {
     "RSA 8192": (numbers_pem(1 << 8191 | 1, 65537), "RS256"),
     "exponent of 64 bits": (numbers_pem(MODULUS, 2**63 + 1), "RS256"),

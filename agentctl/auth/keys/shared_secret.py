@@ -11,6 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -35,6 +36,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MODULUS_BYTES = frozenset({256, 384, 512, 1024})
 _SMALL_FACTORS = 2_000
+_REMOVED_ENDINGS = (b"\n", b"\r", b"\r\n")
+"""Line breaks that `encode_secret` removes, and with which a binary key may end."""
+
 _CURVES = (ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1())
 
 
@@ -69,7 +73,8 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
         or _is_repetition(secret)
     ):
         raise InvalidKey(f"{label} is a secret that is easy to guess")
-    if any(map(_is_key, _decodings(secret))):
+    complete = (secret + ending for ending in _REMOVED_ENDINGS)
+    if any(map(_is_key, chain(_decodings(secret), complete))):
         raise InvalidKey(
             f"{label} is a key, not a shared secret",
             hint=f"{spec.name} needs a random secret; a public key is not secret",
