@@ -25,7 +25,7 @@ __all__ = [
     "Idempotency",
     "IdempotentReplay",
     "Submission",
-    "admit_member_run",
+    "admit_child_run",
     "admit_once",
     "admit_run",
 ]
@@ -190,8 +190,10 @@ def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
 
 
 @unit
-def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[AdmittedRun]:
-    """Write the row of a member's run, whose user is that of its root.
+def admit_child_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[AdmittedRun]:
+    """Write the row of a child: the run of a member, or background work of the session.
+
+    Its user is that of the root.
 
     Raises:
         NotFound: the session was deleted meanwhile.
@@ -203,10 +205,11 @@ def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Step
         component_type=spec.component.kind,
         component_id=spec.component.id,
         user_id=user_id,
-        background=False,
+        background=spec.purpose is not None,
         input=spec.message,
         owner=worker_id,
         created_at=now(),
+        purpose=spec.purpose,
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")

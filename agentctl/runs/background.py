@@ -18,7 +18,7 @@ from agentctl.config.settings import Agent, Team
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import SUMMARY_WAIT
-from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.admission import AdmittedRun, admit_child_run
 from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runtime.background import Purpose
 from agentctl.store.database import Database, Steps, unit
@@ -33,6 +33,7 @@ __all__ = [
     "parse_summary",
     "plan_background_runs",
     "plan_summary",
+    "requires_background_work",
 ]
 
 MAXIMUM_INPUT = 32_000
@@ -100,11 +101,18 @@ def build_summary(run: LiveRun) -> str | None:
     return orjson.dumps(summary).decode()
 
 
-async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
-    """Return the background runs that a completed root run requires."""
+def requires_background_work(run: LiveRun) -> bool:
+    """Return True for a root run whose component has a setting for background work."""
     spec = run.spec.component.spec
-    if not isinstance(spec, Agent | Team) or run.spec.purpose is not None:
-        return []
+    if run.parent is not None or run.spec.purpose is not None or not isinstance(spec, Agent | Team):
+        return False
+    return bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
+
+
+async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
+    """Return the background runs that a completed run requires (`requires_background_work`)."""
+    spec = run.spec.component.spec
+    assert isinstance(spec, Agent | Team)
     found: list[RunSpec] = []
     if spec.summary.every_runs:
         plan = await plan_summary(run.spec.database, run.session_id)
@@ -167,26 +175,12 @@ def admit_background_run(spec: RunSpec, user_id: str | None, worker_id: str) -> 
         NotFound: the session was deleted meanwhile.
         Conflict: the session has live work of the same purpose.
     """
-    row = runs.NewRun(
-        run_id=spec.run_id,
-        session_id=spec.session_id,
-        parent_run_id=spec.parent_run_id,
-        component_type=spec.component.kind,
-        component_id=spec.component.id,
-        user_id=user_id,
-        background=True,
-        input=spec.message,
-        owner=worker_id,
-        created_at=now(),
-        purpose=spec.purpose,
-    )
     # The new row comes first: it locks the session, so that no other one is added meanwhile.
-    if (yield from runs.create(row)) is None:
-        raise errors.NotFound("Session not found")
+    admitted = yield from admit_child_run(spec, user_id, worker_id)
     live = yield from runs.list_background_work(spec.session_id, spec.purpose or "")
     if live != [spec.run_id]:
         raise errors.Conflict(f"The session has live work of this purpose: {live[0]}")
-    return AdmittedRun(user_id)
+    return admitted
 
 
 def _format_turn(question: str, answer: str | None) -> str:

@@ -19,7 +19,7 @@ from agentctl.runs.admission import (
     AdmittedRun,
     IdempotentReplay,
     Submission,
-    admit_member_run,
+    admit_child_run,
     admit_once,
     admit_run,
     find_admitted,
@@ -29,6 +29,7 @@ from agentctl.runs.background import (
     build_background_spec,
     plan_background_runs,
     plan_summary,
+    requires_background_work,
 )
 from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runs.members import MemberSlots
@@ -215,7 +216,7 @@ class Engine:
         assert parent is not None
         try:
             await self._start(
-                run, lambda worker_id: admit_member_run(run.spec, parent.user_id, worker_id)
+                run, lambda worker_id: admit_child_run(run.spec, parent.user_id, worker_id)
             )
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
@@ -303,7 +304,7 @@ class Engine:
             await self._supervision.supervise(run)
         finally:
             del self._live[run.run_id]
-        if run.parent is None and run.ended.result().status == "COMPLETED":
+        if requires_background_work(run) and run.ended.result().status == "COMPLETED":
             # After the response: background work never delays it.
             self._run_tasks.start(self._start_background_runs(run))
 

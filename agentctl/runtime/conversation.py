@@ -134,8 +134,11 @@ class Conversation:
         It is not part of the messages of the run, so that later runs do not carry it.
         """
         if summary := self.context.summary:
-            parts = (self.instructions, f"{_SUMMARY_HEADING}\n{summary}")
-            self.instructions = "\n\n".join(part for part in parts if part)
+            self.extend_instructions(f"{_SUMMARY_HEADING}\n{summary}")
+
+    def extend_instructions(self, text: str) -> None:
+        """Append a paragraph to the instructions of the model, not to those in the transcript."""
+        self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text
 
     def begin_answer(self, model: str) -> None:
         """Start a new answer, before each call of a model.

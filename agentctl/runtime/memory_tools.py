@@ -163,8 +163,7 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
         return
     notes = _format_notes(found, memory.context_tokens * CHARACTERS_PER_TOKEN)
     if notes:
-        parts = (conversation.instructions, f"{_HEADING}\n{notes}")
-        conversation.instructions = "\n\n".join(part for part in parts if part)
+        conversation.extend_instructions(f"{_HEADING}\n{notes}")
 
 
 def _format_notes(memories: list[Memory], maximum: int | None = None) -> str:
