@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from agentctl.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -107,6 +109,23 @@ _current: ContextVar[IO] = ContextVar("agentctl_io")
 def current_io() -> IO:
     """Return the streams of the command that runs, by default those of the process."""
     return _current.get(None) or IO.of_process()
+
+
+def read_text_or_stdin(value: str, noun: str) -> str:
+    """Return the value of an option or argument, for `-` stdin without its last line feed.
+
+    Args:
+        noun: the name of the text in the error.
+
+    Raises:
+        UsageError: stdin is not UTF-8.
+    """
+    if value != "-":
+        return value
+    try:
+        return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise UsageError(f"the {noun} on stdin is not UTF-8 text") from None
 
 
 @contextmanager

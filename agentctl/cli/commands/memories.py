@@ -12,7 +12,7 @@ import typer
 
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
-from agentctl.cli.io import current_io
+from agentctl.cli.io import current_io, read_text_or_stdin
 from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, UserId, Yes
 from agentctl.cli.show.output import (
     resolve_format,
@@ -159,7 +159,7 @@ async def add_memory(
 ) -> None:
     """Add a memory of a user."""
     form = resolve_format(output)
-    memory = NewMemory(_read_text(text), tuple(topic or ()), user, agent, team)
+    memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
     document = await target.operations.create_memory(memory)
     show_record(document, _COLUMNS, form, id_field="memory_id")
     target.report_done(f"added memory {document.value['memory_id']}")
@@ -184,7 +184,7 @@ async def edit_memory(
     if text is None and not topic and not no_topics:
         raise UsageError("nothing to change", hint="pass --text, --topic or --no-topics")
     topics = tuple(topic or ()) if topic or no_topics else None
-    patch = MemoryPatch(None if text is None else _read_text(text), topics)
+    patch = MemoryPatch(None if text is None else read_text_or_stdin(text, "text"), topics)
     document = await target.operations.update_memory(memory_id, patch)
     show_record(document, _COLUMNS, form, id_field="memory_id")
     target.report_done(f"changed memory {memory_id}")
@@ -315,16 +315,6 @@ def _dump(memory: Record) -> bytes:
     import orjson
 
     return orjson.dumps(memory)
-
-
-def _read_text(text: str) -> str:
-    """Return the text, for `-` that of stdin without its last line feed."""
-    if text != "-":
-        return text
-    try:
-        return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError:
-        raise UsageError("the text on stdin is not UTF-8 text") from None
 
 
 def _read_source(source: str) -> bytes:

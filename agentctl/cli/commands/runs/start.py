@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from agentctl.cli.io import current_io
+from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -102,7 +102,7 @@ async def start_run(
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
     request = RunRequest(
-        _read_message(message),
+        read_text_or_stdin(message, "message"),
         session,
         user,
         background,
@@ -198,13 +198,3 @@ def _note_started(target: Target, request: RunRequest, run_id: str, session_id: 
 
 def _get_command(target: Target, run_id: str) -> str:
     return target.command(f"runs get {run_id}")
-
-
-def _read_message(option: str) -> str:
-    """Return the value of the option, for `-` stdin without its last line feed."""
-    if option != "-":
-        return option
-    try:
-        return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError:
-        raise UsageError("the message on stdin is not UTF-8 text") from None
