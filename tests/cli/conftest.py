@@ -18,6 +18,7 @@ from tests.commands import Result, run_command
 from tests.process import AGENTCTL, base_environment
 
 TIMEOUT = 60
+CTRL_C = b"\x03"
 
 
 @dataclass(frozen=True)
@@ -126,20 +127,26 @@ def _at_terminal(
 
 
 def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[bytes]) -> str:
-    """Type the reply when it is time, and read until the command has ended."""
+    """Type the reply when it is time, and read until the command has ended.
+
+    Ctrl-C is typed again every 5 seconds, as a person does: Python notices a signal that arrives
+    between its last check and its read of the terminal only when the read returns.
+    """
     seen = b""
     when, types = (text.encode() for text in reply)
     deadline = time.monotonic() + TIMEOUT
+    due = 0.0
     while time.monotonic() < deadline:
         ended = process.poll() is not None
         if select.select([screen], [], [], 0 if ended else 0.02)[0]:
             seen += os.read(screen, 65536)
         elif ended:
             return seen.decode()
-        if types and when in seen:
+        if types and when in seen and time.monotonic() >= due:
             os.write(screen, types)
-            types = b""
+            due = time.monotonic() + 5 if types == CTRL_C else deadline
     process.kill()
+    process.wait()
     raise AssertionError(f"still running, after {seen!r}")
 
 
