@@ -1,0 +1,171 @@
+"""The name of the state of a run for people: status, cancel request and stop in one word.
+
+"Cancel requested" and "stopped" are two facts (docs/cancellation.md): a run that has ended may have
+work that goes on. Every view takes its words, glyphs and colours from here. The console has the
+same table in JavaScript, and both are tested with `tests/records/phases.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentctl.records.times import format_rfc3339, format_span, parse_rfc3339
+
+Color = Literal["blue", "dim", "green", "grey", "red", "yellow"]
+
+_MINUTE, _DAY = 60, 86_400
+
+WORK_GOES_ON = "work goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The state of a run for people.
+
+    Attributes:
+        name: `queued`, `running`, `stopping`, `stopped`, `completed`, `failed` or `unknown`.
+        glyph: one character, shown together with the words only.
+        ascii: the glyph for terminals without UTF-8.
+        words: the name of the state.
+        color: the color of glyph and words.
+        warning: `work goes on` if the run has ended and its work has not, else empty. It is shown
+            in yellow, with the glyph `!`.
+        sentence: the facts about the cancel, the stop and the failure; empty if there are none.
+    """
+
+    name: str
+    glyph: str
+    ascii: str
+    words: str
+    color: Color
+    warning: str
+    sentence: str
+
+
+_LOOKS: dict[str, tuple[str, str, Color]] = {
+    "queued": ("◌", ".", "dim"),
+    "running": ("●", "*", "blue"),
+    "stopping": ("◐", "~", "yellow"),
+    "stopped": ("■", "#", "grey"),
+    "completed": ("✓", "+", "green"),
+    "failed": ("✗", "x", "red"),
+}
+
+_NAMES = {
+    "PENDING": "queued",
+    "RUNNING": "running",
+    "CANCELLED": "stopped",
+    "COMPLETED": "completed",
+    "ERROR": "failed",
+}
+
+
+def describe_phase(run: Mapping[str, Any], at: int) -> Phase:
+    """Return the state of a run at a time.
+
+    Args:
+        run: a run record, a summary of one, or the result of a cancel. Missing fields are null.
+        at: the time of the reading, microseconds UTC, from which ages are counted.
+    """
+    status = str(run.get("status") or "")
+    name = _NAMES.get(status, "unknown")
+    requested = run.get("cancel_requested_at") is not None
+    if name in ("queued", "running") and requested:
+        name = "stopping"
+    warning = ""
+    if name in ("stopped", "completed", "failed") and "stopped_at" in run:
+        warning = "" if run["stopped_at"] is not None else WORK_GOES_ON
+    glyph, ascii_glyph, color = _LOOKS.get(name, ("?", "?", "dim"))
+    words = status.lower() or name if name == "unknown" else name
+    sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)
+    return Phase(name, glyph, ascii_glyph, words, color, warning, sentence)
+
+
+def describe_holding(holding: list[str] | None) -> str:
+    """Return a clause about the work of an ended run: `tool nap has not returned`.
+
+    Args:
+        holding: names of tools, and `runner` for other code of the agent; None if not known.
+    """
+    if not holding:
+        return "its work may still run"
+    tools = [name for name in holding if name != "runner"]
+    parts = [f"{'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"] if tools else []
+    if len(tools) < len(holding):
+        parts.append("the code of the agent")
+    verb = "has" if len(holding) == 1 else "have"
+    return f"{' and '.join(parts)} {verb} not returned"
+
+
+def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
+    facts = []
+    error = run.get("error") or {}
+    if name == "failed" and error.get("code"):
+        facts.append(": ".join(str(error[key]) for key in ("code", "detail") if error.get(key)))
+    if name == "stopping":
+        facts.append(f"cancel requested{_format_age(run.get('cancel_requested_at'), at)}{_by(run)}")
+    elif run.get("cancel_requested_at") is not None:
+        if name in ("completed", "failed"):
+            facts.append(f"{name} before the cancel took effect")
+        facts.append(
+            f"cancel requested{_format_time(run.get('cancel_requested_at'), at)}{_by(run)}"
+        )
+    facts += _find_end(run, name, warning, at)
+    return facts
+
+
+def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
+    """Return the facts about the end of the run and of its work."""
+    ended, stopped = _parse(run.get("finished_at")), _parse(run.get("stopped_at"))
+    if warning:
+        since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
+        return [
+            f"the run ended{_format_time(run.get('finished_at'), at)}",
+            f"{describe_holding(run.get('holding'))}{since}",
+        ]
+    if run.get("late_result") == "dropped":
+        delay = stopped - ended if stopped is not None and ended is not None else None
+        after = f" after {_format_seconds(delay)}" if delay is not None else ""
+        return [
+            f"the run ended{_format_time(run.get('finished_at'), at)}",
+            f"a late result was dropped{after}",
+        ]
+    if name == "stopped" and stopped is not None:
+        return [f"stopped{_format_time(run.get('stopped_at'), at)}"]
+    return []
+
+
+def _by(run: Mapping[str, Any]) -> str:
+    actor = run.get("cancel_requested_by")
+    return f" by {actor}" if actor else ""
+
+
+def _parse(moment: object) -> int | None:
+    try:
+        return parse_rfc3339(str(moment))
+    except ValueError:
+        return None
+
+
+def _format_time(moment: object, at: int) -> str:
+    """Return ` 13:49:20.56`, in UTC, with the date if that is not the date of `at`."""
+    parsed = _parse(moment)
+    if parsed is None:
+        return ""
+    date, _, time = format_rfc3339(parsed).partition("T")
+    today = format_rfc3339(at).partition("T")[0]
+    return f" {time[:11]}" if date == today else f" {date} {time[:11]}"
+
+
+def _format_age(moment: object, at: int) -> str:
+    parsed = _parse(moment)
+    return "" if parsed is None else f" {_format_seconds(at - parsed)} ago"
+
+
+def _format_seconds(microseconds: int) -> str:
+    """Return a span in whole units, rounded down, so that no language rounds differently."""
+    whole = max(microseconds, 0) // 1_000_000
+    unit = 1 if whole < _MINUTE else _MINUTE if whole < _DAY else 3_600
+    return format_span(whole - whole % unit)

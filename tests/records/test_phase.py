@@ -1,0 +1,34 @@
+"""The names of the states of runs.
+
+`phases.json` has the cases; the tests of the console read it too. It is an array of objects:
+
+    case: what the case shows
+    run: a run record, with the fields that matter here
+    at: the time of the reading, an RFC 3339 text
+    phase: the expected result, with the fields of `Phase`
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.records.phase import describe_phase
+from agentctl.records.times import parse_rfc3339
+
+CASES = json.loads(Path(__file__).with_name("phases.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_state_has_one_name(case: dict[str, Any]) -> None:
+    assert asdict(describe_phase(case["run"], parse_rfc3339(case["at"]))) == case["phase"]
+
+
+def test_cases_cover_every_state() -> None:
+    names = {(case["phase"]["name"], bool(case["phase"]["warning"])) for case in CASES}
+    ended = {(name, goes_on) for name in ("stopped", "completed", "failed") for goes_on in (0, 1)}
+    assert names == ended | {(each, False) for each in ("queued", "running", "stopping", "unknown")}
