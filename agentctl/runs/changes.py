@@ -5,7 +5,8 @@ change number every 20 ms and wakes all waiting callers. On SQLite a read is `PR
 and takes some microseconds; the PostgreSQL driver counts notifications.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
-when a database has changed, and at least every second in case a notification was lost.
+when a database has changed, and at least every second in case a notification was lost. A process
+without a run and without a waiting caller polls nothing (docs/decisions/0050).
 """
 
 from __future__ import annotations
@@ -135,9 +136,8 @@ async def watch_cancel_requests(
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
     while True:
+        await engine.wait_for_live_run()
         await asyncio.sleep(POLL_SECONDS)
-        if not engine.live_runs():
-            continue
         for database_id, database in databases.get_open().items():
             try:
                 is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS

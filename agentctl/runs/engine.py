@@ -102,6 +102,7 @@ class Engine:
         self._catalog = catalog
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
+        self._has_live = asyncio.Event()
         self._starting = 0
         self._draining = False
         self._shutdown: Ending | None = None
@@ -128,6 +129,10 @@ class Engine:
     def live_runs(self) -> list[LiveRun]:
         """Return the runs that this process executes."""
         return list(self._live.values())
+
+    async def wait_for_live_run(self) -> None:
+        """Wait until this process executes a run."""
+        await self._has_live.wait()
 
     def root_runs(self) -> list[LiveRun]:
         """Return the live runs that have no parent."""
@@ -287,6 +292,7 @@ class Engine:
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
         """Start the work of a run whose row is committed."""
         self._live[run.run_id] = run
+        self._has_live.set()
         self.counters.count_started(run.spec.component.kind)
         run.mark_stored(worker_id, admitted.user_id, admitted.session_state)
         ending = self._shutdown
@@ -304,6 +310,8 @@ class Engine:
             await self._supervision.supervise(run)
         finally:
             del self._live[run.run_id]
+            if not self._live:
+                self._has_live.clear()
         if requires_background_work(run) and run.ended.result().status == "COMPLETED":
             # After the response: background work never delays it.
             self._run_tasks.start(self._start_background_runs(run))

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.requests import CancelRequest
 from agentctl.runs import changes as module
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases
+from tests.service.callers import open_service, streamed_run, user
 from tests.store.rows import a_session
 
 
@@ -84,3 +87,30 @@ async def test_unavailable_database_raises_for_waiters(
         await ours.close()
         with pytest.raises(errors.Unavailable):
             await waiting
+
+
+async def test_service_polls_only_while_a_run_is_live(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count the polls of an idle service whose pollers do not pause."""
+    monkeypatch.setattr(module, "POLL_SECONDS", 0)
+    async with open_service(deployment) as service:
+        operations, database = user(service), service.hosting.databases["main"]
+        polls, changes = list[int](), database.changes
+
+        def count() -> int:
+            polls.append(1)
+            return changes()
+
+        monkeypatch.setattr(database, "changes", count)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run, events,
+        ):  # fmt: skip
+            await wait_until(lambda: len(polls) > 10)
+            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await events
+        before = len(polls)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        # The poller may have been in its pause when the run ended.
+        assert len(polls) <= before + 1

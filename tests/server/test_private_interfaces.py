@@ -44,8 +44,8 @@ CYCLE = {
 
 FLOW = {"pause_reading", "resume_reading", "write_paused"}
 SERVER = {
-    "capture_signals", "config", "force_exit", "serve", "servers", "should_exit", "shutdown",
-    "started", "startup",
+    "capture_signals", "config", "force_exit", "main_loop", "on_tick", "serve", "servers",
+    "should_exit", "shutdown", "started", "startup",
 }  # fmt: skip
 STATE = {"connections", "default_headers", "tasks", "total_requests"}
 STARLETTE = {"build_middleware_stack", "router", "routes", "state", "user_middleware"}

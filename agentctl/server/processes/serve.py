@@ -252,7 +252,7 @@ class DrainingServer(Server):
             await service.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
-            self.should_exit = True
+            self.request_exit(force=False)
 
     def on_listening(self) -> None:
         self._controller.started()

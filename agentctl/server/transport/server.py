@@ -14,6 +14,9 @@ from uvicorn.server import ServerState
 from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 
+DATE_SECONDS = 1.0
+"""Interval of the updates of the Date header."""
+
 
 class Server(uvicorn.Server):
     """uvicorn's server for one application, without signal handlers.
@@ -41,6 +44,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=graceful_seconds,
             )
         )
+        self._exit_requested = asyncio.Event()
 
     def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
         """Return the factory of the event loop (uvloop)."""
@@ -54,8 +58,9 @@ class Server(uvicorn.Server):
 
     def request_exit(self, *, force: bool) -> None:
         """End the server. With `force`, do not wait for open requests."""
-        self.force_exit = force
+        self.force_exit = self.force_exit or force
         self.should_exit = True
+        self._exit_requested.set()
 
     def close_listeners(self) -> None:
         """Stop accepting connections; open ones continue."""
@@ -71,6 +76,16 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             self.on_listening()
+
+    async def main_loop(self) -> None:
+        """Set the Date header every second until the server has to end.
+
+        uvicorn looks ten times a second for the end; an idle server would spend its time on that.
+        """
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._exit_requested.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = asyncio.create_task(self.on_shutdown())

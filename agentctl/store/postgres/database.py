@@ -150,8 +150,7 @@ class PostgresDatabase:
     def changes(self) -> int:
         """Return a number that changes after each write to the database, by any server."""
         self._refuse_when_closed()
-        self._listener.start()
-        return self._listener.changes
+        return self._listener.count_changes()
 
     def load(self) -> Load:
         """Return the load of the pool."""

@@ -16,7 +16,10 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.postgres.connection import Connection, build_connect_arguments
 
 POLL_SECONDS = 0.5
-"""Seconds between two polls, and maximum duration of a poll."""
+"""Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
+
+IDLE_POLL_SECONDS = 2.0
+"""Seconds between two polls while no caller waits, except the sweep for dead workers."""
 
 RETRY_SECONDS = 0.5
 
@@ -46,12 +49,16 @@ class Listener:
         self._schema: str | None = None
         self._snapshot: str | None = None
         self._failed = False
+        self._asked_at = 0.0
         self.changes = 0
 
-    def start(self) -> None:
-        """Start to listen, unless it is running. Needs a running event loop."""
+    def count_changes(self) -> int:
+        """Return `changes`. The first call starts to listen; it needs a running event loop."""
+        loop = asyncio.get_running_loop()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._listen())
+            self._task = loop.create_task(self._listen())
+        self._asked_at = loop.time()
+        return self.changes
 
     async def close(self) -> None:
         """Stop listening."""
@@ -99,8 +106,10 @@ class Listener:
             self.changes += 1
 
     async def _wait_for_next_poll(self) -> None:
+        now = asyncio.get_running_loop().time()
+        is_awaited = now - self._asked_at <= POLL_SECONDS
         try:
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(POLL_SECONDS if is_awaited else IDLE_POLL_SECONDS):
                 await self._lost.wait()
         except TimeoutError:
             return
