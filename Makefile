@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
+PEERS := 2.7.2 2.9.0 3.1.10
 # Three processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale fuzz serve lock clean
+.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale fuzz serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -56,6 +57,16 @@ bench: $(VENV)/.installed-test .bench/.installed
 bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
 
+# Start the servers of three releases of AgentOS, and test with them and with their clients.
+test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed)
+	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
+
+.peers/agentos-%/.installed: tests/peers/requirements-%.txt
+	@echo 'Creating an environment for AgentOS $* in .peers'
+	@$(PYTHON) -m venv .peers/agentos-$*
+	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@touch $@
+
 # Send random requests over every route for SECONDS (default 60).
 fuzz: $(VENV)/.installed-test
 	nice $(BIN)/python -m tests.server.fuzz --seconds $(or $(SECONDS),60)
@@ -81,7 +92,7 @@ lock: $(VENV)/.installed
 	mv requirements-test.lock.new requirements-test.lock
 
 clean:
-	rm -rf $(VENV) .bench .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .bench .peers .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
