@@ -9,7 +9,7 @@ path, host, process or backend. The requests are in `agentctl.requests`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         AuditFilter,
         BulkDeletion,
         CancelRequest,
+        EarlierMessage,
         ExplainRequest,
         MemoryDeletion,
         MemoryFilter,
@@ -234,12 +235,31 @@ class LocalOperations(Operations, Protocol):
         """
         ...
 
+    async def create_run(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        *,
+        earlier: Sequence[EarlierMessage] = (),
+    ) -> Document[RunRecord]:
+        """Do the same as `Operations.create_run`; `earlier` as for `stream_run_portions`."""
+        ...
+
     def stream_run_portions(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        *,
+        earlier: Sequence[EarlierMessage] = (),
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Start a run as `stream_run` does, and yield its events in portions.
 
         A portion has all events that are available at once, limited in size.
+
+        Args:
+            earlier: messages that the component receives after those of the session.
         """
         ...
 

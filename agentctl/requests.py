@@ -38,6 +38,7 @@ __all__ = [
     "AuditFilter",
     "BulkDeletion",
     "CancelRequest",
+    "EarlierMessage",
     "ExplainRequest",
     "Grant",
     "MemoryDeletion",
@@ -282,6 +283,17 @@ class RunRequest:
     metadata: dict[str, Any] | None = None
     session_state: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierMessage:
+    """A message that a request gives to a run in addition to the history of its session.
+
+    It is not stored in the session. `content` is text.
+    """
+
+    role: Literal["user", "assistant"]
+    content: str
 
 
 @dataclass(frozen=True, slots=True)

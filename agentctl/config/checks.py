@@ -55,6 +55,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_audience,
         _check_bounds,
         _check_metrics,
+        _check_openai,
         _check_databases,
         _check_agents,
         _check_references,
@@ -102,6 +103,14 @@ def _check_metrics(settings: Settings, places: Places) -> None:
         places["metrics.listen"].refuse(
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
+        )
+
+
+def _check_openai(settings: Settings, places: Places) -> None:
+    if settings.openai.ignored_parameters and not settings.openai.enabled:
+        places["openai.ignored_parameters"].refuse(
+            "has no effect while openai.enabled is false",
+            hint="set enabled = true in [openai], or remove ignored_parameters",
         )
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "ModelSettings",
     "OnBusy",
     "OnDisconnect",
+    "OpenAI",
     "Provider",
     "Runs",
     "Server",
@@ -63,6 +64,11 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
+IgnoredParameter = Literal[
+    "frequency_penalty", "logit_bias", "max_completion_tokens", "max_output_tokens", "max_tokens",
+    "max_tool_calls", "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier",
+    "stop", "store", "temperature", "top_p", "truncation", "verbosity",
+]  # fmt: skip
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Id = Annotated[
@@ -287,6 +293,18 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenAI:
+    """The table `[openai]`: the interface for clients of OpenAI's API (docs/openai.md).
+
+    Attributes:
+        ignored_parameters: parameters of requests that have no effect instead of an error.
+    """
+
+    enabled: bool = False
+    ignored_parameters: tuple[IgnoredParameter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """An entry of `[[databases]]`. The first one is the default and the system database.
 
@@ -470,6 +488,7 @@ class Settings:
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
+    openai: OpenAI = field(default_factory=OpenAI)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()

@@ -22,6 +22,7 @@ SECTIONS: dict[str, type] = {
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
+    "openai": settings.OpenAI,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,

@@ -4,7 +4,7 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,6 +74,7 @@ class Submission:
         session_state: top-level keys of the session's state to replace, or None.
         state_bytes: maximum size of the state after that; a larger one may only become smaller.
         claims: verified claims of the caller as JSON, or None.
+        earlier_messages: neutral messages that the request gives to the component.
         run_id: id of the new run.
     """
 
@@ -93,6 +94,7 @@ class Submission:
     session_state: dict[str, Any] | None = None
     state_bytes: int = 0
     claims: bytes | None = None
+    earlier_messages: tuple[Mapping[str, Any], ...] = ()
     run_id: str = field(default_factory=new_id)
 
 

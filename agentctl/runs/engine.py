@@ -177,6 +177,7 @@ class Engine:
             metadata=submission.metadata,
             output_schema=submission.output_schema,
             claims=submission.claims,
+            earlier_messages=submission.earlier_messages,
         )
         run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
@@ -207,6 +208,7 @@ class Engine:
             message=message,
             recorded=False,
             survives_disconnect=False,
+            earlier_messages=(),
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.spec.component.kind == "team"

@@ -83,7 +83,8 @@ def format_end(
         at: time of the final status in microseconds; None for now.
     """
     at = now() if at is None else at
-    return _format_final(run, ending, transcript.content, dict(transcript.metrics), at)
+    reason = transcript.finish_reason
+    return _format_final(run, ending, transcript.content, dict(transcript.metrics), at, reason)
 
 
 def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
@@ -119,12 +120,19 @@ def _format_content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
 
 
 def _format_final(
-    run: RunIdentity, ending: Ending, content: str, metrics: dict[str, Any], at: int
+    run: RunIdentity,
+    ending: Ending,
+    content: str,
+    metrics: dict[str, Any],
+    at: int,
+    finish_reason: str | None = None,
 ) -> tuple[str, bytes]:
     name = f"{KINDS[run.kind].event_prefix}{_END_SUFFIXES[ending.status]}"
     fields: dict[str, Any] = {"content": content}
     if ending.status == "COMPLETED":
         fields["metrics"] = metrics
+        if finish_reason is not None:
+            fields["finish_reason"] = finish_reason
     elif ending.status == "CANCELLED":
         fields["reason"] = ending.reason
     else:

@@ -47,6 +47,8 @@ class RunSpec:
         metadata: metadata of the request as JSON, or None.
         output_schema: JSON Schema of the request for its result, or None.
         claims: verified claims of the caller as JSON, or None.
+        earlier_messages: neutral messages that the request gives to its component, after those of
+            the session.
         purpose: the purpose of background work; None for every other run.
         covered: the number of the last run that a summary covers.
     """
@@ -66,6 +68,7 @@ class RunSpec:
     metadata: str | None = None
     output_schema: str | None = None
     claims: bytes | None = field(default=None, repr=False)
+    earlier_messages: tuple[Mapping[str, Any], ...] = ()
     purpose: Purpose | None = None
     covered: int = 0
 

@@ -175,6 +175,8 @@ class Supervision:
         run.earlier_runs = await retry_while_unavailable(
             lambda: _load_history(run, self._catalog), stopped=run.stop_requested
         )
+        if spec.earlier_messages:
+            run.earlier_runs = [*run.earlier_runs, EarlierRun(spec.earlier_messages, given=True)]
         await execute_component(spec.component, spec.message, run, self._catalog)
 
 

@@ -41,16 +41,18 @@ class MemberResult:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """The messages of an earlier run of the session.
+    """The messages of an earlier run of the session, or earlier messages of the request.
 
     Attributes:
         messages: its neutral messages (`runtime.transcript`), without those of the system.
         native: its messages as JSON of the library of the same kind of runner; None if another kind
             executed it.
+        given: True for messages of the request, which no memory of a runner has.
     """
 
     messages: Sequence[Mapping[str, Any]]
     native: str | None = None
+    given: bool = False
 
 
 class RunEnvironment(Protocol):

@@ -81,6 +81,12 @@ class Transcript:
         return [*self._messages, self._answer.message([])]
 
     @property
+    def finish_reason(self) -> str | None:
+        """The finish reason of the last complete answer; None if it has none."""
+        answers = (each for each in reversed(self._messages) if each["role"] == "assistant")
+        return next((each["finish_reason"] for each in answers), None)
+
+    @property
     def metrics(self) -> dict[str, int | None]:
         """The nine counters of this run without its members, including the open model call.
 

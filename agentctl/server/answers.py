@@ -157,10 +157,16 @@ class EventStreamResponse(Response):
         first: the events that were awaited before the status line; None if they may take long.
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
+        encode: returns the bytes of a portion, or of an empty one at the end of the stream.
+        headers: further header fields.
     """
 
     def __init__(
-        self, first: list[StreamEvent] | None, rest: AsyncGenerator[list[StreamEvent]]
+        self,
+        first: list[StreamEvent] | None,
+        rest: AsyncGenerator[list[StreamEvent]],
+        encode: Callable[[list[StreamEvent]], bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -168,7 +174,9 @@ class EventStreamResponse(Response):
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
+            *((name.encode(), value.encode()) for name, value in (headers or {}).items()),
         ]
+        self.encode = encode or _format_events
         self.first = first
         self.rest = rest
 
@@ -177,11 +185,15 @@ class EventStreamResponse(Response):
         try:
             await _send_head(self, send)
             if self.first is not None:
-                await _send_part(send, _format_events(self.first))
+                await self._send_portion(send, self.first)
             await self._follow(watch, send)
         finally:
             await _cancel_and_wait(watch)
             await self.rest.aclose()
+
+    async def _send_portion(self, send: Send, portion: list[StreamEvent]) -> None:
+        if body := self.encode(portion):
+            await _send_part(send, body)
 
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
         upcoming: asyncio.Future[list[StreamEvent]] | None = None
@@ -197,10 +209,10 @@ class EventStreamResponse(Response):
                     await _send_part(send, b": waiting\n\n")
                     continue
                 portion, upcoming = upcoming.result(), None
+                await self._send_portion(send, portion)
                 if not portion:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
-                await _send_part(send, _format_events(portion))
         finally:
             if upcoming is not None:
                 await _cancel_and_wait(upcoming)

@@ -40,7 +40,12 @@ class _Application(Starlette):
         stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
-        return AuthenticationMiddleware(stack, get_app_state(self))
+        state = get_app_state(self)
+        if not state.settings.openai.enabled:
+            return AuthenticationMiddleware(stack, state)
+        from agentctl.server.faces.openai.face import OpenAIErrors, OpenAIFace
+
+        return OpenAIErrors(AuthenticationMiddleware(OpenAIFace(stack), state))
 
 
 def create_app(settings: Settings) -> Starlette:

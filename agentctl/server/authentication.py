@@ -34,7 +34,7 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
 from agentctl.server.origin_guard import OriginGuard
-from agentctl.server.state import CALLER_KEY, AppState, Caller
+from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, AppState, Caller
 
 _log = logging.getLogger("agentctl.server")
 _limited_log = RateLimitedLog(_log)
@@ -198,7 +198,8 @@ async def send_error_response(
         _log.warning("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
     if tracked.started:
         raise error
-    await error_response(shown)(scope, receive, tracked)
+    build_response = scope.get(ERROR_RESPONSE_KEY, error_response)
+    await build_response(shown)(scope, receive, tracked)
 
 
 class CrossOriginMiddleware(CORSMiddleware):

@@ -231,12 +231,7 @@ class RequestBody:
         return parse(content)
 
     def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
-        for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
-            if coding.strip().lower() not in ("", "identity"):
-                raise UnsupportedMediaType("A body with a content encoding is not supported")
-        given, *others = call.headers.getlist("content-type") or [""]
-        if others:
-            raise BadRequest("The header field Content-Type is given more than once")
+        given = _read_content_type(call)
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
             return lambda content: self.schema.check_json(_parse_json(content))
@@ -246,6 +241,30 @@ class RequestBody:
             return lambda content: self.schema.check_json(_parse_json(content))
         names = f"{JSON} or {FORM}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
+
+
+async def read_json_body(call: Call) -> object:
+    """Return the value of a JSON body, without a check of its fields.
+
+    Raises:
+        UnsupportedMediaType: another content type, or a content encoding.
+        TooLarge: more than `limits.body_bytes`.
+        BadRequest: not JSON, or several content types.
+    """
+    if _read_content_type(call).partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedMediaType(f"The body must be {JSON}")
+    return _parse_json(await _read_body(call, call.caller.app_state.settings.limits.body_bytes))
+
+
+def _read_content_type(call: Call) -> str:
+    """Return the header field Content-Type of a body without a content encoding."""
+    for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
+        if coding.strip().lower() not in ("", "identity"):
+            raise UnsupportedMediaType("A body with a content encoding is not supported")
+    given, *others = call.headers.getlist("content-type") or [""]
+    if others:
+        raise BadRequest("The header field Content-Type is given more than once")
+    return given
 
 
 async def _read_body(call: Call, limit: int) -> bytes:

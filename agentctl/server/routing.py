@@ -214,7 +214,7 @@ class Dispatcher:
     def _match_operation(self, scope: Scope) -> Operation:
         """Return the operation of a request and put its path parameters into the scope."""
         caller = scope[CALLER_KEY]
-        path = _path_below_root(scope)
+        path = path_below_root(scope)
         match = policy.find_operation(self._table, scope["method"], path, caller.failure)
         route = self.routes[match.operation]
         scope["route"] = route
@@ -222,7 +222,7 @@ class Dispatcher:
         return route
 
 
-def _path_below_root(scope: Scope) -> str:
+def path_below_root(scope: Scope) -> str:
     """Return the path without `root_path`; the `path` of ASGI may include it or not."""
     if has_encoded_slash(scope.get("raw_path") or b""):
         return ""

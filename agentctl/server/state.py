@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 
+ERROR_RESPONSE_KEY = "agentctl.error_response"
+"""Key of a function in the ASGI scope that builds error responses in place of `error_response`."""
+
 _ANONYMOUS = Principal(subject=None)
 
 

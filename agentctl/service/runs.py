@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
-from agentctl.records.times import now
+from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
@@ -25,6 +25,7 @@ from agentctl.requests import (
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
     CancelRequest,
+    EarlierMessage,
     ResumeRequest,
     RunFilter,
     RunRequest,
@@ -53,7 +54,12 @@ class RunOperations(OperationFamily):
     """Operations on the runs of agents, teams and workflows."""
 
     async def create_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        *,
+        earlier: Sequence[EarlierMessage] = (),
     ) -> Document[RunRecord]:
         """Start a run and wait for its end; with `background` return when its row exists.
 
@@ -63,7 +69,7 @@ class RunOperations(OperationFamily):
         Raises:
             Conflict: the run of the first request was deleted.
         """
-        run = await self._start(kind, component_id, request, stream=False)
+        run = await self._start(kind, component_id, request, earlier, stream=False)
         database = self.lookups.component_database(kind, component_id)
         if isinstance(run, EarlierRun):
             with _deleted_as_conflict():
@@ -88,10 +94,15 @@ class RunOperations(OperationFamily):
         return flatten(self.stream_run_portions(kind, component_id, request))
 
     async def stream_run_portions(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        *,
+        earlier: Sequence[EarlierMessage] = (),
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Do the same as `stream_run`, and yield all events that are available at once."""
-        run = await self._start(kind, component_id, request, stream=True)
+        run = await self._start(kind, component_id, request, earlier, stream=True)
         database = self.lookups.component_database(kind, component_id)
         if isinstance(run, EarlierRun):
             with _deleted_as_conflict():
@@ -161,7 +172,13 @@ class RunOperations(OperationFamily):
         return request.background or (keeps and self.principal.via == "http")
 
     async def _start(
-        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        earlier: Sequence[EarlierMessage],
+        *,
+        stream: bool,
     ) -> LiveRun | EarlierRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
@@ -169,7 +186,7 @@ class RunOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = self._build_submission(kind, component_id, request, stream=stream)
+            submission = self._build_submission(kind, component_id, request, earlier, stream=stream)
             call.add_resource("session", submission.session_id)
             call.add_created("run", submission.run_id)
             note = await self._prepare_entry(call, submission)
@@ -209,7 +226,13 @@ class RunOperations(OperationFamily):
                     )
 
     def _build_submission(
-        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        earlier: Sequence[EarlierMessage],
+        *,
+        stream: bool,
     ) -> Submission:
         component = self.lookups.component(kind, component_id)
         if not request.message:
@@ -233,12 +256,15 @@ class RunOperations(OperationFamily):
             survives_disconnect=self._outlives_caller(request),
             actor=self.principal.actor,
             visibility=self.lookups.run_visibility(request.user_id),
-            idempotency=self._build_idempotency(kind, component_id, request, stream=stream),
+            idempotency=self._build_idempotency(
+                kind, component_id, request, earlier, stream=stream
+            ),
             metadata=metadata,
             output_schema=self._dump_output_schema(component, request.output_schema),
             session_state=request.session_state,
             state_bytes=self.hosting.settings.limits.state_bytes,
             claims=self.principal.claims,
+            earlier_messages=_build_neutral_messages(earlier),
         )
 
     def _dump_output_schema(
@@ -275,7 +301,13 @@ class RunOperations(OperationFamily):
         return text
 
     def _build_idempotency(
-        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        earlier: Sequence[EarlierMessage],
+        *,
+        stream: bool,
     ) -> Idempotency | None:
         """Return the identity of a request: caller, key and a hash of all its fields.
 
@@ -296,6 +328,7 @@ class RunOperations(OperationFamily):
                 ("metadata", request.metadata),
                 ("session_state", request.session_state),
                 ("output_schema", request.output_schema),
+                ("earlier", [[each.role, each.content] for each in earlier] or None),
             )
             if value is not None
         ]
@@ -385,6 +418,18 @@ class RunOperations(OperationFamily):
                     extra_write=note,
                 )
             return Document(documents.build_cancel_document(result))
+
+
+def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
+    """Return messages of a request in the form of stored ones (`runtime.transcript`).
+
+    Raises:
+        ValidationFailed: a text cannot be stored.
+    """
+    at = whole_seconds(now())
+    for each in earlier:
+        check_text("message", each.content)
+    return tuple({"role": each.role, "content": each.content, "created_at": at} for each in earlier)
 
 
 @unit

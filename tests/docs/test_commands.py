@@ -38,6 +38,7 @@ DEMO_PAGES = (
     "docs/databases.md",
     "docs/memory.md",
     "docs/models.md",
+    "docs/openai.md",
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 

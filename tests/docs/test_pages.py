@@ -42,9 +42,8 @@ def test_list_of_decisions_is_complete() -> None:
     links = page("docs/decisions/README.md").links()
     there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
     assert links == there
-    assert [name.partition("-")[0] for name in there] == [
-        f"{number:04}" for number in range(1, len(there) + 1)
-    ]
+    numbers = [name.partition("-")[0] for name in there]
+    assert len(numbers) == len(set(numbers))
 
 
 @every_page

@@ -78,7 +78,7 @@ class AgnoRunner:
         report.end()
 
     def _copy(self, run: HostedRun) -> Any:
-        earlier = [] if self._has_history else to_agno_messages(run.history)
+        earlier = to_agno_messages(run.given_history if self._has_history else run.history)
         if not earlier:
             return self._target.deep_copy()
         given = self._target.additional_input or []

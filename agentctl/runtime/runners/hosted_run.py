@@ -76,6 +76,12 @@ class HostedRun:
         return self._environment.earlier_runs
 
     @property
+    def given_history(self) -> Sequence[Mapping[str, Any]]:
+        """The earlier messages of the request, for a runner with its own memory."""
+        earlier = self._environment.earlier_runs
+        return [message for run in earlier if run.given for message in run.messages]
+
+    @property
     def is_member(self) -> bool:
         """True for the run of a member or of a step, which has no earlier runs."""
         return self._environment.is_member

@@ -148,12 +148,13 @@ class LangGraphRunner:
         state = await self._graph.aget_state(config)
         if state.values and await run.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
-            return []
+            return to_langchain_messages(run.given_history)
         messages = state.values.get("messages", []) if state.values else []
-        return [
+        results = [
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in _find_open_calls(messages).items()
         ]
+        return [*results, *to_langchain_messages(run.given_history)]
 
 
 class _Report:

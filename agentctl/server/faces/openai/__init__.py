@@ -1,0 +1,1 @@
+"""The face for clients of OpenAI's API (docs/openai.md)."""

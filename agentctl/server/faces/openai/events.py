@@ -1,0 +1,94 @@
+"""The events of a run as the streams of OpenAI's API read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.requests import StreamEvent
+
+_FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
+
+
+class RunEnd(NamedTuple):
+    """The end of a run.
+
+    Attributes:
+        status: its final status; None if the stream ended without it.
+        finish_reason: `stop`, `length` or `content_filter`.
+        metrics: the counters of a completed run.
+        error: `code` and `detail` of a failed run.
+        reason: the reason of a cancel.
+    """
+
+    status: str | None
+    finish_reason: str = "stop"
+    metrics: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+class RunEvents:
+    """Reads the text and the end of one run from its events.
+
+    Events of members, tools and thinking are left out.
+
+    Args:
+        kind: the kind of the component.
+        first: the first event of the run.
+
+    Attributes:
+        run_id, session_id: ids of the run and of its session.
+        created_at: time of the first event in seconds.
+    """
+
+    def __init__(self, kind: ComponentKind, first: StreamEvent) -> None:
+        opening = orjson.loads(first.data)
+        self.run_id: str = opening["run_id"]
+        self.session_id: str = opening["session_id"]
+        self.created_at: int = opening["created_at"]
+        prefix = KINDS[kind].event_prefix
+        self._content = f"{prefix}Content"
+        self._ends = {
+            f"{prefix}Completed": "COMPLETED",
+            f"{prefix}Cancelled": "CANCELLED",
+            f"{prefix}Error": "ERROR",
+        }
+        self._ended = False
+
+    def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:
+        """Yield the new texts and the end; an empty portion is the end of the stream."""
+        for event in portion:
+            if event.name != self._content and event.name not in self._ends:
+                continue
+            data = orjson.loads(event.data)
+            if data["run_id"] != self.run_id:
+                continue
+            if event.name == self._content:
+                yield data["content"]
+            else:
+                self._ended = True
+                yield RunEnd(
+                    self._ends[event.name],
+                    to_finish_reason(data.get("finish_reason")),
+                    data.get("metrics"),
+                    data.get("error"),
+                    data.get("reason"),
+                )
+        if not portion and not self._ended:
+            self._ended = True
+            yield RunEnd(None)
+
+
+def to_finish_reason(reason: str | None) -> str:
+    """Return OpenAI's finish reason for that of an answer (docs/contract.md "Run record")."""
+    return _FINISH_REASONS.get(reason or "", "stop")
+
+
+def find_finish_reason(run: Mapping[str, Any]) -> str:
+    """Return OpenAI's finish reason of a run record: that of its last answer."""
+    answers = [each for each in run["messages"] if each["role"] == "assistant"]
+    return to_finish_reason(answers[-1].get("finish_reason") if answers else None)

@@ -1,0 +1,116 @@
+"""Errors in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from agentctl.errors import AgentctlError, BadRequest, NotFound, ValidationFailed
+from agentctl.server.answers import BytesResponse
+
+_TYPES = {
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", "insufficient_permissions"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
+"""Types and codes of errors by status. Other errors of the client are `invalid_request_error`."""
+
+_NO_RETRY = {"x-should-retry": "false"}
+"""OpenAI's clients repeat a request after 409 and 5xx, which would start the run again."""
+
+RUN_FAILED_STATUS = 502
+RUN_CANCELLED_STATUS = 409
+
+
+class RefusedParameter(BadRequest):
+    """A parameter with a value that the face cannot honour (400).
+
+    Args:
+        detail: the reason; public.
+        param: path of the parameter, such as `messages[0].content`.
+        code: OpenAI's code of the error.
+    """
+
+    def __init__(self, detail: str, param: str | None, code: str = "unsupported_parameter") -> None:
+        super().__init__(detail)
+        self.param = param
+        self.code = code
+
+
+class ModelNotFound(NotFound):
+    """A model that is no agent and no team (404)."""
+
+    def __init__(self) -> None:
+        super().__init__("The model does not exist: it must be the id of an agent or a team")
+        self.param = "model"
+        self.code = "model_not_found"
+
+
+def build_error_response(error: AgentctlError) -> BytesResponse:
+    """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
+    status = 400 if isinstance(error, ValidationFailed) else error.status
+    headers = dict(error.headers())
+    if status == 409:
+        headers |= _NO_RETRY
+    kind, code = _TYPES.get(
+        status, ("server_error" if status >= 500 else "invalid_request_error", None)
+    )
+    body = format_error(
+        error.detail,
+        kind=kind,
+        code=getattr(error, "code", code),
+        param=getattr(error, "param", None),
+        required_scopes=error.body().get("required_scopes"),
+    )
+    return BytesResponse(orjson.dumps(body), status, headers=headers)
+
+
+def build_failed_run_response(
+    run: Mapping[str, Any], headers: Mapping[str, str]
+) -> BytesResponse | None:
+    """Return the error of a run that failed or was cancelled; None for a completed run.
+
+    Args:
+        run: the run record.
+        headers: header fields of the response.
+    """
+    if run["status"] == "COMPLETED":
+        return None
+    body = describe_end(run["status"], run["error"], run["cancel_reason"])
+    status = RUN_CANCELLED_STATUS if run["status"] == "CANCELLED" else RUN_FAILED_STATUS
+    return BytesResponse(orjson.dumps(body), status, headers={**headers, **_NO_RETRY})
+
+
+def describe_end(
+    status: str | None, error: Mapping[str, Any] | None, reason: str | None
+) -> dict[str, Any]:
+    """Return the error of a run that did not complete.
+
+    Args:
+        status: the final status; None for a stream that ended without it.
+        error: `code` and `detail` of a failed run, else None.
+        reason: the reason of a cancel.
+    """
+    if status == "CANCELLED":
+        text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
+        return format_error(text, kind="run_cancelled", code="run_cancelled")
+    if error is None:
+        error = {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
+    return format_error(error["detail"], kind="server_error", code=error["code"])
+
+
+def format_error(
+    message: str,
+    *,
+    kind: str,
+    code: str | None,
+    param: str | None = None,
+    required_scopes: object = None,
+) -> dict[str, Any]:
+    """Return OpenAI's error object; `required_scopes` is an addition for 403."""
+    error: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": code}
+    if required_scopes is not None:
+        error["required_scopes"] = required_scopes
+    return {"error": error}

@@ -1,0 +1,326 @@
+"""The face for OpenAI's API, used with OpenAI's client (docs/openai.md)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from agentctl.server import create_app
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+RUN = ("agents:run", "teams:run")
+
+EXTRA = """
+[openai]
+enabled = true
+ignored_parameters = ["max_tokens"]
+"""
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ThreadedServer]:
+    folder = tmp_path_factory.mktemp("openai")
+    deployment = create_deployment(folder, model_endpoint.base_url, extra=EXTRA)
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+        yield host
+
+
+def open_client(served: ThreadedServer, *scopes: str, user: str = "ada") -> openai.OpenAI:
+    key = served.deployment.token(user, *(scopes or RUN))
+    return openai.OpenAI(api_key=key, base_url=f"{served.url}/v1", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def client(served: ThreadedServer) -> Iterator[openai.OpenAI]:
+    with open_client(served) as client:
+        yield client
+
+
+def get_runs(served: ThreadedServer, session_id: str) -> list[dict[str, Any]]:
+    """Return the runs of a session, as an administrator."""
+    found = served.client.get(f"/sessions/{session_id}/runs", headers=served.bearer("root", ADMIN))
+    runs: list[dict[str, Any]] = found.json()
+    return runs
+
+
+def test_models_are_the_components_that_the_caller_may_run(served: ThreadedServer) -> None:
+    with open_client(served) as client:
+        ids = [model.id for model in client.models.list()]
+        assert ids[0] == "echo"
+        assert {"crew", "desk"} <= set(ids)
+        assert "line" not in ids
+    with open_client(served, "agents:echo:run", "teams:read") as client:
+        assert [model.id for model in client.models.list()] == ["echo"]
+        assert client.models.retrieve("echo").owned_by == "world"
+        with pytest.raises(openai.PermissionDeniedError, match="agents:half:run"):
+            client.models.retrieve("half")
+
+
+def test_completion_has_text_usage_and_a_stored_run(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="echo", messages=MESSAGES, user="u-1", metadata={"a": "b"}
+    )
+    found = raw.parse()
+    assert found.choices[0].message.content == "hello"
+    assert found.choices[0].finish_reason == "stop"
+    assert found.usage is not None
+    assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens > 0
+    run = get_runs(served, raw.headers["x-session-id"])[0]
+    assert run["run_id"] == raw.headers["x-run-id"] == found.id.removeprefix("chatcmpl-")
+    assert (run["user_id"], run["input"]) == ("ada", "hello")
+    assert run["metadata"] == {"a": "b", "user": "u-1"}
+
+
+def test_streamed_completion_has_deltas_and_usage_at_the_end(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model="crew",
+            messages=[{"role": "user", "content": "ask echo"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    *parts, last = chunks
+    assert parts[0].choices[0].delta.role == "assistant"
+    text = "".join(part.choices[0].delta.content or "" for part in parts)
+    assert [part.choices[0].finish_reason for part in parts][-2:] == [None, "stop"]
+    assert not any(part.choices[0].delta.tool_calls for part in parts)
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.total_tokens > 0
+    plain = client.chat.completions.create(
+        model="crew", messages=[{"role": "user", "content": "ask echo"}]
+    )
+    assert text == plain.choices[0].message.content
+
+
+def test_history_of_the_request_reaches_the_agent(client: openai.OpenAI) -> None:
+    found = client.chat.completions.create(
+        model="history",
+        messages=[
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "two"},
+            {"role": "user", "content": [{"type": "text", "text": "three"}]},
+        ],
+    )
+    sent = json.loads(found.choices[0].message.content or "")
+    assert [tuple(each) if isinstance(each, list) else each for each in sent][-1]
+    assert [each[1] for each in sent if each[0] != "system"] == ["be brief", "one", "two", "three"]
+    assert [each[1] for each in sent if each[0] == "system"] == ["Be history."]
+
+
+def test_session_replaces_the_history_of_the_request(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    headers = {"X-Session-ID": "openai-1"}
+    client.chat.completions.create(model="history", messages=MESSAGES, extra_headers=headers)
+    found = client.chat.completions.create(
+        model="history",
+        messages=[
+            {"role": "user", "content": "never sent"},
+            {"role": "assistant", "content": "made up"},
+            {"role": "user", "content": "again"},
+        ],
+        extra_headers=headers,
+    )
+    sent = json.loads(found.choices[0].message.content or "")
+    texts = [each[1] for each in sent if each[0] == "user"]
+    assert texts == ["hello", "again"]
+    assert [run["input"] for run in get_runs(served, "openai-1")] == ["hello", "again"]
+    assert "never sent" not in found.choices[0].message.content
+
+
+def test_response_continues_a_conversation(served: ThreadedServer, client: openai.OpenAI) -> None:
+    first = client.responses.create(
+        model="history", input="one", conversation="talk-1", instructions="be kind"
+    )
+    assert first.status == "completed"
+    assert first.conversation is not None
+    assert first.conversation.id == "talk-1"
+    assert first.usage is not None
+    assert first.usage.total_tokens > 0
+    second = client.responses.create(
+        model="history",
+        input=[{"role": "user", "content": [{"type": "input_text", "text": "two"}]}],
+        conversation={"id": "talk-1"},
+    )
+    texts = [each[1] for each in json.loads(second.output_text) if each[0] == "user"]
+    assert texts == ["one", "two"]
+    assert json.loads(first.output_text)[-2][1] == "be kind"
+
+
+def test_streamed_response_ends_with_the_whole_response(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="echo", input="a b c") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    names = [event.type for event in events]
+    assert names[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert names[-1] == "response.completed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == final.output_text == "a b c"
+
+
+def test_schema_of_the_request_makes_a_structured_answer(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    found = client.chat.completions.create(
+        model="echo",
+        messages=[{"role": "user", "content": '{"n": 5}'}],
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+    )
+    assert json.loads(found.choices[0].message.content or "") == {"n": 5}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"temperature": 0.2}, "temperature"),
+    ({"logprobs": True}, "logprobs"),
+    ({"store": False}, "store"),
+    ({"extra_body": {"surprise": 1}}, "surprise"),
+    ({"response_format": {"type": "json_object"}}, "response_format.type"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    (
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}}],
+                }
+            ]
+        },
+        "messages[0].content[0]",
+    ),
+    ({"messages": [*MESSAGES, {"role": "assistant", "content": "x"}]}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("given", "param"), REFUSED, ids=[param for _, param in REFUSED])
+def test_parameter_without_effect_is_refused(
+    client: openai.OpenAI, given: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "echo", "messages": MESSAGES, **given})
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_ignored_parameters_are_named_in_the_response(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="echo", messages=MESSAGES, max_tokens=5, frequency_penalty=0, n=1
+    )
+    assert raw.headers["x-ignored-parameters"] == "max_tokens"
+
+
+def test_errors_have_the_form_of_openai(served: ThreadedServer, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.AuthenticationError) as unknown:
+        client.with_options(api_key="no").models.list()
+    assert unknown.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="nothing", messages=MESSAGES)
+    assert missing.value.code == "model_not_found"
+    with (
+        open_client(served, "agents:read") as reader,
+        pytest.raises(openai.PermissionDeniedError) as denied,
+    ):
+        reader.chat.completions.create(model="echo", messages=MESSAGES)
+    assert "agents:echo:run" in denied.value.message
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="echo", input="x")
+    with pytest.raises(openai.InternalServerError) as failed:
+        client.with_options(max_retries=2).chat.completions.create(
+            model="http-500", messages=MESSAGES, extra_headers={"X-Session-ID": "failed-once"}
+        )
+    assert len(get_runs(served, "failed-once")) == 1
+    assert failed.value.status_code == 502
+    assert failed.value.code == "MODEL_UNAVAILABLE"
+    twice = {"Authorization": f"Bearer {client.api_key}, Bearer {client.api_key}"}
+    answers = [served.client.get("/v1/models", headers=given) for given in (twice, {})]
+    assert [answer.json()["error"]["type"] for answer in answers] == [
+        "invalid_request_error",
+        "authentication_error",
+    ]
+    assert served.client.get("/nothing").json()["error_code"] == "UNAUTHENTICATED"
+
+
+def test_failed_stream_ends_with_an_error(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIError, match="model") as failed:
+        list(client.chat.completions.create(model="http-500", messages=MESSAGES, stream=True))
+    assert failed.value.code == "MODEL_UNAVAILABLE"
+    events = list(client.responses.create(model="http-500", input="x", stream=True))
+    assert events[-1].type == "response.failed"
+
+
+def test_cancelled_run_is_an_error_and_never_complete(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    stream = client.chat.completions.create(model="trickle", messages=MESSAGES, stream=True)
+    next(iter(stream))
+    run_id, session_id = (stream.response.headers[name] for name in ("x-run-id", "x-session-id"))
+    served.client.post(
+        f"/agents/trickle/runs/{run_id}/cancel",
+        params={"session_id": session_id},
+        headers=served.bearer("ada", *RUN),
+    )
+    with pytest.raises(openai.APIError) as cancelled:
+        list(stream)
+    assert cancelled.value.code == "run_cancelled"
+
+
+def test_client_that_leaves_cancels_the_run(served: ThreadedServer, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(model="trickle", messages=MESSAGES, stream=True)
+    next(iter(stream))
+    session_id = stream.response.headers["x-session-id"]
+    stream.close()
+    with pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(
+            model="hang",
+            messages=MESSAGES,
+            timeout=0.3,
+            extra_headers={"X-Session-ID": "left-plain"},
+        )
+    deadline = time.monotonic() + 10
+    for left in (session_id, "left-plain"):
+        while get_runs(served, left)[0]["status"] != "CANCELLED":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_audit_log_names_the_runs_and_their_refusals(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    with (
+        open_client(served, "agents:read", user="eve") as denied,
+        pytest.raises(openai.PermissionDeniedError),
+    ):
+        denied.responses.create(model="echo", input="x")
+    raw = client.responses.with_raw_response.create(model="echo", input="x")
+    found = served.client.get(
+        "/audit", params={"limit": 50}, headers=served.bearer("root", ADMIN)
+    ).json()["data"]
+    seen = {(entry["principal"], entry["operation"], entry["outcome"]) for entry in found}
+    assert ("eve", "create_agent_run", "denied") in seen
+    assert any(raw.headers["x-run-id"] in (entry["resource"] or "") for entry in found)
+
+
+def test_face_is_off_by_default(server: ThreadedServer) -> None:
+    headers = server.bearer("root", ADMIN)
+    assert server.client.get("/v1/models", headers=headers).status_code == 404
