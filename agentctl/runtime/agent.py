@@ -1,55 +1,35 @@
 """Execution of an agent's run: model calls and tool calls in turn, until there are no more calls.
 
-The model always streams, so that partial text exists even for a caller that does not stream. The
-model library talks to the providers; this module runs the agent loop (docs/decisions/0026).
+The model always streams, so that partial text exists even for a caller that does not stream. A
+connection (`runtime.model_calls`) talks to the provider; this module runs the agent loop
+(docs/decisions/0026).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-from pydantic_ai.direct import model_request_stream
-from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UnexpectedModelBehavior
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-)
-from pydantic_ai.output import OutputObjectDefinition
-
 from agentctl.runtime.attempts import Attempts, PreparedModel
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.conversion import (
-    build_prompt,
-    build_tool_results,
-    clean_response,
-    extract_calls,
-    extract_usage,
-    to_model_messages,
-)
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.history import complete_history
 from agentctl.runtime.memory_tools import add_memories
+from agentctl.runtime.model_calls import (
+    UNKNOWN_REASON,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    ModelFailure,
+)
 from agentctl.runtime.provider import classify_failure
-from agentctl.runtime.run_threads import use_shared_threads
 from agentctl.runtime.structured_output import InvalidAnswer
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponseStreamEvent
-    from pydantic_ai.models import ModelRequestParameters
-
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunEnvironment
@@ -61,14 +41,6 @@ _log = logging.getLogger("agentctl.runtime")
 MAXIMUM_MODEL_CALLS = 50
 """Maximum model calls of one run. If the model then still calls tools, the run ends with
 MODEL_REJECTED."""
-
-_TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
-"""Attributes with the data of the parts and deltas that are not text."""
-
-_EVENT_OVERHEAD_BYTES = 16
-
-_UNKNOWN_REASON = "unknown"
-"""Finish reason of an answer whose provider sent one that the model library does not know."""
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
@@ -116,36 +88,51 @@ async def run_conversation(
     Raises:
         ExecutionError: the model or a tool ended the run, or its answer is not valid.
     """
-    messages = [*to_model_messages(history), build_prompt(prompt, conversation.instructions)]
+    messages = [*complete_history(history), _build_prompt(prompt)]
     if output is not None:
         runner = replace(runner, output=output)
     await _take_turns(runner, messages, conversation)
 
 
 async def _take_turns(
-    runner: ConfiguredRunner, messages: list[ModelMessage], conversation: Conversation
+    runner: ConfiguredRunner, messages: list[Message], conversation: Conversation
 ) -> None:
     corrected = False
     attempts = Attempts(conversation.context.run_id, runner.models, runner.counters)
     for turn in range(MAXIMUM_MODEL_CALLS):
         attempts.begin_call()
-        response = await _call_model(runner, attempts, messages, conversation, first=turn == 0)
-        calls = extract_calls(response)
-        conversation.end_answer(calls, response.finish_reason or _UNKNOWN_REASON)
-        if not calls:
+        requires_tool = runner.routes and turn == 0
+        answer = await _call_model(
+            runner, attempts, messages, conversation, requires_tool=requires_tool
+        )
+        conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
+        messages.append(answer.message)
+        if not answer.calls:
             problem = _take_output(runner, conversation, last=corrected)
             if problem is None:
                 return
             corrected = True
-            messages += [response, build_prompt(problem.prompt, conversation.instructions)]
+            messages.append(_build_prompt(problem.prompt))
             continue
-        results = await _perform_calls(calls, conversation)
+        results = await _perform_calls(answer.calls, conversation)
         if conversation.routed_answer is not None:
             return
-        messages += [response, build_tool_results(calls, results, conversation.instructions)]
+        messages += [
+            {
+                "role": "tool",
+                "content": result,
+                "tool_call_id": call["id"],
+                "tool_name": call["name"],
+            }
+            for call, result in zip(answer.calls, results, strict=True)
+        ]
     raise ExecutionError(
         "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
     )
+
+
+def _build_prompt(text: str) -> Message:
+    return {"role": "user", "content": text}
 
 
 def _take_output(
@@ -176,11 +163,11 @@ def _take_output(
 async def _call_model(
     runner: ConfiguredRunner,
     attempts: Attempts,
-    messages: list[ModelMessage],
+    messages: Sequence[Message],
     conversation: Conversation,
     *,
-    first: bool,
-) -> ModelResponse:
+    requires_tool: bool,
+) -> ModelAnswer:
     """Call the model, again after temporary failures while nothing of the answer has arrived.
 
     Raises:
@@ -188,101 +175,41 @@ async def _call_model(
     """
     while True:
         model = attempts.model
+        call = ModelCall(
+            conversation.instructions,
+            messages,
+            runner.tools,
+            model.settings,
+            requires_tool,
+            runner.output,
+        )
         try:
-            return await _attempt_call(runner, model, messages, conversation, first=first)
-        except (AgentRunError, httpx2.HTTPError) as error:
-            failure = classify_failure(error, conversation.context.run_id, model.secret)
-            if conversation.has_answer_begun or not await attempts.wait_after(error, failure):
+            return await _attempt_call(model, call, conversation)
+        except ModelFailure as error:
+            secret = model.connection.secret
+            failure = classify_failure(error, conversation.context.run_id, secret)
+            if conversation.has_answer_begun or not await attempts.wait_after(error):
                 raise failure from error
 
 
 async def _attempt_call(
-    runner: ConfiguredRunner,
-    model: PreparedModel,
-    messages: list[ModelMessage],
-    conversation: Conversation,
-    *,
-    first: bool,
-) -> ModelResponse:
-    """Call the model once and return its cleaned answer.
-
-    However the call ends, its text and usage so far are kept.
+    model: PreparedModel, call: ModelCall, conversation: Conversation
+) -> ModelAnswer:
+    """Call the model once. However the call ends, its text and usage so far are kept.
 
     Raises:
-        UnexpectedModelBehavior: the answer is empty because the provider cut or filtered it, or it
-            cannot be read.
-        ModelAPIError: the stream ended before the answer was complete.
+        ModelFailure: the call failed, the answer is not complete, or it is empty because the
+            provider cut or filtered it.
     """
     conversation.context.checkpoint()
     conversation.begin_answer(model.id)
-    request = model_request_stream(
-        model.model,
-        messages,
-        model_settings=model.first_settings if first else model.settings,
-        model_request_parameters=_build_parameters(runner, model),
-        instrument=False,
-    )
-    async with AsyncExitStack() as stack:
-        with _reject_unreadable_answers(), use_shared_threads():
-            stream = await stack.enter_async_context(request)
-        events = aiter(stream)
-        try:
-            while True:
-                with _reject_unreadable_answers():
-                    event = await anext(events, None)
-                if event is None:
-                    break
-                _process_event(event, conversation)
-        finally:
-            conversation.context.transcript.set_usage(extract_usage(stream.usage))
-        with _reject_unreadable_answers():
-            response = stream.get()
-            clean_response(response)
-    if not response.finish_reason and not (response.provider_details or {}).get("finish_reason"):
-        raise ModelAPIError(stream.model_name, "the stream ended without a finish reason")
-    reason = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
-    if reason and not response.tool_calls and not (response.text or "").strip():
-        raise UnexpectedModelBehavior(reason)
-    return response
-
-
-def _build_parameters(runner: ConfiguredRunner, model: PreparedModel) -> ModelRequestParameters:
-    """Return the tools of a call and, with an output schema, the schema of the answer.
-
-    A provider that does not take a schema gets it as a part of the instructions.
-    """
-    parameters, output = runner.parameters, runner.output
-    if output is None:
-        return parameters
-    native = model.model.profile.get("supports_json_schema_output", False) and (
-        model.native_output == "always"
-        or (model.native_output == "without_tools" and not parameters.function_tools)
-    )
-    return replace(
-        parameters,
-        output_mode="native" if native else "prompted",
-        output_object=OutputObjectDefinition(
-            output.json_schema, name=output.name, description=output.description
-        ),
-    )
-
-
-@contextmanager
-def _reject_unreadable_answers() -> Iterator[None]:
-    """Report an exception of the model library as a fault of the provider's answer.
-
-    The library reads most fields of an answer without a check of their types.
-
-    Raises:
-        UnexpectedModelBehavior: the library raised an exception that is not about models.
-    """
-    try:
-        yield
-    except (AgentRunError, httpx2.HTTPError):
-        raise
-    except Exception as error:
-        reason = f"the answer cannot be read: {type(error).__name__}: {error}"
-        raise UnexpectedModelBehavior(reason) from error
+    answer = await model.connection.answer(call, conversation)
+    if answer.finish_reason is None:
+        raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
+    reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
+    if reason and not answer.calls and not answer.text.strip():
+        raise ModelFailure("MODEL_REJECTED", reason)
+    return answer
 
 
 async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
@@ -297,31 +224,3 @@ async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversa
         for task in tasks:
             abandon_task(task)
         raise
-
-
-def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
-    """Add text and thinking to the conversation; count the size of everything else."""
-    if isinstance(event, PartDeltaEvent):
-        if isinstance(event.delta, TextPartDelta):
-            conversation.add_text(event.delta.content_delta)
-        elif isinstance(event.delta, ThinkingPartDelta):
-            conversation.count_arriving(_EVENT_OVERHEAD_BYTES)
-            conversation.add_thinking(event.delta.content_delta or "")
-        else:
-            conversation.count_arriving(_event_size(event))
-    elif isinstance(event, PartStartEvent):
-        conversation.count_part(is_call=isinstance(event.part, ToolCallPart))
-        if isinstance(event.part, TextPart):
-            conversation.add_text(event.part.content)
-        elif isinstance(event.part, ThinkingPart):
-            conversation.count_arriving(_EVENT_OVERHEAD_BYTES)
-            conversation.add_thinking(event.part.content)
-        else:
-            conversation.count_arriving(_event_size(event))
-
-
-def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
-    """Estimate the memory in bytes of a piece of a tool call or of reasoning."""
-    piece = event.part if isinstance(event, PartStartEvent) else event.delta
-    texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
-    return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)

@@ -12,14 +12,12 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model
-    from pydantic_ai.settings import ModelSettings
-
-    from agentctl.runtime.failures import ExecutionError
+    from agentctl.config import settings as config
+    from agentctl.runtime.model_calls import ModelConnection, ModelFailure
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -34,30 +32,20 @@ FALLBACK_PATIENCE_SECONDS = 2.0
 _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
 
 
-NativeOutput = Literal["always", "without_tools", "never"]
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
     """A model that is ready for the calls of a component.
 
     Attributes:
         id: id of the model in the configuration.
-        settings: settings of each call; None for none.
-        first_settings: settings of the first call of a run.
-        secret: API key that the provider receives and may repeat in errors; `""` for none.
-        native_output: "always" if the provider takes a JSON Schema for the answer,
-            "without_tools" if it does so for a component without tools, or "never".
+        settings: settings of the model with those of the component on top.
         retries: maximum number of further attempts of a call.
         retry_seconds: time after the start of a call at which no attempt starts any more.
     """
 
     id: str
-    model: Model
-    settings: ModelSettings | None = None
-    first_settings: ModelSettings | None = None
-    secret: str = field(default="", repr=False)
-    native_output: NativeOutput = "always"
+    connection: ModelConnection
+    settings: config.ModelSettings
     retries: int = 0
     retry_seconds: float = 0.0
 
@@ -105,18 +93,13 @@ class Attempts:
         self._failed = 0
         self._started = time.monotonic()
 
-    async def wait_after(self, error: BaseException, failure: ExecutionError) -> bool:
-        """Wait until the next attempt. Return False if there is none.
-
-        Args:
-            error: exception of the attempt.
-            failure: its public failure.
-        """
+    async def wait_after(self, failure: ModelFailure) -> bool:
+        """Wait until the next attempt. Return False if there is none."""
         if failure.code not in _TEMPORARY:
             return False
         self._failed += 1
         has_fallback = self._index + 1 < len(self._models)
-        seconds = self._wait_seconds(error)
+        seconds = self._wait_seconds(failure)
         patience = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
         if seconds is not None and seconds <= patience:
             await asyncio.sleep(seconds)
@@ -130,12 +113,12 @@ class Attempts:
             self._use_fallback()
         return has_fallback
 
-    def _wait_seconds(self, error: BaseException) -> float | None:
+    def _wait_seconds(self, failure: ModelFailure) -> float | None:
         """Return the seconds until the model is called again, None if it is not."""
         model = self.model
-        if self._failed > model.retries or not _is_repeatable(error):
+        if self._failed > model.retries or not failure.is_repeatable:
             return None
-        asked: float | None = getattr(error, "retry_after", None)
+        asked = failure.retry_after
         if asked is None:
             longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
             seconds = longest * random.uniform(0.5, 1.0)
@@ -154,13 +137,3 @@ class Attempts:
             "run %s: model %s is not available, its fallback %s is called",
             self._run_id, failed, self.model.id,
         )  # fmt: skip
-
-
-def _is_repeatable(error: BaseException) -> bool:
-    """Return False if the provider states that the same request would fail again."""
-    from pydantic_ai.exceptions import ModelHTTPError, ModelQuotaExceededError
-
-    if isinstance(error, ModelQuotaExceededError):
-        return False
-    headers = (error.headers if isinstance(error, ModelHTTPError) else None) or {}
-    return headers.get("x-should-retry") != "false"

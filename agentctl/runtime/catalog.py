@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.provider import ModelConnection
+    from agentctl.runtime.model_calls import ModelConnection
     from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.runners.configured import ConfiguredRunner
     from agentctl.runtime.structured_output import OutputSchema

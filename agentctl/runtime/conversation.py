@@ -1,8 +1,7 @@
 """The conversation of one run between a model and its tools.
 
 All data from the model passes through here. Text is made storable (tool calls already are, see
-`runtime.conversion`), limited in size, added to the transcript at once, and published as events.
-This module does not depend on the model library.
+`runtime.model_calls`), limited in size, added to the transcript at once, and published as events.
 """
 
 from __future__ import annotations
@@ -210,6 +209,10 @@ class Conversation:
         self.has_answer_begun = True
         self._transcript.add_reasoning(delta)
         self.context.emit(Thinking(delta))
+
+    def set_usage(self, usage: Mapping[str, int]) -> None:
+        """Set the counters of the current answer to their values so far."""
+        self._transcript.set_usage(usage)
 
     @property
     def held_text(self) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
     TextPart,
-    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -20,13 +19,12 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from agentctl.records.components import ToolRecord
-from agentctl.records.ids import new_id
-from agentctl.records.text import replace_unstorable
-from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.history import complete_history
-from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.transcript import MAXIMUM_TOKENS
+
+if TYPE_CHECKING:
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.model_calls import ModelCall, ModelConnection, NativeMessage
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -36,47 +34,6 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
     result, even if its run ended before, because providers reject a history with an open call.
     """
     return [_CONVERSIONS[message["role"]](message) for message in complete_history(messages)]
-
-
-def clean_response(response: ModelResponse) -> None:
-    """Clean an answer for storage, in place: the library sends it back together with the results.
-
-    The arguments of a call become an object; any other value is stored under `NOT_AN_OBJECT`. The
-    calls get different ids: some servers repeat one id, and a result belongs to one call.
-    """
-    ids: set[str] = set()
-    for part in response.parts:
-        if isinstance(part, TextPart | ThinkingPart):
-            part.content = replace_unstorable(part.content)
-        elif isinstance(part, ToolCallPart):
-            part.tool_name = replace_unstorable(part.tool_name)
-            part.tool_call_id = replace_unstorable(part.tool_call_id)
-            if part.tool_call_id in ids:
-                part.tool_call_id = new_id()
-            ids.add(part.tool_call_id)
-            part.args = parse_arguments(part.args)
-
-
-def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
-    """Return the tool calls of a cleaned answer: `id`, `name` and `arguments`."""
-    return [
-        {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}
-        for part in response.tool_calls
-    ]
-
-
-def parse_arguments(args: Any) -> dict[str, Any]:
-    """Parse the arguments of the library: JSON text, a dictionary, or None."""
-    raw = args if isinstance(args, dict) else replace_unstorable(args or "{}")
-    try:
-        value = json.loads(raw) if isinstance(raw, str) else raw
-        if isinstance(value, dict):
-            return {
-                replace_unstorable(name): clean_json_value(item) for name, item in value.items()
-            }
-    except (ValueError, RecursionError):
-        pass
-    return {NOT_AN_OBJECT: str(raw)}
 
 
 def extract_usage(usage: RequestUsage) -> dict[str, int]:
@@ -105,20 +62,36 @@ def build_tool_definition(tool: ToolRecord) -> ToolDefinition:
     )
 
 
-def build_prompt(prompt: str, system: str) -> ModelRequest:
-    """Build the prompt with the instructions of the model (`""` for none)."""
-    return ModelRequest(parts=[UserPromptPart(prompt)], instructions=system or None)
+def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMessage]:
+    """Build the messages of a call, with the instructions in the last one.
+
+    Args:
+        connection: the connection that sends them: it gets its own earlier answers unchanged.
+    """
+    messages: list[ModelMessage] = []
+    results: list[ToolReturnPart] = []
+    for message in call.messages:
+        if message["role"] == "tool":
+            results.append(_tool_result(message))
+            continue
+        messages += _join_results(results)
+        native: NativeMessage | None = message.get("native")
+        if native is not None and native.connection is connection:
+            messages.append(native.value)
+        else:
+            messages.append(_CONVERSIONS[message["role"]](message))
+    messages += _join_results(results)
+    last = messages[-1]
+    if isinstance(last, ModelRequest):
+        messages[-1] = replace(last, instructions=call.instructions or None)
+    return messages
 
 
-def build_tool_results(
-    calls: Iterable[Mapping[str, Any]], results: Iterable[str], system: str
-) -> ModelRequest:
-    """Build the results of the calls of an answer, in their order, with the same instructions."""
-    parts = [
-        ToolReturnPart(call["name"], result, tool_call_id=call["id"])
-        for call, result in zip(calls, results, strict=True)
-    ]
-    return ModelRequest(parts=parts, instructions=system or None)
+def _join_results(results: list[ToolReturnPart]) -> list[ModelMessage]:
+    """Return one message with the results of the calls of an answer; none for no results."""
+    joined = [ModelRequest(parts=[*results])] if results else []
+    results.clear()
+    return [*joined]
 
 
 def _user_request(message: Mapping[str, Any]) -> ModelRequest:
@@ -135,19 +108,23 @@ def _assistant_response(message: Mapping[str, Any]) -> ModelResponse:
     return ModelResponse(parts=[*text, *calls], timestamp=_timestamp(message))
 
 
-def _tool_result(message: Mapping[str, Any]) -> ModelRequest:
-    part = ToolReturnPart(
+def _tool_result(message: Mapping[str, Any]) -> ToolReturnPart:
+    return ToolReturnPart(
         message["tool_name"], message["content"], tool_call_id=message["tool_call_id"]
     )
-    return ModelRequest(parts=[part], timestamp=_timestamp(message))
+
+
+def _tool_request(message: Mapping[str, Any]) -> ModelRequest:
+    return ModelRequest(parts=[_tool_result(message)], timestamp=_timestamp(message))
 
 
 def _timestamp(message: Mapping[str, Any]) -> datetime:
-    return datetime.fromtimestamp(message["created_at"], tz=UTC)
+    created_at = message.get("created_at")
+    return datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
 
 
 _CONVERSIONS: dict[str, Callable[[Mapping[str, Any]], ModelMessage]] = {
     "user": _user_request,
     "assistant": _assistant_response,
-    "tool": _tool_result,
+    "tool": _tool_request,
 }

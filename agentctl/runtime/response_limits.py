@@ -65,6 +65,14 @@ def build_limit_hook(run_bytes: int) -> Callable[[httpx2.Response], Awaitable[No
     return hook
 
 
+def iterate_events(response: httpx2.Response) -> AsyncIterator[list[bytes]]:
+    """Yield the events of a limited response, those of one read together.
+
+    An event includes its empty line; what follows the last one is not an event.
+    """
+    return cast(_LimitedStream, response.stream).iterate_events()
+
+
 class _LimitedStream(httpx2.AsyncByteStream):
     """The body of a response, in portions of complete events.
 
@@ -84,6 +92,11 @@ class _LimitedStream(httpx2.AsyncByteStream):
         self._bytes_left = 2 * run_bytes + _BYTES_OF_AN_ENVELOPE * self._events_left
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for events in self.iterate_events():
+            yield b"".join(events)
+
+    async def iterate_events(self) -> AsyncIterator[list[bytes]]:
+        """Yield the complete events of each read, in portions, and the rest of the body last."""
         if self._refused:
             raise UnusableResponse("the response is compressed, which was not requested")
         pending = bytearray()
@@ -98,15 +111,16 @@ class _LimitedStream(httpx2.AsyncByteStream):
             for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
                 if first:
                     await asyncio.sleep(0)
-                start = sent
+                events: list[bytes] = []
                 for end in ends[first : first + _EVENTS_OF_A_TURN]:
-                    self._check_event(bytes(pending[sent:end]))
+                    events.append(bytes(pending[sent:end]))
+                    self._check_event(events[-1])
                     sent = end
-                yield bytes(pending[start:sent])
+                yield events
             del pending[:sent]
             self._check_size(len(pending))
         if pending:
-            yield bytes(pending)
+            yield [bytes(pending)]
 
     def _check_event(self, event: bytes) -> None:
         self._events_left -= 1

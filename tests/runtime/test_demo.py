@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
-from pydantic_ai.messages import ModelRequest
-from pydantic_ai.models import ModelRequestParameters
 
 from agentctl.config.settings import Model, Team
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, build_demo_model
+from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, DemoConnection
 from tests.runtime.fake_context import run, settings
 
 LEADER = (Model("lead", "demo", "leader"),)
@@ -76,18 +73,8 @@ def test_tool_without_tools_echoes() -> None:
     assert run(settings(model="tool"), "hello").transcript.content == "hello"
 
 
-def test_request_returns_the_complete_answer() -> None:
-    request = [ModelRequest.user_text_prompt("hello there")]
-    answer = asyncio.run(
-        build_demo_model("echo").request([*request], None, ModelRequestParameters())
-    )
-
-    assert answer.text == "hello there"
-    assert answer.usage.total_tokens == 4
-
-
 def test_unknown_demo_model_is_refused() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
-        build_demo_model("gpt")
+        DemoConnection("gpt")
 
     assert refused.value.hint == "use one of: echo, slow, leader, tool"

@@ -10,17 +10,17 @@ from typing import Any
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
 from agentctl.runs import event_format
 from agentctl.runs.states import Ending
 from agentctl.runtime.conversation import CallOutcome, Conversation
-from agentctl.runtime.conversion import clean_response, extract_calls, to_model_messages
+from agentctl.runtime.conversion import to_model_messages
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.model_calls import clean_calls
 from agentctl.runtime.tools import result_to_text
 from agentctl.runtime.transcript import Transcript, build_chat_history
 
@@ -93,12 +93,10 @@ async def process_answer(
     conversation.begin_answer("m")
     for delta in deltas:
         conversation.add_text(delta)
-    parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]
-    response = ModelResponse(parts=[TextPart("".join(deltas)), *parts])
-    clean_response(response)
-    conversation.end_answer(extract_calls(response), "stop")
-    for part in response.tool_calls:
-        await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
+    cleaned = clean_calls((call_id, name, args) for name, args, call_id in calls)
+    conversation.end_answer(cleaned, "stop")
+    for call in cleaned:
+        await conversation.call(call["id"], call["name"], call["arguments"])
 
 
 def strings(value: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
@@ -13,19 +13,14 @@ from agentctl.runtime.leadership import build_leader_instructions, build_member_
 from agentctl.runtime.memory_tools import build_memory_actions
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
-
     from agentctl.config import settings as config
+    from agentctl.records.components import ToolRecord
     from agentctl.runtime.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.component import Component
     from agentctl.runtime.conversation import Action
-    from agentctl.runtime.provider import ModelConnection
+    from agentctl.runtime.model_calls import ModelConnection
     from agentctl.runtime.structured_output import OutputSchema
     from agentctl.runtime.tools import Tool
-
-_REQUIRE_TOOL_CALL: ModelSettings = {"tool_choice": "required"}
-"""Settings for the first call of a leader in mode route: it has to select a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class ConfiguredRunner:
     Attributes:
         models: the model of the component and its fallbacks, in order.
         counters: counts further attempts of model calls.
-        parameters: the tools that the model receives.
+        tools: the tools that the model receives.
         actions: the tools that the model may call, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
@@ -45,7 +40,7 @@ class ConfiguredRunner:
 
     models: Sequence[PreparedModel]
     counters: ModelCounters
-    parameters: ModelRequestParameters
+    tools: Sequence[ToolRecord]
     actions: Mapping[str, Action]
     system: str
     routes: bool
@@ -92,18 +87,12 @@ def build_runner(
     Args:
         connections: the model of the component and its fallbacks, in order.
     """
-    from pydantic_ai.models import ModelRequestParameters
-
-    from agentctl.runtime.conversion import build_tool_definition
-
     assert isinstance(component.spec, Agent | Team)
     routes = isinstance(component.spec, Team) and component.spec.mode == "route"
     return ConfiguredRunner(
         models=[_prepare_model(component, model, connection) for model, connection in connections],
         counters=counters,
-        parameters=ModelRequestParameters(
-            function_tools=[build_tool_definition(action.record()) for action in actions.values()]
-        ),
+        tools=[action.record() for action in actions.values()],
         actions=actions,
         system=instructions,
         routes=routes,
@@ -117,16 +106,10 @@ def _prepare_model(
     from agentctl.runtime.attempts import PreparedModel
 
     assert isinstance(component.spec, Agent | Team)
-    settings = connection.convert_settings(_merge(model.settings, component.spec.settings))
-    routes = isinstance(component.spec, Team) and component.spec.mode == "route"
-    first = cast("ModelSettings", {**(settings or {}), **_REQUIRE_TOOL_CALL})
     return PreparedModel(
         id=model.id,
-        model=connection.model,
-        settings=settings,
-        first_settings=first if routes else settings,
-        secret=connection.secret,
-        native_output=connection.native_output,
+        connection=connection,
+        settings=_merge(model.settings, component.spec.settings),
         retries=model.retries,
         retry_seconds=model.retry_seconds,
     )
@@ -142,13 +125,8 @@ def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.Mod
 
 def add_actions(runner: ConfiguredRunner, more: Mapping[str, Action]) -> ConfiguredRunner:
     """Return a runner with further tools, such as those of MCP servers."""
-    from agentctl.runtime.conversion import build_tool_definition
-
-    definitions = [build_tool_definition(action.record()) for action in more.values()]
     return replace(
         runner,
-        parameters=replace(
-            runner.parameters, function_tools=[*runner.parameters.function_tools, *definitions]
-        ),
+        tools=[*runner.tools, *(action.record() for action in more.values())],
         actions={**runner.actions, **more},
     )

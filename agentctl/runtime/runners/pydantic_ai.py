@@ -27,9 +27,11 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
-from agentctl.runtime.conversion import parse_arguments, to_model_messages
+from agentctl.runtime.conversion import to_model_messages
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.library_model import to_model_failure
+from agentctl.runtime.model_calls import parse_arguments
 from agentctl.runtime.provider import classify_failure
 from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -187,7 +189,7 @@ class _Execution:
         """Return the public failure for an exception of a tool or model, else the exception."""
         failure = self._calls.classify(error)
         if failure is error and isinstance(error, AgentRunError):
-            classified = classify_failure(error, self._run.context.run_id)
+            classified = classify_failure(to_model_failure(error), self._run.context.run_id)
             # Other errors of the library, such as an exceeded limit of the agent, are its own.
             return error if classified.code == "INTERNAL" else classified
         return failure
