@@ -34,9 +34,10 @@
     exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
     script              parses the last user message as JSON and sends that response, byte by byte:
-                        `status`, `headers`, `pieces` (texts, or pairs of a text and a number of
-                        repetitions), `gzip` (compress them), `chunk` (number of characters of each
-                        write), `framing` (`chunked`, or `close` for a body that ends with the
+                        `status`, `headers`, `pieces` (texts, pairs of a text and a number of
+                        repetitions, or objects with bytes in `hex`), `gzip` (compress them),
+                        `chunk` or `bytes` (number of characters or of bytes of each write),
+                        `framing` (`chunked`, or `close` for a body that ends with the
                         connection) and `cut` (close the connection before the last chunk); a
                         request with results of tools is answered with them
 
@@ -319,7 +320,14 @@ def _read_pieces(script: Body) -> Iterator[bytes]:
     """Yield the writes of a scripted body; equal pieces are encoded once."""
     encoder = zlib.compressobj(wbits=31) if script.get("gzip") else None
     for piece in script["pieces"]:
+        if isinstance(piece, dict):
+            yield bytes.fromhex(piece["hex"])
+            continue
         text, count = (piece, 1) if isinstance(piece, str) else piece
+        if width := script.get("bytes"):
+            data = text.encode()
+            yield from (data[start : start + width] for start in range(0, len(data), width))
+            continue
         size = script.get("chunk") or len(text)
         parts = [text[start : start + size].encode() for start in range(0, len(text), size)]
         for part in parts * count:

@@ -71,7 +71,7 @@ class ModelAnswer:
     """A complete answer.
 
     Attributes:
-        text: its text, without the thinking.
+        text: its text, without the thinking, made storable.
         calls: `id`, `name` and `arguments` of its tool calls, cleaned (`clean_calls`).
         finish_reason: the neutral finish reason, `UNKNOWN_REASON` for another one, None if the
             provider sent none: the answer was cut off.
@@ -86,7 +86,7 @@ class ModelAnswer:
     @property
     def message(self) -> Message:
         """The answer as a message of the following calls."""
-        message: dict[str, Any] = {"role": "assistant", "content": replace_unstorable(self.text)}
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.calls:
             message["tool_calls"] = self.calls
         if self.native is not None:

@@ -75,7 +75,7 @@ DIALECTS: dict[Provider, Dialect] = {
 }
 
 _SCHEMA_VENDORS = ("openai/", "anthropic/", "google/", "x-ai/")
-"""Vendors behind OpenRouter whose models take a schema for the answer."""
+"""Vendors of models at OpenRouter that take a schema for the answer."""
 
 
 class OpenAIConnection(ModelConnection):
@@ -184,7 +184,7 @@ class OpenAIConnection(ModelConnection):
     def _complete(self, answer: OpenAIAnswer) -> ModelAnswer:
         named = [call for call in answer.calls if call.name]
         calls = clean_calls((call.id, call.name, call.given_arguments) for call in named)
-        text = "".join(answer.texts)
+        text = replace_unstorable("".join(answer.texts))
         native: dict[str, Any] = {
             field: replace_unstorable("".join(pieces)) for field, pieces in answer.thinking.items()
         }

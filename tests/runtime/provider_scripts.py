@@ -31,9 +31,12 @@ def script(*events: object, **options: Any) -> str:
     """Return the message that makes the model answer with these events.
 
     Args:
-        events: JSON objects, each of which is an event; raw text; or pairs of a raw text and a
-            number of repetitions.
+        events: JSON objects, each of which is an event; raw text; pairs of a raw text and a number
+            of repetitions; or objects with raw bytes in `hex`.
         options: see the behaviour `script` in `tests.endpoint_server`.
     """
-    pieces = [encode_event(event) if isinstance(event, dict) else event for event in events]
+    pieces = [
+        encode_event(event) if isinstance(event, dict) and "hex" not in event else event
+        for event in events
+    ]
     return json.dumps({"headers": {}, "pieces": pieces, **options})
