@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from agentctl.errors import UsageError
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 class IO:
     """The standard streams of a command, and the properties of the terminals that they are.
 
-    The environment variables COLUMNS, NO_COLOR, TERM and AGENTCTL_NO_INPUT are read when a
-    property is, so a test that sets them needs no other argument.
+    The environment variables COLUMNS, LINES, NO_COLOR, FORCE_COLOR, TERM and AGENTCTL_NO_INPUT are
+    read when a property is, so a test that sets them needs no other argument.
 
     Attributes:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
+        color: the option `--color`.
         progress: the console of the progress line that is on the screen; None without one.
     """
 
     stdin: TextIO
     out: TextIO
     err: TextIO
+    color: Literal["auto", "always", "never"] = "auto"
     progress: Console | None = None
 
     @classmethod
@@ -55,10 +57,21 @@ class IO:
         """True if no question may be asked: AGENTCTL_NO_INPUT is set."""
         return os.environ.get("AGENTCTL_NO_INPUT", "") not in ("", "0")
 
+    def styles(self, stream: TextIO) -> bool:
+        """Return True if colours and styles may be written to `stream`.
+
+        `--color` wins over NO_COLOR, that over FORCE_COLOR; without them a terminal gets them.
+        """
+        if self.color != "auto" or os.environ.get("NO_COLOR"):
+            return self.color == "always"
+        if os.environ.get("FORCE_COLOR", "0") != "0":
+            return True
+        return stream.isatty() and self.moves_cursor
+
     @property
-    def styled(self) -> bool:
-        """True if a terminal may be sent colours and styles."""
-        return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    def moves_cursor(self) -> bool:
+        """True if a terminal may be sent control sequences."""
+        return os.environ.get("TERM", "dumb") != "dumb"
 
     def width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal `stream`; COLUMNS wins. None: unknown."""
@@ -70,20 +83,34 @@ class IO:
         except (OSError, ValueError):
             return None
 
-    def console(self, stream: TextIO, width: int | None = None) -> Console:
-        """Create a rich console for a terminal; `width` replaces that of the terminal."""
+    def height(self, stream: TextIO) -> int:
+        """Return the lines of the terminal `stream`; LINES wins."""
+        lines = os.environ.get("LINES", "")
+        if lines.isdecimal() and int(lines):
+            return int(lines)
+        try:
+            return os.get_terminal_size(stream.fileno()).lines or 25
+        except (OSError, ValueError):
+            return 25
+
+    def console(
+        self, stream: TextIO, width: int | None = None, *, styled: bool | None = None
+    ) -> Console:
+        """Create a rich console; `width` and `styled` replace the properties of `stream`."""
         from io import TextIOWrapper
 
         from rich.console import Console
 
+        styled = self.styles(stream) if styled is None else styled
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # rich would fail on other characters
         return Console(
             file=stream,
             width=width or self.width(stream) or 80,
             height=25,  # without it rich assumes 80 columns if TERM is dumb
-            force_terminal=True,
-            color_system="standard" if self.styled else None,
+            force_terminal=stream.isatty(),
+            color_system="standard" if styled else None,
+            no_color=not styled,
             emoji=False,
             highlight=False,
             markup=False,
@@ -96,7 +123,7 @@ class IO:
             line: without control characters.
             style: of rich, for a terminal.
         """
-        if self.progress is None and not (style and self.styled and self.err_is_terminal):
+        if self.progress is None and not (style and self.styles(self.err)):
             self.err.write(f"{line}\n")
         else:
             (self.progress or self.console(self.err)).print(line, style=style, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from agentctl.cli.show.output import Format
+from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import (
@@ -28,7 +28,7 @@ def _target_option(*flags: str, **about: Any) -> Any:
 
 
 Output = Annotated[
-    Format | None,
+    CommonFormat | None,
     typer.Option(
         "--output", "-o",
         metavar="FORM",
@@ -36,6 +36,24 @@ Output = Annotated[
         "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
     ),
 ]  # fmt: skip
+TranscriptOutput = Annotated[
+    Format | None,
+    typer.Option(
+        "--output", "-o",
+        metavar="FORM",
+        help="Output format: table, text, markdown, json, jsonl, tsv or name"
+        "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
+    ),
+]  # fmt: skip
+Full = Annotated[bool, typer.Option("--full", help="Show whole tool calls, prompts and reasoning")]
+Members = Annotated[bool, typer.Option("--members", help="Show the work of every member and step")]
+Raw = Annotated[bool, typer.Option("--raw", help="Show answers as sent, not as Markdown")]
+LocalTime = Annotated[
+    bool, typer.Option("--local-time", help="Show times in the local time zone instead of UTC")
+]
+NoPager = Annotated[
+    bool, typer.Option("--no-pager", help="Use no pager  [env: AGENTCTL_PAGER, default: less -FRX]")
+]
 Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Configuration file  [env: AGENTCTL_CONFIG]"),

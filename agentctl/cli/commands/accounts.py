@@ -13,7 +13,14 @@ from agentctl.cli.durations import format_span, parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import Format, resolve_format, show_page, show_record, write_line
+from agentctl.cli.show.output import (
+    CommonFormat,
+    Format,
+    resolve_format,
+    show_page,
+    show_record,
+    write_line,
+)
 from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
@@ -47,7 +54,7 @@ def _format_scopes(account: Record) -> str:
 
 
 TokenOutput = Annotated[
-    Format | None,
+    CommonFormat | None,
     typer.Option(
         "--output",
         "-o",

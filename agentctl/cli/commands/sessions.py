@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,18 +11,33 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.options import (
     Cursor,
     DbId,
+    Full,
     KindOption,
     Limit,
+    LocalTime,
+    Members,
+    NoPager,
     Output,
     PageNumber,
+    Raw,
     SortOrder,
     TableName,
+    TranscriptOutput,
     UserId,
     Yes,
 )
+from agentctl.cli.run_tree import SessionRuns, read_members
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
+from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.terminal import confirm, note
+from agentctl.cli.show.transcript.model import build_run_view
+from agentctl.cli.show.transcript.pages import (
+    TranscriptPage,
+    create_look,
+    create_page,
+    is_transcript,
+)
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -37,6 +53,9 @@ app = CommandApp(
     help="List, show, rename, summarize and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
+
+DEFAULT_LAST_RUNS = 20
+"""Runs of a transcript."""
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Session id")]
 
@@ -74,24 +93,63 @@ async def list_sessions(
     show_page(document, columns.SESSIONS, form, id_field="session_id")
 
 
-@app.command("get", epilog="Example: agentctl sessions get s1 -o json")
+@app.command("get", epilog="Example: agentctl sessions get s1 --last 3")
 @with_target()
 async def get_session(
     target: Target,
     session_id: SessionId,
+    last: Annotated[
+        int,
+        typer.Option(
+            "--last", metavar="NUMBER", min=1, help="Number of runs to show, counted from the end"
+        ),
+    ] = DEFAULT_LAST_RUNS,
+    all: Annotated[bool, typer.Option("--all", help="Show all runs")] = False,
+    full: Full = False,
+    members: Members = False,
+    raw: Raw = False,
+    local_time: LocalTime = False,
+    no_pager: NoPager = False,
     type: KindOption = None,
     user: UserId = None,
     db: DbId = None,
     table: TableName = None,
-    output: Output = None,
+    output: TranscriptOutput = None,
 ) -> None:
-    """Show one session with its history."""
+    """Show one session as a transcript.
+
+    The formats json, jsonl and tsv are the record of the session.
+    """
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     document = await target.operations.get_session_by_id(session_id, where)
-    show_record(document, columns.SESSION, form, id_field="session_id")
-    if form == "table":
-        columns.show_history(document.value)
+    if not is_transcript(form):
+        show_record(document, columns.SESSION, form, id_field="session_id")
+        return
+    look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
+    with Pager(wanted=not no_pager) as pager:
+        page = create_page(form, look, pager.write)
+        await _print_transcript(target, document.value, where, page, None if all else last)
+
+
+async def _print_transcript(
+    target: Target,
+    session: Mapping[str, Any],
+    where: SessionLocator,
+    page: TranscriptPage,
+    last: int | None,
+) -> None:
+    """Print the runs of a session, one after the other."""
+    runs = SessionRuns(target.operations, str(session["session_id"]), where)
+    part = await runs.find_last(last)
+    page.print_session(session, part.describe())
+    number = part.first
+    async for run in runs.read(part.after):
+        children = await read_members(target.operations, run, where)
+        page.print_run(build_run_view(run, children), number)
+        number += 1
+    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
+    page.print_foot(" · ".join(hints))
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")

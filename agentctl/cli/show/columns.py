@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.durations import format_elapsed, format_span
 from agentctl.cli.options import find_component
-from agentctl.cli.show.output import Format, show_record, write_line
 from agentctl.cli.show.table import Column, Columns
-from agentctl.cli.show.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from agentctl.records.document import Document
+    pass
 
 Record = Mapping[str, Any]
 
@@ -156,7 +154,6 @@ RUN = [
     Column("session_state"),
     Column("output"),
 ]
-_RUN_IN_TABLE = [column for column in RUN if column.name not in ("input", "content")]
 CANCELS = [
     Column("run_id"),
     Column("session_id"),
@@ -189,26 +186,3 @@ PROBLEMS = Columns(
         Column("db_id"),
     ],
 )
-
-
-def show_history(session: Record) -> None:
-    """Write the conversation of a session."""
-    for message in session.get("chat_history") or []:
-        _show_text(str(message.get("role")), str(message.get("content") or ""))
-
-
-def show_run(document: Document[Any], format: Format) -> None:
-    """Write a run; in the table format its input and content follow as text."""
-    if format != "table":
-        show_record(document, RUN, format, id_field="run_id")
-        return
-    show_record(document, _RUN_IN_TABLE, format, id_field="run_id")
-    for field in ("input", "content"):
-        if document.value.get(field):
-            _show_text(field, str(document.value[field]))
-
-
-def _show_text(title: str, text: str) -> None:
-    lines = escape_controls(text, lines=True).splitlines()
-    write_line(f"\n{escape_controls(title)}:")
-    write_line("\n".join(f"  {line}".rstrip() for line in lines))

@@ -27,7 +27,12 @@ from agentctl.records.text import escape_json_controls
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
-Format = Literal["table", "json", "jsonl", "tsv", "name"]
+CommonFormat = Literal["table", "json", "jsonl", "tsv", "name"]
+"""The formats of every command."""
+
+Format = Literal[CommonFormat, "text", "markdown"]
+"""The formats of a command with a transcript too, which is also the table of that command."""
+
 ColumnChoice = Sequence[Column] | Columns
 
 
@@ -42,11 +47,11 @@ def resolve_format(option: Format | None) -> Format:
     named = os.environ.get("AGENTCTL_OUTPUT")
     if not named:
         return "table" if current_io().out_is_terminal else "tsv"
-    if named in get_args(Format):
+    if named in get_args(CommonFormat):
         return cast(Format, named)
     raise UsageError(
         f"AGENTCTL_OUTPUT is {named!r}, which is not an output format",
-        hint=f"use one of: {', '.join(get_args(Format))}",
+        hint=f"use one of: {', '.join(get_args(CommonFormat))}",
     )
 
 

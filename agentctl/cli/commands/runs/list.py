@@ -17,21 +17,31 @@ from agentctl.cli.options import (
     ComponentRef,
     Cursor,
     DbId,
+    Full,
     KindOption,
     Limit,
+    LocalTime,
+    Members,
     NewerThan,
+    NoPager,
     OlderThan,
     Output,
     PageNumber,
+    Raw,
     RunId,
     SortOrder,
     TeamId,
+    TranscriptOutput,
     UserId,
     WorkflowId,
     resolve_component,
 )
+from agentctl.cli.run_tree import read_members
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import resolve_format, show_page
+from agentctl.cli.show.output import resolve_format, show_page, show_record
+from agentctl.cli.show.pager import Pager
+from agentctl.cli.show.transcript.model import build_run_view
+from agentctl.cli.show.transcript.pages import create_look, create_page, is_transcript
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.records.kinds import ComponentKind
@@ -39,6 +49,7 @@ from agentctl.requests import (
     DEFAULT_LIMIT,
     Page,
     RunFilter,
+    SessionLocator,
 )
 
 app = CommandApp(
@@ -125,11 +136,33 @@ def _resolve_component_filter(
 
 @app.command("get", epilog="Example: agentctl runs get RUN_ID")
 @with_target()
-async def get_run(target: Target, run_id: RunId, db: DbId = None, output: Output = None) -> None:
-    """Show one run."""
+async def get_run(
+    target: Target,
+    run_id: RunId,
+    full: Full = False,
+    members: Members = False,
+    raw: Raw = False,
+    local_time: LocalTime = False,
+    no_pager: NoPager = False,
+    db: DbId = None,
+    output: TranscriptOutput = None,
+) -> None:
+    """Show one run as a transcript.
+
+    The formats json, jsonl and tsv are the record of the run.
+    """
     form = resolve_format(output)
     document = await target.operations.get_run(run_id, db_id=db)
-    columns.show_run(document, form)
+    if not is_transcript(form):
+        show_record(document, columns.RUN, form, id_field="run_id")
+        return
+    run = document.value
+    children = await read_members(target.operations, run, SessionLocator(db_id=db))
+    look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
+    with Pager(wanted=not no_pager) as pager:
+        page = create_page(form, look, pager.write)
+        page.print_run(build_run_view(run, children))
+        page.print_details(run)
 
 
 app.command("watch", epilog="Example: agentctl runs watch RUN_ID")(watch_run)

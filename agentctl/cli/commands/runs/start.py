@@ -25,7 +25,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.output import Format, resolve_format, write_json, write_text
+from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -185,7 +185,7 @@ async def _wait_for_run(
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
-        columns.show_run(document, form)
+        show_record(document, columns.RUN, form, id_field="run_id")
     if not request.background:
         report_run_end(target, run["run_id"], run)
 

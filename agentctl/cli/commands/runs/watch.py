@@ -29,10 +29,10 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.output import Format, resolve_format, write_json
+from agentctl.cli.show.event_lines import EventLines
+from agentctl.cli.show.output import Format, resolve_format, show_record, write_json
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript import Transcript
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
 from agentctl.requests import (
@@ -88,7 +88,7 @@ async def watch_run(
     watch = await _start_watch(watched, form, -1 if after is None else after)
     await _show_until_end(watch)
     if form in ("json", "name"):
-        columns.show_run(await watched.read_document(), form)
+        show_record(await watched.read_document(), columns.RUN, form, id_field="run_id")
     report_run_end(target, run_id, watch.output.end)
 
 
@@ -200,7 +200,7 @@ class _Watch:
             run_id=watched.run_id,
             whole=after < 0,
         )
-        self.transcript = Transcript(self.output)
+        self.lines = EventLines(self.output)
         self._explained = False
 
     def show(self, event: StreamEvent) -> None:
@@ -211,13 +211,13 @@ class _Watch:
         if self.form == "jsonl":
             write_json(event.data)
         if self.form in ("table", "tsv"):
-            self.transcript.take(event)
+            self.lines.take(event)
         else:
             self.output.take(event)
 
     def note(self, text: str) -> None:
         """Write a note below the transcript."""
-        self.transcript.flush()
+        self.lines.flush()
         note(text)
 
     async def handle_idle(self) -> None:
@@ -280,7 +280,7 @@ async def _show_until_end(watch: _Watch) -> None:
             watch.note_interrupted()
         raise
     finally:
-        watch.transcript.flush()
+        watch.lines.flush()
 
 
 async def _follow_streams(watch: _Watch) -> None:

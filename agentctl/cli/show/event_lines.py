@@ -1,4 +1,4 @@
-"""The transcript of a run: the text of the run on stdout, all other events on stderr."""
+"""The events of a run off a terminal: its text on stdout, a line for each other event on stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAXIMUM_PARTIAL_LINES = 1_000
 Data = Mapping[str, Any]
 
 
-class Transcript:
+class EventLines:
     """Writes the events of a run as they arrive.
 
     The text of members is written line by line with their names, since they can run concurrently.

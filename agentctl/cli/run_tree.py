@@ -1,0 +1,112 @@
+"""Runs of a session with the runs of their members, read page by page."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentctl.requests import MAXIMUM_LIMIT, SessionLocator, SessionRunsQuery
+
+if TYPE_CHECKING:
+    from agentctl.operations import Operations
+
+__all__ = ["RunRange", "SessionRuns", "read_members"]
+
+PAGE_RUNS = 20
+"""Runs that are in memory at a time."""
+
+CONCURRENT_READS = 8
+
+MAXIMUM_MEMBERS = 1_000
+"""Members of one run that are read."""
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRange:
+    """A range of the top-level runs of a session.
+
+    Attributes:
+        after: the run before the first one; None: from the beginning.
+        first: the number of the first run, from 1.
+        total: the number of all top-level runs.
+    """
+
+    after: str | None
+    first: int
+    total: int
+
+    def describe(self) -> str:
+        """Return the number of the runs, and of those that are shown: `40 runs, the last 3`."""
+        runs = f"{self.total:,} run{'' if self.total == 1 else 's'}"
+        return runs if self.first == 1 else f"{runs}, the last {self.total - self.first + 1} shown"
+
+
+class SessionRuns:
+    """The top-level runs of a session, oldest first."""
+
+    def __init__(self, operations: Operations, session_id: str, where: SessionLocator) -> None:
+        self._operations = operations
+        self._session_id = session_id
+        self._where = where
+
+    async def find_last(self, count: int | None) -> RunRange:
+        """Return the range of the newest `count` runs, None: of all."""
+        newest: deque[str | None] = deque([None], maxlen=(count or 0) + 1)
+        total = 0
+        async for run in self._read(None, MAXIMUM_LIMIT):
+            newest.append(run["run_id"])
+            total += 1
+        if count is None or total <= count:
+            return RunRange(None, 1, total)
+        return RunRange(newest[0], total - count + 1, total)
+
+    async def read(self, after: str | None) -> AsyncIterator[Record]:
+        """Yield the runs after a run, with one page in memory."""
+        async for run in self._read(after, PAGE_RUNS):
+            yield run
+
+    async def _read(self, after: str | None, limit: int) -> AsyncIterator[Record]:
+        while True:
+            query = SessionRunsQuery(self._where, limit, after)
+            page = (await self._operations.get_session_runs(self._session_id, query)).value
+            for run in page:
+                if run["parent_run_id"] is None:
+                    yield run
+            if len(page) < limit:
+                return
+            after = page[-1]["run_id"]
+
+
+async def read_members(
+    operations: Operations, run: Record, where: SessionLocator
+) -> dict[str, list[Record]]:
+    """Read the runs below a run, and return them by the id of their parent."""
+    from agentctl.cli.show.progress import run_all
+    from agentctl.errors import NotFound
+
+    found: dict[str, list[Record]] = {}
+    session_id = str(run["session_id"])
+    parents, seen = [run], {str(run["run_id"])}
+
+    async def read(run_id: str) -> Record | None:
+        try:
+            return (await operations.get_session_run(session_id, run_id, where)).value
+        except NotFound:  # deleted in the meantime
+            return None
+
+    while parents and len(seen) < MAXIMUM_MEMBERS:
+        named = [each for parent in parents for each in parent.get("member_runs") or []]
+        ids = [each for each in dict.fromkeys(named) if each not in seen]
+        seen.update(ids)
+        results = await run_all(ids[:MAXIMUM_MEMBERS], read, at_once=CONCURRENT_READS)
+        for failure in results:
+            if isinstance(failure, BaseException):
+                raise failure
+        parents = [each for each in results if isinstance(each, dict)]
+        for each in parents:
+            found.setdefault(str(each["parent_run_id"]), []).append(each)
+    return found

@@ -1,0 +1,300 @@
+"""Drawing of transcripts with rich, line by line.
+
+The console decides about styles and width, so one drawing serves terminals, pipes and `-o text`.
+Facts are at the right margin. No line is wider than the console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.rule import Rule
+from rich.text import Text
+
+from agentctl.cli.durations import format_elapsed
+from agentctl.cli.io import current_io
+from agentctl.cli.show.transcript.markdown import draw_markdown
+from agentctl.cli.show.transcript.model import (
+    Answer,
+    Item,
+    Member,
+    Prompt,
+    RunView,
+    Thinking,
+    ToolCall,
+    clean_line,
+    parse_time,
+)
+from agentctl.cli.show.transcript.texts import (
+    Look,
+    cut_text,
+    format_day,
+    format_size,
+    format_time,
+    format_tokens,
+)
+from agentctl.records.phase import describe_phase
+from agentctl.records.times import now
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["Printer", "create_console"]
+
+MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
+"""Columns of a transcript; a wider terminal leaves the rest empty."""
+
+INDENT = 4
+MEMBER_INDENT = 2
+DEEPEST_INDENT = INDENT + 4 * MEMBER_INDENT
+
+SHORT_ID = 13
+"""Characters of a run id at a terminal: the milliseconds of a UUIDv7."""
+
+TOOL_LOOKS = {
+    "done": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "running": ("●", "blue"),
+    "cancelled": ("■", "bright_black"),
+}
+
+STYLES = {"grey": "bright_black", "dim": "dim"}
+
+ASCII = str.maketrans(
+    {
+        "◌": ".", "●": "*", "◐": "~", "■": "#", "✓": "+", "✗": "x", "ƒ": "f", "▸": ">", "▾": "v",
+        "·": "-", "…": "...", "─": "-", "━": "=", "•": "*", "│": "|", "▌": "|", "→": "->",
+        "█": "#", "▒": ":", "░": "-", "▏": "|",
+    }
+)  # fmt: skip
+"""Replacements for outputs that are not Unicode."""
+
+
+class Printer:
+    """Prints runs and their parts on a console.
+
+    Args:
+        console: its width is that of the lines.
+        look: the choices of the reader.
+        write: receives each text of whole lines.
+    """
+
+    def __init__(self, console: Console, look: Look, write: Callable[[str], object]) -> None:
+        self.console = console
+        self.look = look
+        self._write = write
+        self._ascii = not console.encoding.lower().startswith("utf")
+        self._day = ""
+
+    def print(self, what: RenderableType = "", *, indent: int = 0) -> None:
+        """Print a text or another renderable, wrapped at words."""
+        with self.console.capture() as captured:
+            self.console.print(what, width=self.console.width - indent)
+        text = captured.get().translate(ASCII) if self._ascii else captured.get()
+        lines = (f"{' ' * indent}{line}".rstrip() for line in text.splitlines())
+        self._write("".join(f"{line}\n" for line in lines))
+
+    def print_line(
+        self, left: Text, right: Text | None = None, *, indent: int = 0, hang: int = 2
+    ) -> None:
+        """Print a line with facts at the right margin.
+
+        The left part is cut to fit; with `look.full` it is wrapped, with a hanging indent.
+        """
+        room = self.console.width - indent
+        taken = right.cell_len + 2 if right else 0
+        if not self.look.full and room - taken >= MINIMUM_WIDTH // 2:
+            left = _cut(left, room - taken)
+        lines = [Text().append_text(each) for each in left.wrap(self.console, room)] or [Text()]
+        if len(lines) > 1:
+            rest = Text(" ").join(lines[1:])
+            lines = [lines[0], *_indent(rest.wrap(self.console, room - hang), hang)]
+        if right is not None:
+            if lines[-1].cell_len + taken > room:
+                lines.append(Text())
+            lines[-1].pad_right(max(0, room - lines[-1].cell_len - right.cell_len))
+            lines[-1].append_text(right)
+        for line in lines:
+            self.print(line, indent=indent)
+
+    def print_rule(self, text: str = "") -> None:
+        """Print a line across, with a text in it."""
+        self.print(Rule(Text(text), characters="─", style="dim"))
+
+    def print_run(self, view: RunView, number: int | None = None) -> None:
+        """Print a top-level run: its input, its items and its end."""
+        self.print_input(view, number)
+        self.print_head(view, indent=INDENT)
+        self.print_items(view.items, INDENT)
+        self.print_end(view, INDENT)
+
+    def print_input(self, view: RunView, number: int | None = None) -> None:
+        """Print the first lines of a run: its user, time, id and input."""
+        record = view.record
+        moment = parse_time(record.get("created_at"))
+        if moment is not None:
+            self._print_day(moment)
+        prefix = "" if number is None else f"{number}"
+        left = Text(f"{prefix:<{INDENT - 1}} " if prefix else " " * INDENT)
+        left.append(clean_line(record.get("user_id") or "user"), style="bold")
+        facts = [format_time(moment, self.look)] if moment is not None else []
+        facts.append(f"run {self.format_id(str(record.get('run_id')))}")
+        self.print_line(left, Text(" · ".join(facts), style="dim"))
+        self.print(Text(cut_text(view.input, self.look.full), overflow="fold"), indent=INDENT)
+        self.print()
+
+    def print_head(self, view: RunView, *, indent: int) -> None:
+        """Print the component of a run and the facts about its end."""
+        facts = self._describe_state(view)
+        if (seconds := view.seconds) is not None:
+            facts.append(f" · {format_elapsed(seconds)}")
+        if tokens := format_tokens(view, split=True):
+            facts.append(f" · {tokens}")
+        self.print_line(Text(view.component, style="bold"), facts, indent=indent)
+
+    def print_items(self, items: Iterable[Item], indent: int) -> None:
+        """Print the items of a run."""
+        for item in items:
+            self.print_item(item, indent)
+
+    def print_item(self, item: Item, indent: int) -> None:
+        """Print one item."""
+        match item:
+            case Answer(text=text):
+                self.print_answer(text, indent)
+            case Thinking(text=text):
+                self._print_folded("thinking", text, indent)
+            case Prompt(role=role, text=text):
+                if self.look.full:
+                    self._print_folded(role, text, indent)
+            case ToolCall():
+                self.print_tool(item, indent)
+            case Member():
+                self.print_member(item, indent)
+
+    def print_answer(self, text: str, indent: int) -> None:
+        """Print a text of the component."""
+        text = cut_text(text, self.look.full).rstrip()
+        plain = self.look.raw
+        self.print(Text(text, overflow="fold") if plain else draw_markdown(text), indent=indent)
+
+    def print_tool(self, call: ToolCall, indent: int) -> None:
+        """Print a tool call in one line, with its result in the next one if it is short."""
+        glyph, style = TOOL_LOOKS[call.outcome]
+        duration = "" if call.seconds is None else f" {format_elapsed(call.seconds)}"
+        right = Text(f"{glyph}{duration}", style=style)
+        left = Text("ƒ ", style="dim").append(call.name, style="bold")
+        left.append(f"({call.arguments})", style="none")
+        result = call.result or ""
+        if self.look.full:
+            self.print_line(left, right, indent=indent)
+            self.print(Text(result, overflow="fold"), indent=indent + MEMBER_INDENT)
+            return
+        room = self.console.width - indent - right.cell_len - 2
+        line = clean_line(result)
+        if not self.look.shows(result):
+            size = Text(f"  {format_size(result)}", style="dim")
+            left = _cut(left, room - size.cell_len, end="…)").append_text(size)
+            line = ""
+        elif left.cell_len + 2 + Text(line).cell_len <= room:
+            left.append(f"  {line}" if line else "", style="dim")
+            line = ""
+        else:
+            left = _cut(left, room, end="…)")
+        self.print_line(left, right, indent=indent)
+        if line:
+            self.print_line(Text(line, style="dim"), indent=indent + MEMBER_INDENT)
+
+    def print_member(self, member: Member, indent: int) -> None:
+        """Print a member in one line, and its items if it is open."""
+        view, status = member.run, member.run.record.get("status")
+        is_open = self.look.opens(view)
+        left = Text("▾ " if is_open else "▸ ", style="dim")
+        left.append(f"{member.label} · " if member.label else "").append(view.component, "bold")
+        left.append(f": {member.task}" if member.task else "")
+        facts = self._describe_state(view, words=status != "COMPLETED")
+        if (seconds := view.seconds) is not None:
+            facts.append(f" {'· ' if status != 'COMPLETED' else ''}{format_elapsed(seconds)}")
+        if tokens := format_tokens(view):
+            facts.append(f" · {tokens}")
+        if view.tool_calls:
+            facts.append(f" · {view.tool_calls} ƒ")
+        self.print_line(left, facts, indent=indent)
+        if is_open:
+            inner = min(indent + MEMBER_INDENT, DEEPEST_INDENT)
+            self.print_items(view.items, inner)
+            self.print_end(view, inner)
+
+    def print_end(self, view: RunView, indent: int) -> None:
+        """Print the error of a run and the facts about its cancel and stop."""
+        record = view.record
+        error = record.get("error") or {}
+        if error:
+            self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
+        phase = describe_phase({**record, "error": None}, now())
+        if not phase.sentence:
+            return
+        reason = record.get("cancel_reason")
+        said = f' · reason: "{clean_line(reason)}"' if reason else ""
+        style = "yellow" if phase.warning or phase.name == "stopping" else "dim"
+        self.print(Text(f"── {clean_line(phase.sentence)}{said} ──", style=style), indent=indent)
+
+    def format_id(self, run_id: str) -> str:
+        """Return a run id, at a terminal only its beginning."""
+        return clean_line(run_id[:SHORT_ID] if self.look.short_ids else run_id)
+
+    def set_day(self, moment: datetime) -> None:
+        """Set the day that the reader has seen."""
+        self._day = format_day(moment, self.look)
+
+    def _print_day(self, moment: datetime) -> None:
+        day = format_day(moment, self.look)
+        if self._day and day != self._day:
+            self.print(Text(day, style="dim", justify="center"))
+        self._day = day
+
+    def _describe_state(self, view: RunView, *, words: bool = True) -> Text:
+        phase = describe_phase(view.record, now())
+        style = STYLES.get(phase.color, phase.color)
+        state = Text(f"{phase.glyph} {phase.words}" if words else phase.glyph, style=style)
+        code = (view.record.get("error") or {}).get("code")
+        if phase.name == "failed" and code:
+            state.append(f" · {clean_line(code)}")
+        if phase.warning:
+            state.append(f" ! {phase.warning}", style="yellow")
+        return state
+
+    def _print_folded(self, title: str, text: str, indent: int) -> None:
+        if self.look.full:
+            self.print(Text(f"{title}:", style="dim"), indent=indent)
+            self.print(Text(text, style="dim", overflow="fold"), indent=indent + MEMBER_INDENT)
+        else:
+            left = Text(f"… {title}: {clean_line(text[:MAXIMUM_WIDTH])}", style="dim")
+            self.print_line(left, Text(format_size(text), style="dim"), indent=indent)
+
+
+def create_console(*, styled: bool) -> Console:
+    """Create the console of a transcript on stdout, with 40 to 100 columns.
+
+    Off a terminal the width is that of COLUMNS, else 80.
+    """
+    io = current_io()
+    width = min(max(io.width(io.out) or 80, MINIMUM_WIDTH), MAXIMUM_WIDTH)
+    return io.console(io.out, width, styled=styled and io.styles(io.out))
+
+
+def _cut(text: Text, width: int, end: str = "…") -> Text:
+    """Cut a text to a width; a cut text ends with `end`."""
+    if text.cell_len <= width:
+        return text
+    kept = text.copy()
+    kept.truncate(max(0, width - len(end)))
+    kept.rstrip()
+    return kept.append(end)
+
+
+def _indent(lines: Iterable[Any], columns: int) -> Iterator[Text]:
+    for line in lines:
+        yield Text(" " * columns).append_text(line)

@@ -1,0 +1,116 @@
+"""Markdown of an answer, drawn by rich without hyperlinks, raw HTML or syntax highlighting.
+
+The text comes from a model. Control characters are escaped before it is parsed, and again in the
+parsed tokens: an entity such as `&#x202e;` becomes a character there. HTML is shown as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from markdown_it import MarkdownIt
+from rich.markdown import Heading, Markdown, MarkdownElement, TableElement, TextElement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from agentctl.records.text import escape_controls
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+__all__ = ["MAXIMUM_MARKDOWN", "draw_markdown", "split_blocks"]
+
+MAXIMUM_MARKDOWN = 100_000
+"""Characters of a text that is parsed; a longer one is shown as it is."""
+
+
+class _LeftHeading(Heading):
+    """A heading at the left margin, whose level is seen without styles."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self.text.copy()
+        text.stylize("bold underline" if self.tag in ("h1", "h2") else "bold")
+        text.justify = "left"
+        yield text
+
+
+class _Code(TextElement):
+    """A block of code, indented; long lines are folded."""
+
+    style_name = "none"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Text(str(self.text).rstrip("\n"), style="cyan", overflow="fold")
+        yield Padding(code, (0, 0, 0, 4))
+
+
+class _Table(TableElement):
+    """A table without empty lines around it."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for each in super().__rich_console__(console, options):
+            if isinstance(each, Table):
+                each.show_edge = False
+            yield each
+
+
+class _Answer(Markdown):
+    """Markdown of which nothing can reach the terminal but text and our own styles."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "table_open": _Table,
+        "heading_open": _LeftHeading,
+        "fence": _Code,
+        "code_block": _Code,
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", hyperlinks=False)
+        self.markup = text
+        self.parsed = _parse(text)
+
+
+def draw_markdown(text: str) -> RenderableType:
+    """Return a text as Markdown; a text that is too long to be parsed as it is.
+
+    Args:
+        text: with escaped control characters.
+    """
+    return _Answer(text) if len(text) <= MAXIMUM_MARKDOWN else Text(text, overflow="fold")
+
+
+def split_blocks(text: str) -> tuple[str, str]:
+    """Split a text that grows into its complete blocks and the rest.
+
+    A block is complete when another block follows it: only the last one can change.
+    """
+    if "\n" not in text or len(text) > MAXIMUM_MARKDOWN:
+        return "", text
+    tops = [token.map for token in _parser().parse(text) if token.level == 0 and token.map]
+    if len(tops) < 2:
+        return "", text
+    lines = text.splitlines(keepends=True)
+    start = tops[-1][0]
+    return "".join(lines[:start]), "".join(lines[start:])
+
+
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+
+def _parse(text: str) -> list[Token]:
+    tokens = _parser().parse(text)
+    _escape(tokens)
+    return tokens
+
+
+def _escape(tokens: Iterable[Token]) -> None:
+    for token in tokens:
+        token.content = escape_controls(token.content, lines=True)
+        if "href" in token.attrs:
+            token.attrs["href"] = escape_controls(str(token.attrs["href"]))
+        _escape(token.children or ())
