@@ -43,14 +43,6 @@ def test_get_is_the_same_bytes_locally_and_remotely(
     assert here.raw == there.raw
 
 
-def test_a_terminal_shows_the_conversation(terminal: Terminal, demo: Demo, session: str) -> None:
-    seen = terminal("sessions", "get", session, "--config", str(demo.config))
-    assert seen.code == 0
-    assert seen.screen.endswith(
-        f"\n\nuser:\n  hello from {session}\n\nassistant:\n  hello from {session}\n"
-    )
-
-
 @pytest.mark.parametrize(
     "options",
     [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]],

@@ -101,10 +101,3 @@ def test_a_terminal_names_the_hidden_columns(terminal: Terminal, demo: Demo) -> 
     assert narrow[-1] == "hidden: session id, tokens, user (-o tsv shows all)"
     wide = terminal("runs", "list", *here, env={"COLUMNS": "200"}).screen.splitlines()
     assert wide[0].split()[-4:] == ["SESSION", "ID", "TOKENS", "USER"]
-
-
-def test_a_terminal_shows_input_and_content_of_a_run(terminal: Terminal, demo: Demo) -> None:
-    run_id = demo.run("t-2", "hello\nthere")
-    seen = terminal("runs", "get", run_id, "--config", str(demo.config))
-    assert "parent run id" not in seen.screen
-    assert seen.screen.endswith("\n\ninput:\n  hello\n  there\n\ncontent:\n  hello\n  there\n")

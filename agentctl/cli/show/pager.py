@@ -62,7 +62,7 @@ class Pager:
             self._io.out.write(text)
 
     def close(self) -> None:
-        """Write what is held back, and wait until the reader leaves the pager."""
+        """Write the rest of the text, and wait until the reader leaves the pager."""
         if self._process is None:
             self._flush_held()
             self._io.out.flush()

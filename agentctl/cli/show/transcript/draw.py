@@ -30,13 +30,12 @@ from agentctl.cli.show.transcript.model import (
 from agentctl.cli.show.transcript.texts import (
     Look,
     cut_text,
+    describe_run,
     format_day,
     format_size,
     format_time,
     format_tokens,
 )
-from agentctl.records.phase import describe_phase
-from agentctl.records.times import now
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -190,7 +189,8 @@ class Printer:
         result = call.result or ""
         if self.look.full:
             self.print_line(left, right, indent=indent)
-            self.print(Text(result, overflow="fold"), indent=indent + MEMBER_INDENT)
+            if result:
+                self.print(Text(result, overflow="fold"), indent=indent + MEMBER_INDENT)
             return
         room = self.console.width - indent - right.cell_len - 2
         line = clean_line(result)
@@ -233,7 +233,7 @@ class Printer:
         error = record.get("error") or {}
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
-        phase = describe_phase({**record, "error": None}, now())
+        phase = describe_run({**record, "error": None})
         if not phase.sentence:
             return
         reason = record.get("cancel_reason")
@@ -256,7 +256,7 @@ class Printer:
         self._day = day
 
     def _describe_state(self, view: RunView, *, words: bool = True) -> Text:
-        phase = describe_phase(view.record, now())
+        phase = describe_run(view.record)
         style = STYLES.get(phase.color, phase.color)
         state = Text(f"{phase.glyph} {phase.words}" if words else phase.glyph, style=style)
         code = (view.record.get("error") or {}).get("code")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MAXIMUM_MARKDOWN", "draw_markdown", "split_blocks"]
 
 MAXIMUM_MARKDOWN = 100_000
-"""Characters of a text that is parsed; a longer one is shown as it is."""
+"""Characters of a text that is parsed; a longer one is shown as plain text."""
 
 
 class _LeftHeading(Heading):
@@ -75,7 +75,7 @@ class _Answer(Markdown):
 
 
 def draw_markdown(text: str) -> RenderableType:
-    """Return a text as Markdown; a text that is too long to be parsed as it is.
+    """Return a text as Markdown; plain text if it is too long to be parsed.
 
     Args:
         text: with escaped control characters.
@@ -109,7 +109,9 @@ def _parse(text: str) -> list[Token]:
 
 
 def _escape(tokens: Iterable[Token]) -> None:
+    """Escape control characters, and keep the line breaks of the model."""
     for token in tokens:
+        token.type = "hardbreak" if token.type == "softbreak" else token.type
         token.content = escape_controls(token.content, lines=True)
         if "href" in token.attrs:
             token.attrs["href"] = escape_controls(str(token.attrs["href"]))

@@ -19,6 +19,7 @@ __all__ = [
     "Answer",
     "Member",
     "Prompt",
+    "Record",
     "RunView",
     "Thinking",
     "ToolCall",
@@ -85,7 +86,7 @@ class Member:
 
     Attributes:
         label: the name of the step, or the kind of background work; else empty.
-        task: the input, if it says more than the input of the parent; else empty.
+        task: the input, if it differs from the input of the parent; else empty.
     """
 
     run: RunView

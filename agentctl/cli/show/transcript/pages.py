@@ -26,7 +26,7 @@ class TranscriptPage(Protocol):
     """One form of a transcript."""
 
     def print_session(self, session: Record, shown: str) -> None:
-        """Print the head of a session; `shown` says which of its runs follow."""
+        """Print the head of a session; `shown` describes the runs that follow."""
         ...
 
     def print_run(self, view: RunView, number: int | None = None) -> None:
@@ -120,7 +120,7 @@ class MarkdownPage:
 
     def print_details(self, run: Record) -> None:
         lines = [f"- {label}: {value}\n" for label, value in _describe_details(run)]
-        self._write("".join(lines))
+        self._write("".join(lines) + "\n")
 
     def print_foot(self, text: str) -> None:
         """Print nothing: the last line is about the command."""

@@ -23,16 +23,16 @@ from agentctl.cli.show.transcript.model import (
 from agentctl.cli.show.transcript.texts import (
     Look,
     cut_text,
+    describe_run,
     format_day,
     format_size,
     format_time,
     format_tokens,
 )
-from agentctl.records.phase import describe_phase
-from agentctl.records.times import now
 
 __all__ = ["format_run"]
 
+_EMPTY_LINES = re.compile("\n{3,}")
 _BACKTICKS = re.compile("`+")
 
 
@@ -48,11 +48,12 @@ def format_run(view: RunView, look: Look, number: int | None = None) -> str:
     lines += ["", f"**{view.component}** {' · '.join(_facts(view))}", ""]
     lines += _format_items(view.items, look, 0)
     lines += _format_end(view)
-    return "\n".join(lines).rstrip() + "\n\n"
+    text = "\n".join(lines).rstrip() + "\n\n"
+    return _EMPTY_LINES.sub("\n\n", text)
 
 
 def _facts(view: RunView) -> Iterator[str]:
-    phase = describe_phase(view.record, now())
+    phase = describe_run(view.record)
     yield f"{phase.glyph} {clean_line(phase.words)}"
     error = view.record.get("error") or {}
     if error.get("code"):
@@ -113,7 +114,7 @@ def _format_end(view: RunView) -> Iterator[str]:
     error = view.record.get("error") or {}
     if error:
         yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
-    phase = describe_phase({**view.record, "error": None}, now())
+    phase = describe_run({**view.record, "error": None})
     if phase.sentence:
         reason = view.record.get("cancel_reason")
         said = f' Reason: "{clean_line(reason)}"' if reason else ""

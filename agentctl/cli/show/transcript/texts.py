@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agentctl.cli.show.transcript.model import RunView, clean_line
+from agentctl.cli.show.transcript.model import Record, RunView, clean_line
+from agentctl.records.phase import Phase, describe_phase
+from agentctl.records.times import now, parse_rfc3339
 
 __all__ = [
     "Look",
     "cut_text",
+    "describe_run",
     "format_day",
     "format_size",
     "format_time",
@@ -52,6 +55,17 @@ class Look:
     def place(self, moment: datetime) -> datetime:
         """Return a time in the time zone of the reader."""
         return moment.astimezone(None if self.local_time else UTC)
+
+
+def describe_run(record: Record) -> Phase:
+    """Return the state of a run; the facts of one that has stopped are as of its end."""
+    phase = describe_phase(record, now())
+    if phase.warning or not record.get("finished_at"):
+        return phase
+    try:
+        return describe_phase(record, parse_rfc3339(str(record["finished_at"])))
+    except ValueError:
+        return phase
 
 
 def format_time(moment: datetime, look: Look) -> str:

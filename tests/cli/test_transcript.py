@@ -1,0 +1,185 @@
+"""Transcripts of sessions and runs: pages as files, hostile content, and the commands."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from agentctl.cli.io import IO, using_io
+from agentctl.cli.show.output import Format
+from agentctl.cli.show.terminal import display_width
+from agentctl.cli.show.transcript.markdown import split_blocks
+from agentctl.cli.show.transcript.model import build_run_view
+from agentctl.cli.show.transcript.pages import create_page
+from agentctl.cli.show.transcript.texts import Look
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo
+
+GOLDEN = Path(__file__).with_name("golden")
+"""Expected pages. AGENTCTL_TEST_WRITE=1 writes them."""
+
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+_numbers = itertools.count()
+
+
+def draw(
+    page: dict[str, Any], *, form: Format = "text", width: int = 80, look: Look | None = None
+) -> str:
+    """Draw a session with its runs, as the command does."""
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    written: list[str] = []
+    children: dict[str, list[dict[str, Any]]] = {}
+    for run in page["runs"]:
+        children.setdefault(str(run.get("parent_run_id")), []).append(run)
+    with (
+        patch.dict(os.environ, {"COLUMNS": str(width), "TERM": "dumb"}),
+        using_io(IO(io.StringIO(), out, io.StringIO())),
+    ):
+        shown = create_page(form, look or Look(), written.append)
+        shown.print_session(page["session"], f"{len(children['None'])} runs")
+        for number, run in enumerate(children["None"], 1):
+            shown.print_run(build_run_view(run, children), number)
+            shown.print_details(run)
+        shown.print_foot("all runs: --all")
+    return "".join(written)
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    """A session with tools, members, a step, a failure and cancels."""
+    return dict(json.loads((GOLDEN / "session.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("transcript-80.txt", {"look": Look(short_ids=True)}),
+        ("transcript-120.txt", {"width": 120}),
+        ("transcript-40.txt", {"width": 40, "look": Look(short_ids=True)}),
+        ("transcript-full.txt", {"look": Look(full=True, members=True)}),
+        ("transcript.md", {"form": "markdown"}),
+    ],
+)
+def test_pages_are_as_expected(page: dict[str, Any], name: str, options: dict[str, Any]) -> None:
+    drawn = draw(page, **options)
+    if os.environ.get("AGENTCTL_TEST_WRITE"):
+        (GOLDEN / name).write_text(drawn)
+    assert drawn == (GOLDEN / name).read_text()
+    if name.endswith(".txt"):
+        limit = min(options.get("width", 80), 100)
+        assert max(map(display_width, drawn.splitlines())) <= limit
+
+
+def test_every_text_of_a_record_is_escaped(page: dict[str, Any]) -> None:
+    hostile = "\x1b]8;;http://evil\x07x\u202e\r\x9b2J<script>&#x202e;[a](javascript:x)\n\n# b"
+
+    def poison(value: Any, field: str) -> Any:
+        if isinstance(value, dict):
+            return {name: poison(each, name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [poison(each, field) for each in value]
+        kept = ("run_id", "parent_run_id", "status", "role", "id", "tool_call_id", "member_runs")
+        return hostile + value if isinstance(value, str) and field not in kept else value
+
+    poisoned = poison(page, "")
+    for form, look in itertools.product(
+        ("text", "markdown"), (Look(), Look(True, True), Look(raw=True))
+    ):
+        drawn = draw(poisoned, form=form, look=look)
+        assert CONTROLS.findall(drawn) == []
+        assert "<script>" in drawn
+
+
+def test_huge_values_are_cut_and_sized(page: dict[str, Any]) -> None:
+    run = next(run for run in page["runs"] if run["tools"])
+    run["messages"] = []
+    run["content"] = "word " * 1_000_000
+    run["input"] = "x" * 1_000_000
+    run["tools"] = [{"tool_call_id": "1", "tool_name": "n" * 10_000, "tool_args": {"a": "b" * 9**6},
+                     "tool_call_error": False, "result": "r" * 36_000}]  # fmt: skip
+    drawn = draw({**page, "runs": [run]})
+    assert len(drawn) < 60_000
+    assert max(map(display_width, drawn.splitlines())) <= 80
+    assert "… 5.0 MB in all" in drawn
+    assert "36 KB" in drawn
+
+
+def test_a_growing_text_is_split_into_complete_blocks() -> None:
+    text = "# One\n\ntwo\nthree\n\n| a |\n| - |\n| b |\n\n```\ncode\n\nmore"
+    done, rest = "", ""
+    for character in text:
+        complete, rest = split_blocks(rest + character)
+        done += complete
+    assert (done, rest) == (text[: text.index("```")], "```\ncode\n\nmore")
+
+
+@pytest.fixture
+def session(demo: Demo) -> str:
+    """A session with three runs."""
+    name = f"t-{next(_numbers)}"
+    for text in ("one", "**two**", "three"):
+        demo.run(name, text)
+    return name
+
+
+def test_session_is_a_transcript_through_pipes(through: Agentctl, session: str) -> None:
+    shown = through("sessions", "get", session, "-o", "text")
+    assert shown.code == 0
+    assert CONTROLS.findall(shown.stdout) == []
+    assert shown.lines[1].startswith("3 runs · ")
+    heads = [line.split()[0] for line in shown.lines if " · run " in line]
+    assert heads == ["1", "2", "3"]
+    last = through("sessions", "get", session, "-o", "text", "--last", "1")
+    assert last.lines[1].startswith("3 runs, the last 1 shown · ")
+    assert [line.split()[0] for line in last.lines if " · run " in line] == ["3"]
+    raw = through("sessions", "get", session, "-o", "text", "--raw")
+    assert ("**two**" in raw.stdout, shown.stdout.count("two")) == (True, 2)
+    marked = through("sessions", "get", session, "-o", "markdown")
+    assert marked.stdout.count("\n## ") == 3
+
+
+def test_members_and_steps_are_in_the_transcript(through: Agentctl, demo: Demo) -> None:
+    name = f"m-{next(_numbers)}"
+    start = ("runs", "start", "-m", "good day", "--session", name, "-o", "name", "--no-stream")
+    team = through(*start, "--team", "duo").stdout.strip()
+    shown = through("runs", "get", team, "-o", "text")
+    assert re.search(r"▸ echo.* ✓ \d.* tokens", shown.stdout)
+    opened = through("runs", "get", team, "-o", "text", "--members")
+    assert re.search(r"▾ echo.*\n +good day", opened.stdout)
+    steps = through(*start[:4], "-o", "name", "--no-stream", "--workflow", "relay").stdout.strip()
+    assert re.search(r"▸ .*echo.*\n.*▸ .*duo", through("runs", "get", steps, "-o", "text").stdout)
+
+
+def test_a_terminal_gets_styles_and_a_short_id(
+    terminal: Terminal, demo: Demo, session: str
+) -> None:
+    here = ("sessions", "get", session, "--config", str(demo.config), "--no-pager")
+    seen = terminal(*here, env={"TERM": "xterm", "NO_COLOR": "", "COLUMNS": "80"}).screen
+    assert "\x1b[1mtwo\x1b[0m" in seen
+    assert re.search(r" run [0-9a-f]{8}-[0-9a-f]{4}\x1b", seen)
+    plain = terminal(*here).screen
+    assert CONTROLS.findall(plain) == []
+    assert "✓ completed" in plain
+
+
+def test_a_long_transcript_goes_to_the_pager(
+    terminal: Terminal, demo: Demo, session: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "paged"
+    pager = {"AGENTCTL_PAGER": f"tee {file}", "TERM": "xterm", "LINES": "5"}
+    here = ("sessions", "get", session, "--config", str(demo.config))
+    assert "three" in terminal(*here, env=pager).screen
+    assert "three" in file.read_text()
+    file.unlink()
+    terminal(*here, "--no-pager", env=pager)
+    terminal(*here, env={**pager, "LINES": "100"})
+    assert not file.exists()
