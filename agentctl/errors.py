@@ -23,6 +23,7 @@ exception or a secret. The private reason of an error goes to the log only.
     |   |-- OutcomeUnknown        a change that may or may not be committed
     |   `-- InvalidResponse       a server that does not follow the interface
     |-- UsageError                an invalid command line
+    |   |-- Unsupported           a server or database of another product cannot do it
     |   |-- InvalidConfiguration
     |   `-- InvalidKey            a key that is rejected when it is loaded
     |-- RunFailed                 a run that ended as ERROR, on the command line
@@ -68,6 +69,7 @@ __all__ = [
     "TooManyRequests",
     "Unauthenticated",
     "Unavailable",
+    "Unsupported",
     "UnsupportedMediaType",
     "UsageError",
     "ValidationFailed",
@@ -302,6 +304,12 @@ class UsageError(AgentctlError):
 
     error_code = "USAGE"
     exit_code = 2
+
+
+class Unsupported(UsageError):
+    """An operation that the server or database, of another product, does not have."""
+
+    error_code = "UNSUPPORTED"
 
 
 class InvalidConfiguration(UsageError):

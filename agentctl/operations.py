@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentctl.errors import Unsupported
 from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
         StreamEvent,
     )
 
-__all__ = ["LocalOperations", "Operations"]
+__all__ = ["LocalOperations", "Operations", "PartialOperations"]
 
 
 class Operations(Protocol):
@@ -277,3 +278,63 @@ class LocalOperations(Operations, Protocol):
     ) -> None:
         """Write the audit entry of a request that failed before its operation was called."""
         ...
+
+
+class PartialOperations:
+    """The base of backends of another product, which implement some of the `Operations`.
+
+    A call of any other operation raises `Unsupported` with the name of the backend, also of one
+    that is added to `Operations` later.
+
+    Args:
+        name: the subject of the error: `AgentOS 3.1.10`.
+        place: the URL or the file, for the cause of the error.
+    """
+
+    def __init__(self, name: str, place: str) -> None:
+        self.name = name
+        self.place = place
+
+    def build_missing_error(self, what: str, hint: str | None = None) -> Unsupported:
+        """Build the error of an operation that the backend does not have.
+
+        Args:
+            what: completes the sentence "AgentOS 3.1.10 does not have …".
+        """
+        return Unsupported(
+            f"{self.name} does not have {what}",
+            cause=f"{self.place} is {self.name}, not agentctl",
+            hint=hint,
+        )
+
+    def __getattr__(self, operation: str) -> Any:
+        if operation.startswith("_") or operation not in _operation_names():
+            raise AttributeError(operation)
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            what, hint = _WITHOUT_COUNTERPART.get(operation, (f"the operation {operation}", None))
+            raise self.build_missing_error(what, hint)
+
+        return refuse
+
+
+_WITHOUT_COUNTERPART: dict[str, tuple[str, str | None]] = {
+    "get_readiness": ("a readiness check", None),
+    "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
+    "explain_auth": ("an explanation of its authorization", None),
+    "get_audit": ("an audit log", None),
+    "get_runs": (
+        "a list of runs across sessions",
+        "list the runs of a session with: agentctl sessions runs SESSION_ID",
+    ),
+    "get_run": (
+        "a run by its id alone",
+        "list the runs of its session with: agentctl sessions runs SESSION_ID",
+    ),
+    "summarize_session": ("a summary on demand", None),
+}
+"""Operations without a counterpart: the end of the error, and a hint."""
+
+
+def _operation_names() -> frozenset[str]:
+    return frozenset(name for name in vars(Operations) if not name.startswith("_"))

@@ -399,7 +399,9 @@ def _call_delegation(body: Body, _: str) -> Body:
     wanted = {"delegate_task_to_member", "route_to_member"}
     tool = next(tool["function"] for tool in body["tools"] if tool["function"]["name"] in wanted)
     properties = tool["parameters"]["properties"]
-    members = properties["member_id"]["enum"]
+    # AgentOS names the members in the system message instead.
+    system = _read_text(body["messages"][0])
+    members = properties["member_id"].get("enum") or re.findall(r'<member id="([^"]+)"', system)
     asked = _last_user_text(body)
     arguments = {"member_id": next((name for name in members if name in asked), members[0])}
     if "task" in properties:

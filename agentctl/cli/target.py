@@ -157,6 +157,8 @@ class Target:
         options: the options that select this target: ` --url http://127.0.0.1:7777`.
         local: the local service; None on a server.
         token: the token that is sent to the server; None without one.
+        product: the name of another product that executes them, such as `AgentOS 3.1.10`; None for
+            agentctl.
     """
 
     operations: Operations
@@ -164,6 +166,7 @@ class Target:
     options: str = ""
     local: LocalTarget | None = None
     token: str | None = field(default=None, repr=False)
+    product: str | None = None
 
     def report_done(self, change: str) -> None:
         """Report a change, and where it was made, on stderr."""
@@ -172,6 +175,11 @@ class Target:
     def command(self, words: str) -> str:
         """Return a whole command line for the same target, such as `runs get ID`."""
         return f"agentctl {words}{self.options}"
+
+    def get_run_command(self, run_id: str, session_id: str | None) -> str:
+        """Return the command line that shows a run; another product finds it by its session."""
+        session = f" --session {session_id}" if self.product and session_id else ""
+        return self.command(f"runs get {run_id}{session}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +311,15 @@ def _resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Contex
 async def _open_remote(
     options: TargetOptions, url: str, token: str | None
 ) -> AsyncIterator[Target]:
-    from agentctl.remote import RemoteOperations
+    from agentctl.remote import open_remote
 
     insecure = options.insecure_http
-    async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
-        yield Target(operations, f"on {url}", options.flags(), token=token)
+    async with open_remote(url, token, allow_insecure=insecure) as (operations, product):
+        place = f"on {url}"
+        if product is not None:
+            note(f"note: {url} is {product}")
+            place += f" ({product})"
+        yield Target(operations, place, options.flags(), token=token, product=product)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The remote backend: the operations of a server, over HTTP."""
 
 from agentctl.remote.client import RemoteOperations
+from agentctl.remote.open import open_remote
 
-__all__ = ["RemoteOperations"]
+__all__ = ["RemoteOperations", "open_remote"]

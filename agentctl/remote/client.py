@@ -112,6 +112,9 @@ class RemoteOperations:
             stream, however often a byte arrives.
         allow_insecure: send the token over plain http to another machine.
 
+    Attributes:
+        connection: the HTTP connection; it is open within the block.
+
     Raises:
         errors.UsageError: the URL is not valid, or the token must not or cannot be sent.
     """
@@ -131,13 +134,13 @@ class RemoteOperations:
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
         self._timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout, whole_timeout)
-        self._connection = Connection(address, token, self._timeouts)
+        self.connection = Connection(address, token, self._timeouts)
 
     def __repr__(self) -> str:
-        return f"RemoteOperations({self._connection.address.base!r})"
+        return f"RemoteOperations({self.connection.address.base!r})"
 
     async def __aenter__(self) -> RemoteOperations:
-        await self._connection.open()
+        await self.connection.open()
         return self
 
     async def __aexit__(
@@ -146,7 +149,7 @@ class RemoteOperations:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._connection.close()
+        await self.connection.close()
 
     # System
 
@@ -236,7 +239,7 @@ class RemoteOperations:
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a stream; if the server sends no numbers, count from `after`."""
-        async with self._connection.stream(request) as chunks:
+        async with self.connection.stream(request) as chunks:
             parser, blocks, began = EventParser(), 0, time.monotonic()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
@@ -246,7 +249,7 @@ class RemoteOperations:
                 if parser.blocks > blocks or not parser.incomplete:
                     blocks, began = parser.blocks, time.monotonic()
                 elif time.monotonic() - began > self._timeouts.whole:
-                    raise failures.build_slow_response_error(self._connection.address)
+                    raise failures.build_slow_response_error(self.connection.address)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         return await self._get(
@@ -329,12 +332,12 @@ class RemoteOperations:
         query = query_of(where) + build_query(cancel=cancel or None)
         wait = DELETION_WAIT if cancel else 0.0
         path = build_path("delete_session", session_id=session_id)
-        await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
+        await self.connection.send(Request("DELETE", path, query, extra_wait=wait))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
         query = build_query(db_id=deletion.db_id)
         body = {"session_ids": list(deletion.session_ids)}
-        await self._connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
+        await self.connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
@@ -369,11 +372,11 @@ class RemoteOperations:
 
     async def delete_memory(self, memory_id: str) -> None:
         path = build_path("delete_memory", memory_id=memory_id)
-        await self._connection.send(Request("DELETE", path))
+        await self.connection.send(Request("DELETE", path))
 
     async def delete_memories(self, deletion: MemoryDeletion) -> None:
         body = build_memory_deletion(deletion)
-        await self._connection.send(Request("DELETE", build_path("delete_memories"), body=body))
+        await self.connection.send(Request("DELETE", build_path("delete_memories"), body=body))
 
     async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
         query = build_query(user_id=user_id)
@@ -394,7 +397,7 @@ class RemoteOperations:
 
     async def revoke_service_account(self, account_id: str) -> None:
         path = build_path("revoke_service_account", account_id=account_id)
-        await self._connection.send(Request("DELETE", path))
+        await self.connection.send(Request("DELETE", path))
 
     async def _get(self, record: Any, path: str, query: Query = ()) -> Document[Any]:
         return await self._request_document(record, Request("GET", path, query))
@@ -402,7 +405,7 @@ class RemoteOperations:
     async def _request_document(self, record: Any, request: Request) -> Document[Any]:
         """Send a request; `record` is the type of the response."""
         shape: Shape = "array" if get_origin(record) is list else "object"
-        return ReceivedDocument(await self._connection.fetch(request, shape), record)
+        return ReceivedDocument(await self.connection.fetch(request, shape), record)
 
 
 def _component_path(

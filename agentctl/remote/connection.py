@@ -30,6 +30,10 @@ MAXIMUM_DOCUMENT_BYTES = 268_435_456
 """Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
 
 
+MAXIMUM_PROBE_BYTES = 65_536
+"""Bytes of the response from which a server is recognised."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReceivedDocument(Document[Record]):
     """A document from a server, parsed on demand; its JSON may be malformed.
@@ -93,6 +97,7 @@ class Request:
         path: the quoted path below the prefix of the address (see `build_path`).
         query: names and values, in order.
         body: the JSON body, or None.
+        form: the fields of a form as the body (`application/x-www-form-urlencoded`), or None.
         headers: additional headers, names in lower case.
         extra_wait: seconds to add to the read timeout; None waits without a limit.
         accepted_status: a status from 400 that has a record instead of an error body.
@@ -102,6 +107,7 @@ class Request:
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: dict[str, Any] | None = None
+    form: tuple[tuple[str, str], ...] | None = None
     headers: tuple[tuple[str, str], ...] = ()
     extra_wait: float | None = 0.0
     accepted_status: int | None = None
@@ -156,6 +162,23 @@ class Connection:
         """Send a request whose response has no body (204); see `fetch`."""
         await self._request(request)
 
+    async def probe(self, path: str) -> bytes | None:
+        """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None.
+
+        Raises:
+            errors.Unavailable: the server cannot be reached or does not respond in time.
+        """
+        wait, body = self._timeouts.read, bytearray()
+        async with self._open(Request("GET", path), "application/json", wait) as response:
+            if response.status_code != 200 or _media_type(response) != "application/json":
+                return None
+            async with self._deadline(min(wait, self._timeouts.whole)):
+                async for chunk in self._read_chunks(response):
+                    body += chunk
+                    if len(body) > MAXIMUM_PROBE_BYTES:
+                        return None
+        return None if _is_encoded(response) else bytes(body)
+
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open an event stream and yield its chunks; an error response raises before that."""
@@ -207,14 +230,19 @@ class Connection:
 
         # A few compressed bytes can become gigabytes, so none are accepted.
         headers = {"accept": accept, "accept-encoding": "identity", **dict(request.headers)}
+        content: bytes | None = None
         if request.body is not None:
             headers["content-type"] = "application/json"
+            content = _encode_json(request.body)
+        elif request.form is not None:
+            headers["content-type"] = "application/x-www-form-urlencoded"
+            content = _encode_query(request.form).encode()
         query = f"?{_encode_query(request.query)}" if request.query else ""
         return self._opened_client().build_request(
             request.method,
             self.address.base + request.path + query,
             headers=headers,
-            content=None if request.body is None else _encode_json(request.body),
+            content=content,
             timeout=httpx2.Timeout(timeout, connect=self._timeouts.connect),
         )
 

@@ -50,7 +50,7 @@ def build_response_error(
         response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
     ):
         return build_unexpected_response_error(address, response)
-    failure = errors.error_from_response(response.status_code, body or {})
+    failure = errors.error_from_response(response.status_code, _join_details(body or {}))
     failure.detail = to_printable_line(failure.detail)
     if failure.hint is None:
         failure.hint = _credential_hint(failure, with_token)
@@ -176,6 +176,20 @@ def _parse_error_body(content: bytes) -> dict[str, object] | None:
     except orjson.JSONDecodeError:
         return None
     return body if isinstance(body, dict) else None
+
+
+def _join_details(body: dict[str, object]) -> dict[str, object]:
+    """Return the body with a list of validation errors, as FastAPI sends it, as one text."""
+    found = body.get("detail")
+    if not isinstance(found, list):
+        return body
+    texts = []
+    for each in found:
+        if isinstance(each, dict) and isinstance(each.get("msg"), str):
+            place = each.get("loc")
+            names = [str(part) for part in place[1:]] if isinstance(place, list) else []
+            texts.append(": ".join([*([".".join(names)] if names else []), each["msg"]]))
+    return {**body, "detail": "; ".join(texts)} if texts else body
 
 
 def _credential_hint(failure: errors.AgentctlError, with_token: bool) -> str | None:

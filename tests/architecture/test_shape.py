@@ -20,6 +20,7 @@ SHORT = {
     "agentctl.records.document": "one record per resource",
     "agentctl.records.kinds": "the table of component kinds, used by every part",
     "agentctl.records.log_context": "context variables, used by every part",
+    "agentctl.remote.open": "the choice between two backends, which imports both",
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",
     "agentctl.runtime.events": "types that all of `runtime` uses, and import nothing of it",
     "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",

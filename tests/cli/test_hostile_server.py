@@ -9,11 +9,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from agentctl.cli import paging
+from agentctl.cli.commands.runs import watch
 from agentctl.remote import client, connection, events
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
@@ -246,7 +248,7 @@ def test_an_endless_event_is_not_resumed(
     assert ended.code == 7
     assert "cause: an event of the stream is larger than" in ended.stderr
     assert "resuming" not in ended.stderr
-    assert len(server.seen) == 1
+    assert [seen.method for seen in server.seen] == ["GET", "POST"]
     assert server.gone.wait(10)
 
 
@@ -310,3 +312,34 @@ def test_json_off_a_terminal_is_unchanged(agentctl: Agentctl, serve: Serve) -> N
     body = json.dumps({"principal": NASTY}, ensure_ascii=False).encode()
     ended = agentctl("auth", "whoami", "-o", "json", "--url", serve(answer(body=body)).url)
     assert ended.raw == body + b"\n"
+
+
+def test_one_event_for_each_connection_does_not_watch_forever(agentctl: Agentctl) -> None:
+    """A server sends one new event, and ends the stream, at each request."""
+    numbers = itertools.count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            number = next(numbers)
+            self.wfile.write(stream_head())
+            data = b'data: {"run_id": "r"}\n\n'
+            self.wfile.write(b"id: %d\nevent: RunProgress\n" % number + data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            ended = agentctl("runs", "watch", "r", "--agent", "a", "--session", "s", "--url", url)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert ended.code == 7
+    assert "the stream was interrupted and could not be resumed" in ended.stderr
+    assert next(numbers) <= watch.MAXIMUM_SHORT_STREAMS + 2

@@ -12,18 +12,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from tests.benchmarks.work import find_free_port
 from tests.process import base_environment
 
-__all__ = ["PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
+__all__ = ["INSTALLED", "PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
 
 RELEASES = ("2.7.2", "2.9.0", "3.1.10")
 """The releases of AgentOS that the tests know."""
@@ -58,8 +60,14 @@ class Peer:
     log: Path
 
 
+INSTALLED = "installed"
+"""The release in the environment of the tests, for `serve_agentos`."""
+
+
 def find_python(release: str) -> Path:
     """Return the interpreter of the environment of a release."""
+    if release == INSTALLED:
+        return Path(sys.executable)
     return ROOT / ".peers" / f"agentos-{release}" / "bin" / "python"
 
 
@@ -77,7 +85,7 @@ def serve_agentos(
     """Run an AgentOS with one agent for each model, the team `crew` and the workflow `line`.
 
     Args:
-        release: one of `RELEASES`.
+        release: one of `RELEASES`, or `INSTALLED`.
         folder: an existing folder for its files.
         model_url: base URL of the stub endpoint.
         models: the behaviours of its agents; `echo`, `hang` and `delegate` are required.
@@ -85,6 +93,7 @@ def serve_agentos(
         database: URL of its database; None: `agentos.db` in the folder.
         remote: URL of a server whose components it serves, as a gateway.
     """
+    python = find_python(release)
     port = find_free_port()
     url, place = f"http://127.0.0.1:{port}", database or f"sqlite:///{folder / 'agentos.db'}"
     system = {
@@ -97,10 +106,12 @@ def serve_agentos(
     }
     description, log = folder / "system.json", folder / "agentos.log"
     description.write_text(json.dumps(system))
+    if release == INSTALLED:
+        release = metadata.version("agno")
     program = Path(__file__).with_name("agentos_server.py")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [str(find_python(release)), str(program), str(description)],
+            [str(python), str(program), str(description)],
             cwd=folder,
             env=base_environment(),
             stdout=output,

@@ -71,4 +71,4 @@ def test_token_with_invalid_characters_is_rejected(token: str) -> None:
 def test_repr_hides_the_token() -> None:
     operations = RemoteOperations("http://localhost:1/x", "s3cret")
     assert repr(operations) == "RemoteOperations('http://localhost:1/x')"
-    assert "s3cret" not in repr(operations._connection)
+    assert "s3cret" not in repr(operations.connection)

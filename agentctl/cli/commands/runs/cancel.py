@@ -174,7 +174,7 @@ async def _cancel_by_ids(
         return await _cancel_by_id(target, run_id, component, request, db)
 
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-    look = target.command(f"runs get {run_ids[0]}")
+    look = target.get_run_command(run_ids[0], request.session_id)
     try:
         async with showing_progress(f"waiting for the end of {what}", limit=request.wait):
             results = await run_all(run_ids, cancel)
@@ -197,6 +197,8 @@ async def _cancel_by_ids(
             "already_final": f"already final, {record['status']}:",
         }.get(record["cancel"], record["cancel"])
         target.report_done(f"{outcome} run {record['run_id']}")
+        if request.reason and target.product and record["cancel"] != "already_final":
+            note(f"{target.product} does not record the reason")
     report_failures(run_ids, results)
     _check_stopped(target, [document.value for document in done])
 
@@ -361,11 +363,12 @@ def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[
 
 def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
     """Raise `StillPending` if a run has not stopped."""
-    pending = [record["run_id"] for record in records if record["cancel"] == "requested"]
+    pending = [record for record in records if record["cancel"] == "requested"]
     if pending:
+        look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))
         raise StillPending(
             f"cancel requested, but {_count(len(pending), 'run')} not stopped yet",
-            hint=f"check again with: {target.command(f'runs get {pending[0]}')}",
+            hint=f"check again with: {look}",
         )
 
 

@@ -139,6 +139,10 @@ def _resolve_component_filter(
 async def get_run(
     target: Target,
     run_id: RunId,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="ID", help="Session of the run (required on AgentOS)"),
+    ] = None,
     full: Full = False,
     members: Members = False,
     raw: Raw = False,
@@ -152,12 +156,16 @@ async def get_run(
     The formats json, jsonl and tsv are the record of the run.
     """
     form = resolve_format(output)
-    document = await target.operations.get_run(run_id, db_id=db)
+    where = SessionLocator(db_id=db)
+    if session is None:
+        document = await target.operations.get_run(run_id, db_id=db)
+    else:
+        document = await target.operations.get_session_run(session, run_id, where)
     if not is_transcript(form):
         show_record(document, columns.RUN, form, id_field="run_id")
         return
     run = document.value
-    children = await read_members(target.operations, run, SessionLocator(db_id=db))
+    children = await read_members(target.operations, run, where)
     look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)

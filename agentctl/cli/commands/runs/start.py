@@ -139,7 +139,8 @@ async def _stream_run(
         run_output.end_line()
         await _cancel_interrupted(target, component, request, run_output)
         raise
-    run_output.finish(f"check the run with: {_get_command(target, run_output.run_id)}")
+    look = target.get_run_command(run_output.run_id, run_output.session_id)
+    run_output.finish(f"check the run with: {look}")
     report_run_end(target, run_output.run_id, run_output.end)
 
 
@@ -150,19 +151,19 @@ async def _cancel_interrupted(
     run_id = run_output.run_id
     if not run_id:
         return
+    look = target.get_run_command(run_id, run_output.session_id)
     if request.background:
         target.report_done(f"run {run_id} continues")
         return
     if request.idempotency_key is not None:
         # On a server the run continues; a local run of this process ends with it.
-        note(f"interrupted: check the run with: {_get_command(target, run_id)}")
+        note(f"interrupted: check the run with: {look}")
         return
     try:
         cancel = CancelRequest(run_output.session_id, reason="Interrupted at the terminal")
         record = (await target.operations.cancel_run(*component, run_id, cancel)).value
         note(f"interrupted: run {run_id} is {record['status']}")
     except AgentctlError:
-        look = _get_command(target, run_id)
         note(f"interrupted: run {run_id} may continue; check it with: {look}")
 
 
@@ -194,7 +195,3 @@ def _note_started(target: Target, request: RunRequest, run_id: str, session_id: 
     """Note the run. With a key an earlier command may have started it."""
     started = "started run" if request.idempotency_key is None else "with this key: run"
     target.report_done(f"{started} {run_id} of session {session_id}")
-
-
-def _get_command(target: Target, run_id: str) -> str:
-    return target.command(f"runs get {run_id}")

@@ -8,6 +8,7 @@ run id.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
@@ -56,7 +57,12 @@ QUEUE_SIZE = 64
 
 RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to resume an interrupted stream: enough time for a restart. An event
-resets the sequence."""
+resets the sequence, except after many short streams."""
+
+SHORT_STREAM_SECONDS = 5.0
+MAXIMUM_SHORT_STREAMS = 20
+"""Streams in a row, each shorter than `SHORT_STREAM_SECONDS`, after which an event no longer resets
+the delays: a server that sends one event for each connection would otherwise never end a watch."""
 
 _FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
@@ -173,7 +179,10 @@ class _WatchedRun:
         """Return a command line about the run."""
         resume = f" --after {after}" if after >= 0 else ""
         db = f" --db {self.db}" if self.db else ""
-        return self.target.command(f"{words} {self.run_id}{resume}{db}")
+        where = ""
+        if self.by_component and self.component is not None:
+            where = f" --{self.component[0]} {self.component[1]} --session {self.session_id}"
+        return self.target.command(f"{words} {self.run_id}{resume}{where}{db}")
 
 
 class _Watch:
@@ -232,6 +241,10 @@ class _Watch:
             stored = "stored only for runs that were started with --stream or --background"
             where = f"in the stream of run {parent}" if parent else stored
             self.note(f"no events yet: they are {where}; waiting for the end of the run")
+        product = self.watched.target.product
+        if not self._explained and self.last < 0 and product is not None:
+            self._explained = True
+            self.note(f"{product} has no events of this run; waiting for its end")
         local = self.watched.target.local
         if local is None:  # a server ends the runs of dead workers itself
             return
@@ -286,9 +299,9 @@ async def _show_until_end(watch: _Watch) -> None:
 async def _follow_streams(watch: _Watch) -> None:
     import asyncio
 
-    delays = iter(RECONNECT_DELAYS)
+    delays, short_streams = iter(RECONNECT_DELAYS), 0
     while True:
-        before = watch.last
+        before, began = watch.last, time.monotonic()
         cause: AgentctlError | None = None
         try:
             marked = with_idle_markers(watch.watched.events(watch.last), IDLE_SECONDS)
@@ -305,7 +318,9 @@ async def _follow_streams(watch: _Watch) -> None:
             if watch.watched.target.local is not None or not watch.known or is_broken:
                 raise
             cause = failure
-        if watch.last > before:
+        is_short = time.monotonic() - began < SHORT_STREAM_SECONDS
+        short_streams = short_streams + 1 if is_short else 0
+        if watch.last > before and short_streams < MAXIMUM_SHORT_STREAMS:
             delays = iter(RECONNECT_DELAYS)
         delay = next(delays, None)
         if delay is None:

@@ -1,0 +1,75 @@
+"""The AgentOS server at a URL: its recognition, and the errors that name it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.remote.connection import Connection
+
+INFO_PATH = "/info"
+"""Public on every release. A server of agentctl names its `interface_version` there."""
+
+_VERSION = re.compile(r"\d+(\.\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOS:
+    """A recognised server.
+
+    Attributes:
+        url: its URL.
+        prefix: the path under which it is mounted; empty at the root of its host.
+        version: the version of the package `agno`, such as `3.1.10`.
+        auth_mode: `none`, `security_key` or `jwt`.
+    """
+
+    url: str
+    prefix: str
+    version: str
+    auth_mode: str
+
+    def __str__(self) -> str:
+        return f"AgentOS {self.version}"
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The numbers of the version, to compare: `(3, 1, 10)`."""
+        found = _VERSION.match(self.version)
+        return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+    def add_name(self, failure: errors.AgentctlError) -> errors.AgentctlError:
+        """Return a failure that names the server in its cause."""
+        if failure.cause is None or self.url not in failure.cause:
+            place = f"{self.url} is {self}"
+            failure.cause = place if failure.cause is None else f"{failure.cause} ({place})"
+        return failure
+
+
+async def recognize(connection: Connection) -> AgentOS | None:
+    """Return the AgentOS server of a connection, None for any other server.
+
+    Raises:
+        errors.Unavailable: the server cannot be reached or does not respond.
+    """
+    raw = await connection.probe(INFO_PATH)
+    info: Any = None
+    if raw is not None:
+        try:
+            info = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return None
+    if not isinstance(info, dict) or "interface_version" in info:
+        return None
+    version = info.get("agno_version")
+    if not isinstance(version, str) or not _VERSION.match(version):
+        return None
+    address = connection.address
+    mode = info.get("auth_mode")
+    return AgentOS(
+        address.base, address.prefix, version[:40], mode if isinstance(mode, str) else "unknown"
+    )

@@ -1,0 +1,38 @@
+"""The operations of the server at a URL, of any product."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+from agentctl.operations import Operations
+from agentctl.remote.agentos import AgentOSOperations, recognize
+from agentctl.remote.client import RemoteOperations
+
+__all__ = ["open_remote"]
+
+
+@asynccontextmanager
+async def open_remote(
+    url: str, token: str | None, *, allow_insecure: bool = False
+) -> AsyncIterator[tuple[Operations, str | None]]:
+    """Open the operations of a server, and recognise its product once.
+
+    Args:
+        url, token, allow_insecure: as for `RemoteOperations`.
+
+    Yields:
+        The operations; and the name of another product, such as `AgentOS 3.1.10`, or None.
+
+    Raises:
+        errors.Unavailable: the server cannot be reached or does not respond.
+        errors.UsageError: see `RemoteOperations`.
+    """
+    async with RemoteOperations(url, token, allow_insecure=allow_insecure) as operations:
+        server = await recognize(operations.connection)
+        if server is None:
+            yield operations, None
+        else:
+            adapter = AgentOSOperations(operations.connection, server)
+            yield cast(Operations, adapter), str(server)

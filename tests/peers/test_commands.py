@@ -1,0 +1,208 @@
+"""Commands of this project on real AgentOS servers (docs/agentos.md, "Commands on AgentOS")."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.peers.conftest import Agentctl
+from tests.peers.servers import Peer
+from tests.process import base_environment
+
+
+def test_commands_name_the_server(agentctl: Agentctl, served: Peer) -> None:
+    listed = agentctl("agents", "list", "-o", "name")
+    assert listed.stderr == f"note: {served.url} is AgentOS {served.release}\n"
+    missing = agentctl("agents", "get", "nobody")
+    assert missing.code == 5
+    assert f"cause: {served.url} is AgentOS {served.release}" in missing.stderr
+
+
+def test_components_are_listed_and_shown(agentctl: Agentctl) -> None:
+    assert "tool-add" in agentctl("agents", "list", "-o", "name").lines
+    agent = agentctl.record("agents", "get", "tool-add")
+    assert (agent["agent_id"], agent["model"]["name"]) == ("tool-add", "tool:add")
+    assert [tool["name"] for tool in agent["tools"]] == ["add"]
+    shown = agentctl("teams", "list", "-o", "tsv").lines[1].split("\t")
+    assert shown[:5] == ["crew", "Crew", "coordinate", "delegate", "echo, hang"]
+    assert agentctl.record("teams", "get", "crew")["members"][0]["agent_id"] == "echo"
+    rows = [line.split("\t")[:3] for line in agentctl("workflows", "list").lines[1:]]
+    assert rows == [["line", "Line", "first > second"], ["stuck", "Stuck", "first"]]
+    steps = agentctl.record("workflows", "get", "line")["steps"]
+    assert (steps[0]["agent_id"], steps[1]["team_id"]) == ("echo", "crew")
+
+
+def test_runs_start_in_every_way(agentctl: Agentctl) -> None:
+    streamed = agentctl("runs", "start", "--agent", "echo", "-m", "hello", "--session", "ways")
+    assert (streamed.code, streamed.stdout) == (0, "hello\n")
+    assert "of session ways on http" in streamed.stderr
+    start = ("runs", "start", "--session", "ways", "-m")
+    plain = agentctl.record(*start, '{"a": 2, "b": 3}', "--agent", "tool-add", "--no-stream")
+    assert (plain["status"], plain["content"], plain["input"]) == (
+        "COMPLETED", "5", '{"a": 2, "b": 3}',
+    )  # fmt: skip
+    assert plain["tools"][0]["tool_args"] == {"a": 2, "b": 3}
+    team = agentctl("runs", "start", "--team", "crew", "-m", "echo this", "--session", "ways-t")
+    assert (team.code, team.stdout) == (0, "echo this\n"), team.stderr
+    line = ("runs", "start", "--workflow", "line", "-m", "echo it", "--session", "ways-w")
+    assert agentctl(*line).stdout == agentctl(*line, "--no-stream").stdout == "echo it\n"
+    failed = agentctl(*start, "x", "--agent", "http-500")
+    assert failed.code == 1
+    assert ": secret of the provider" in failed.stderr
+    assert "None" not in failed.stderr
+    keyed = agentctl(*start, "x", "--agent", "echo", "--idempotency-key", "k")
+    assert (keyed.code, keyed.stdout) == (2, "")
+    assert "does not have idempotency keys" in keyed.stderr
+
+
+def test_background_run_is_watched_to_its_end(agentctl: Agentctl) -> None:
+    start = ("runs", "start", "--agent", "tool-wait", "-m", '{"seconds": 0.5}', "--session", "b")
+    (run_id,) = agentctl(*start, "--background", "-o", "name").lines
+    where = ("--agent", "tool-wait", "--session", "b")
+    watched = agentctl("runs", "watch", run_id, *where)
+    assert (watched.code, watched.stdout) == (0, "waited\n"), watched.stderr
+    assert agentctl.record("runs", "watch", run_id, *where)["status"] == "COMPLETED"
+    events = agentctl(*start, "--background", "--stream", "-o", "jsonl").lines
+    run_id = json.loads(events[0])["run_id"]
+    replayed = agentctl("runs", "watch", run_id, *where, "-o", "jsonl").lines
+    assert [json.loads(line)["event"] for line in replayed] == [
+        json.loads(line)["event"] for line in events
+    ]
+    missing = agentctl("runs", "watch", "nowhere", *where)
+    assert (missing.code, "run not found" in missing.stderr) == (5, True)
+
+
+@contextmanager
+def _streaming(agentctl: Agentctl, *words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "agentctl", *words, "--url", agentctl.url]
+    environment = base_environment() | {"HOME": str(agentctl.folder)}
+    process = subprocess.Popen(
+        command,
+        env=environment | {"AGENTCTL_TOKEN": agentctl.token},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_cancel_is_followed_until_the_run_has_stopped(agentctl: Agentctl) -> None:
+    start = ("runs", "start", "--agent", "trickle", "-m", "x", "--session", "c", "-o", "jsonl")
+    with _streaming(agentctl, *start) as process:
+        assert process.stdout is not None
+        run_id = json.loads(process.stdout.readline())["run_id"]
+        where = ("--agent", "trickle", "--session", "c")
+        cancelled = agentctl.record(
+            "runs", "cancel", run_id, *where, "--reason", "why", "--wait=30"
+        )
+        out, err = process.communicate(timeout=30)
+    assert (cancelled["cancel"], cancelled["status"]) == ("stopped", "CANCELLED")
+    assert process.returncode == 1
+    assert f"error: run {run_id} was cancelled" in err
+    names = [json.loads(line)["event"] for line in out.splitlines()]
+    assert names[-1] == "RunCancelled"
+    again = agentctl.record("runs", "cancel", run_id, *where)
+    assert (again["cancel"], again["status"]) == ("already_final", "CANCELLED")
+
+
+def test_cancel_of_an_unknown_run_is_no_cancel(agentctl: Agentctl) -> None:
+    agentctl("runs", "start", "--agent", "echo", "-m", "hello", "--session", "u")
+    where = ("--agent", "echo", "--session", "u", "--wait", "0.2")
+    ended = agentctl("runs", "cancel", "nothing", *where)
+    assert (ended.code, ended.stdout) == (5, "")
+    assert "accepted the cancel, as it does for every id" in ended.stderr
+
+
+def test_sessions_are_read_renamed_and_deleted(agentctl: Agentctl) -> None:
+    for name, kind, component in (("s1", "agent", "echo"), ("s2", "workflow", "line")):
+        message = ("-m", "echo one", "--session", name)
+        assert agentctl("runs", "start", f"--{kind}", component, *message).code == 0
+    page = agentctl.record("sessions", "list", "--limit", "1", "--sort-order", "asc")
+    following = page["meta"]["next_cursor"]
+    assert following == "2"
+    second = agentctl.record(
+        "sessions", "list", "--limit", "1", "--sort-order", "asc", "--cursor", following
+    )
+    assert page["data"][0]["session_id"] != second["data"][0]["session_id"]
+    session = agentctl.record("sessions", "get", "s1")
+    assert [line["content"] for line in session["chat_history"]][-2:] == ["echo one", "echo one"]
+    (run,) = agentctl.record("sessions", "runs", "s1")
+    assert (run["input"], run["status"], run["agent_id"]) == ("echo one", "COMPLETED", "echo")
+    assert agentctl.record("runs", "get", run["run_id"], "--session", "s1") == run
+    assert len(agentctl.record("runs", "list", "--session", "s1", "--status", "ERROR")["data"]) == 0
+    assert agentctl("sessions", "rename", "s2", "Later").code == 0
+    assert agentctl.record("sessions", "get", "s2")["session_name"] == "Later"
+    assert len(agentctl.record("sessions", "runs", "s2")) == 1
+    unknown = agentctl("sessions", "delete", "s1", "nowhere", "--yes")
+    assert (unknown.code, agentctl("sessions", "get", "s1").code) == (5, 0)
+    assert agentctl("sessions", "delete", "nowhere", "--yes").code == 5
+    assert agentctl("sessions", "delete", "s1", "s2", "--yes").code == 0
+    assert agentctl("sessions", "get", "s1").code == 5
+
+
+def test_accounts_are_created_listed_and_revoked(agentctl: Agentctl) -> None:
+    create = ("accounts", "create", "--scope", "agents:run", "--expires-in", "2d")
+    created = agentctl(*create, "ci")
+    assert (created.code, created.stdout.startswith("agno_pat_")) == (0, True), created.stderr
+    (account,) = agentctl.record("accounts", "list", "--name", "ci")["data"]
+    assert (account["state"], account["scopes"]) == (
+        "active", [{"scope": "agents:run", "effect": "allow"}],
+    )  # fmt: skip
+    assert account["expires_at"].endswith("Z")
+    other = agentctl.record(*create, "second")
+    assert agentctl("accounts", "revoke", "ci", "--yes").code == 0
+    assert agentctl("accounts", "revoke", other["id"], "--yes").code == 0
+    states = {row["state"] for row in agentctl.record("accounts", "list")["data"]}
+    assert states == {"revoked"}
+    refused = agentctl("accounts", "create", "Not Allowed", "--scope", "agents:run")
+    assert refused.code in (1, 2)  # AgentOS 2 fails with an internal error here
+    assert "AgentOS" in refused.stderr
+
+
+def test_memories_are_added_listed_changed_and_deleted(agentctl: Agentctl) -> None:
+    added = agentctl.record("memories", "add", "Likes tea", "--topic", "drinks", "--user", "root")
+    (listed,) = agentctl.record("memories", "list")["data"]
+    assert (listed["memory"], listed["topics"]) == ("Likes tea", ["drinks"])
+    changed = agentctl.record("memories", "edit", added["memory_id"], "--text", "Likes coffee")
+    assert (changed["memory"], changed["topics"]) == ("Likes coffee", ["drinks"])
+    assert agentctl("memories", "topics").lines == ["drinks"]
+    assert agentctl("memories", "delete", added["memory_id"], "--yes").code == 0
+    assert agentctl("memories", "get", added["memory_id"]).code == 5
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runs list", "runs get r", "runs cancel r", "runs cancel --all --yes", "runs watch r",
+        "auth whoami", "auth can-i agents:run", "auth explain GET /agents", "audit list",
+        "sessions summarize s", "sessions delete s --yes --cancel", "memories forget u --yes",
+    ],
+)  # fmt: skip
+def test_commands_without_counterpart_say_so(
+    agentctl: Agentctl, served: Peer, command: str
+) -> None:
+    ended = agentctl(*command.split())
+    assert (ended.code, ended.stdout) == (2, ""), ended.stderr
+    assert f"AgentOS {served.release} does not have" in ended.stderr
+
+
+def test_invalid_fields_are_explained(agentctl: Agentctl) -> None:
+    empty = agentctl("runs", "start", "--agent", "echo", "-m", "")
+    assert (empty.code, "message: Field required" in empty.stderr) == (2, True)
+
+
+def test_token_errors_name_the_server(agentctl: Agentctl, served: Peer, tmp_path: Path) -> None:
+    ended = Agentctl(served.url, "wrong", tmp_path)("agents", "list")
+    assert ended.code == 4
+    assert f"AgentOS {served.release}" in ended.stderr
