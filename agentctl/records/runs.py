@@ -37,10 +37,11 @@ class RunRecord(TypedDict):
     """One run, with one of `agent_id`, `team_id` and `workflow_id`.
 
     `stopped_at` is the time at which the work is known to have stopped; it is null in a final run
-    whose work still executes. `late_result` is set if a result arrived after the final status and
-    was dropped. A counter of `metrics` is null if it is not known. `purpose` is set for background
-    work, which is a child of the run after which it is done. `metadata` and `session_state` are the
-    objects of the request.
+    whose work still executes. `holding` has the names of the tools that still work although the run
+    has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
+    is set if a result arrived after the final status and was dropped. A counter of `metrics` is
+    null if it is not known. `purpose` is set for background work, which is a child of the run after
+    which it is done. `metadata` and `session_state` are the objects of the request.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class RunRecord(TypedDict):
     cancel_reason: str | None
     stopped_at: Timestamp | None
     late_result: LateResult | None
+    holding: list[str] | None
     member_runs: list[str]
 
 
@@ -81,12 +83,18 @@ class RunPage(TypedDict):
 
 
 class CancelRecord(TypedDict):
-    """The result of a cancel: `stopped` only if the run ended as CANCELLED."""
+    """The result of a cancel: `stopped` only if the run ended as CANCELLED.
+
+    `stopped_at` and `holding` are those of the run record: work may continue after the end.
+    """
 
     run_id: str
     session_id: str
     status: RunStatus
     cancel: CancelOutcome
     cancel_requested_at: Timestamp | None
+    cancel_requested_by: str | None
     finished_at: Timestamp | None
+    stopped_at: Timestamp | None
+    holding: list[str] | None
     reason: str | None

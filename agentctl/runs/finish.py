@@ -38,12 +38,19 @@ class AlreadyFinished(Exception):
     """Rolls back an end: the run already has another final status, or its row was deleted."""
 
 
-async def store_end(run: LiveRun, ending: Ending, on_stopped: Callable[[bool], None]) -> Ending:
+async def store_end(
+    run: LiveRun,
+    ending: Ending,
+    on_stopped: Callable[[bool], None],
+    on_change: Callable[[], None],
+) -> Ending:
     """Store the end of a run, and retry until the database accepts it.
 
     Args:
         on_stopped: called once when abandoned work of the run has ended, with True if a late
             result was dropped. Not called if no work was abandoned.
+        on_change: called when a part of this work has ended, and the stored names of the rest have
+            to be replaced.
 
     Returns:
         The stored ending, which another process may have written.
@@ -75,6 +82,9 @@ async def store_end(run: LiveRun, ending: Ending, on_stopped: Callable[[bool], N
         else:
             if end.stopped_at is None:
                 run.transcript.unstopped.notify_when_empty(on_stopped)
+                run.transcript.unstopped.notify_changes(on_change)
+                if _encode_holding(run) != end.holding:
+                    on_change()
             return stored
         await asyncio.sleep(pause)
     raise AssertionError("unreachable: the pauses repeat for ever")
@@ -136,6 +146,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
 def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
     transcript, spec = run.transcript, run.spec
     at = run.finished_at or now()
+    holding = _encode_holding(run)
     return build_run_end(
         run.run_id,
         run.attempt,
@@ -145,8 +156,15 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
             spec.component.kind, spec.parent_run_id, transcript, run.previous_instructions
         ),
         finished_at=at,
-        stopped_at=None if transcript.unstopped.pending else at,
+        stopped_at=at if holding is None else None,
+        holding=holding,
     )
+
+
+def _encode_holding(run: LiveRun) -> str | None:
+    """Return the names of the work that continues as JSON; None for none."""
+    names = run.transcript.unstopped.names
+    return _to_json(names) if names else None
 
 
 def build_run_end(
@@ -159,6 +177,7 @@ def build_run_end(
     finished_at: int,
     stopped_at: int | None,
     cancel_reason: str | None = None,
+    holding: str | None = None,
 ) -> RunEnd:
     """Build the final columns of a run's row.
 
@@ -167,6 +186,7 @@ def build_run_end(
         finished_at: time of the final status in microseconds.
         stopped_at: time when all work had ended, in microseconds; None if some may continue.
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
+        holding: JSON array of names of the work that continues; None for none or if not known.
     """
     return RunEnd(
         run_id=run_id,
@@ -186,6 +206,7 @@ def build_run_end(
         reasoning_content=transcript.reasoning_content,
         native_kind=transcript.native_kind,
         native_history=transcript.native_history,
+        holding=holding,
     )
 
 

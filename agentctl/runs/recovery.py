@@ -130,7 +130,7 @@ async def recover_runs(
         owner: id of the worker; None for runs that have no owner.
         may_still_run: True if the worker only stopped its heartbeat
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
-            its runs stays empty.
+            its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
 
     Returns:
         Ids of the runs that this call has ended.
@@ -152,6 +152,9 @@ async def recover_runs(
                     raise result
                 if result:
                     ended.append(run.run_id)
+    if owner is not None:
+        gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
+        await database.write(gone)
     return ended
 
 

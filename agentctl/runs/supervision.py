@@ -130,10 +130,13 @@ class Supervision:
         self._run_tasks.start(self._store(run, ending))
 
     async def _store(self, run: LiveRun, ending: Ending) -> Ending:
-        def on_all_stopped(late: bool) -> None:
+        def on_stopped(late: bool) -> None:
             self._run_tasks.start(_record_work_stopped(run, late))
 
-        stored = await store_end(run, ending, on_all_stopped)
+        def on_change() -> None:
+            self._run_tasks.start(_record_holding(run))
+
+        stored = await store_end(run, ending, on_stopped, on_change)
         self._counters.count_finished(run.spec.component.kind, stored)
         return stored
 
@@ -251,11 +254,14 @@ def _find_instructions(stored: list[str]) -> str | None:
 
 
 async def _stop_children(run: LiveRun) -> None:
+    """Stop the runs of members. Work of theirs that continues is work of this run too."""
     pending = [child for child in run.children if not child.ended.done()]
     for child in pending:
         child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
+    for child in run.children:
+        run.transcript.unstopped.add_all(child.transcript.unstopped)
 
 
 def _keep_state(run: LiveRun, ending: Ending) -> Ending:
@@ -287,6 +293,21 @@ async def _record_work_stopped(run: LiveRun, late: bool) -> None:
         await run.spec.database.write(work_stopped)
     except errors.AgentctlError:
         _log.warning("run %s: could not record that its abandoned work has ended", run.run_id)
+
+
+async def _record_holding(run: LiveRun) -> None:
+    """Record the abandoned work of a run that has not ended, after a part of it has."""
+    try:
+        await run.spec.database.write(_replace_holding(run))
+    except errors.AgentctlError:
+        _log.warning("run %s: could not record that a part of its work has ended", run.run_id)
+
+
+@unit
+def _replace_holding(run: LiveRun) -> Steps[None]:
+    # Read the names now: more work may have ended since the unit was scheduled.
+    if names := run.transcript.unstopped.names:
+        yield from runs.set_holding(run.run_id, run.attempt, orjson.dumps(names).decode())
 
 
 def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:

@@ -114,7 +114,7 @@ async def sweep_dead_workers(
     owners: dict[str, set[str | None]] = {}
     for database_id, database in databases.get_open().items():
         try:
-            owners[database_id] = set(await database.read(runs.list_live_owners()))
+            owners[database_id] = set(await database.read(runs.list_owners_at_work()))
         except errors.AgentctlError as error:
             monitor.rate_limited_log.log(
                 "runs of database %s could not be read: %s", database_id, error.detail

@@ -110,7 +110,7 @@ class _RunThreads:
         self._ended = True
         for call in list(self._calls):
             abandoned_threads.add(call)
-            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), "a thread")
+            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop))
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:

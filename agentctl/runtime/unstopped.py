@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 __all__ = [
     "MAXIMUM_ABANDONED",
+    "RUNNER",
     "TooManyAbandonedThreads",
     "UnstoppedWork",
     "abandon_task",
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+RUNNER = "runner"
+"""Name of unstopped work that is not a tool: the code or the library of an agent."""
 
 MAXIMUM_ABANDONED = 64
 """Number of abandoned threads of a process that still run, from which no tool call is made."""
@@ -76,6 +80,7 @@ class UnstoppedWork:
         self._works: dict[asyncio.Future[Any], str] = {}
         self._late = False
         self._listener: Callable[[bool], None] | None = None
+        self._on_change: Callable[[], None] | None = None
 
     @property
     def pending(self) -> bool:
@@ -84,20 +89,30 @@ class UnstoppedWork:
 
     @property
     def names(self) -> list[str]:
-        """Names of the work that still executes, in the order in which it was abandoned."""
-        return [name for work, name in self._works.items() if not work.done()]
+        """Names of the work that still executes, each once, in the order of its abandonment."""
+        return list(dict.fromkeys(name for work, name in self._works.items() if not work.done()))
 
-    def add(self, work: asyncio.Future[Any], name: str = "work") -> None:
+    def add(self, work: asyncio.Future[Any], name: str = RUNNER) -> None:
         """Add work that was cancelled and has not ended; do nothing if it has.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
-            name: name of the work for the log.
+            name: name of the tool, which the run record shows.
         """
         if not work.done() and work not in self._works:
             self._works[work] = name
             _retain(work)
             work.add_done_callback(self._on_done)
+            self._report_change()
+
+    def add_all(self, other: UnstoppedWork) -> None:
+        """Add the work of another run, such as that of a member."""
+        for work, name in list(other._works.items()):
+            self.add(work, name)
+
+    def notify_changes(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the event loop when `names` may have changed and is not empty."""
+        self._on_change = listener
 
     def notify_when_empty(self, listener: Callable[[bool], None]) -> None:
         """Call `listener` once on the event loop when all of the work has ended.
@@ -115,6 +130,12 @@ class UnstoppedWork:
         self._late = self._late or not work.cancelled()
         if not self._works:
             self._notify()
+        else:
+            self._report_change()
+
+    def _report_change(self) -> None:
+        if self._on_change is not None:
+            self._on_change()
 
     def _notify(self) -> None:
         listener, self._listener = self._listener, None
@@ -139,11 +160,21 @@ class TooManyAbandonedThreads(Exception):
     """`MAXIMUM_ABANDONED` abandoned threads still run, so no thread was started."""
 
 
-async def run_in_thread(function: Callable[[], T], name: str, unstopped: UnstoppedWork) -> T:
+async def run_in_thread(
+    function: Callable[[], T],
+    name: str,
+    unstopped: UnstoppedWork,
+    *,
+    unstopped_name: str | None = None,
+) -> T:
     """Call `function` in a new thread; raise the exceptions that it raises.
 
-    If the caller is cancelled, the thread continues, is added to `unstopped` under this name, and
-    its result is dropped.
+    If the caller is cancelled, the thread continues, is added to `unstopped`, and its result is
+    dropped.
+
+    Args:
+        name: name for the log and of the thread.
+        unstopped_name: name in `unstopped`; None for the same.
 
     Raises:
         TooManyAbandonedThreads: the function was not called.
@@ -155,7 +186,7 @@ async def run_in_thread(function: Callable[[], T], name: str, unstopped: Unstopp
         value, error = await asyncio.shield(call.outcome)
     except asyncio.CancelledError:
         call.abandon()
-        unstopped.add(call.outcome, name)
+        unstopped.add(call.outcome, unstopped_name or name)
         raise
     if error is not None:
         raise error

@@ -19,11 +19,12 @@ from agentctl.requests import (
     Page,
 )
 from agentctl.runs.cancel import CancelResult
+from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import runs
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.runs import RunRow, RunState
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
 
 JsonText = bytes | list[bytes]
@@ -244,9 +245,17 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "cancel_reason": _dump(row.cancel_reason),
         "stopped_at": _dump_time(row.stopped_at),
         "late_result": _dump("dropped" if row.late_result else None),
+        "holding": _dump_holding(row),
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return _join_object(members)
+
+
+def _dump_holding(run: RunRow | RunState) -> bytes:
+    """Return the names of the work that continues after the end of a run; null if not known."""
+    if not is_final(run.status) or run.stopped_at is not None:
+        return b"[]"
+    return _stored_json(run.holding)
 
 
 @unit
@@ -265,7 +274,10 @@ def build_cancel_document(cancellation: CancelResult) -> bytes:
         "status": _dump(state.status),
         "cancel": _dump(cancellation.outcome),
         "cancel_requested_at": _dump_time(state.cancel_requested_at),
+        "cancel_requested_by": _dump(state.cancel_requested_by),
         "finished_at": _dump_time(state.finished_at),
+        "stopped_at": _dump_time(state.stopped_at),
+        "holding": _dump_holding(state),
         "reason": _dump(state.cancel_reason),
     }
     return _join_object(members)

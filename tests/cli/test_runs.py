@@ -226,6 +226,9 @@ def test_cancel_stops_a_run_and_reports_it(through: Agentctl, demo: Demo, sessio
     assert (stopped.code, record["cancel"], record["status"]) == (0, "stopped", "CANCELLED")
     assert record["reason"] == "wrong question"
     assert f"stopped run {run_id} " in stopped.stderr
+    *_, facts = stopped.stderr.splitlines()
+    assert re.fullmatch(r"  cancel requested [\d:.]{11} by \S+; stopped [\d:.]{11}", facts), facts
+    assert (record["holding"], record["stopped_at"]) == ([], record["finished_at"])
     again = through("runs", "cancel", run_id, "--agent", "slow", "--session", session)
     assert again.code == 0
     assert "already final, CANCELLED" in again.stderr

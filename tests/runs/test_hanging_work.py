@@ -118,9 +118,10 @@ async def wait_until_final(port: ServiceOperations, run_id: str) -> dict[str, An
     return found
 
 
-async def check_stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
+async def check_stops_late(port: ServiceOperations, before: dict[str, Any], tool: str) -> None:
     """Check that abandoned work continues until its release, and that only its stop is recorded."""
     assert (before["stopped_at"], before["late_result"]) == (None, None)
+    assert before["holding"] == [tool]
     hanging_tools.opened.set()
     after: dict[str, Any] = {}
 
@@ -131,7 +132,8 @@ async def check_stops_late(port: ServiceOperations, before: dict[str, Any]) -> N
     await wait_until(stopped, SOON)
     assert after["stopped_at"] > before["finished_at"]
     assert after["late_result"] == "dropped"
-    assert {**after, "stopped_at": None, "late_result": None} == before
+    assert {**after, "stopped_at": None, "late_result": None, "holding": [tool]} == before
+    assert after["holding"] == []
 
 
 async def check_session_continues(port: ServiceOperations, *roles: str) -> None:
@@ -156,6 +158,10 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
         answer = (await port.cancel_run("agent", agent, run_id, request)).value
         assert time.monotonic() - asked < SOON
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
+        assert (answer["cancel_requested_by"], answer["holding"]) == (
+            "me", [agent] if agent in LEFT else [],
+        )  # fmt: skip
+        assert (answer["stopped_at"] is None) is (agent in LEFT)
 
         if agent in MODELS:
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
@@ -172,7 +178,7 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
         else:
             await check_session_continues(port, "user")
         if agent in LEFT:
-            await check_stops_late(port, await read_record(port, run_id))
+            await check_stops_late(port, await read_record(port, run_id), agent)
         else:
             assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
 
@@ -192,7 +198,7 @@ async def test_run_exceeds_its_time_limit(
         assert run["error"]["code"] == "RUN_TIMEOUT"
         assert (run["content"] != "") is (agent == "trickle")
         if agent in LEFT:
-            await check_stops_late(port, run)
+            await check_stops_late(port, run, agent)
         else:
             assert run["stopped_at"] == run["finished_at"]
 
@@ -210,7 +216,7 @@ async def test_run_continues_after_a_tool_timeout(
         assert run["status"] == "COMPLETED"
         assert run["content"] == f"The tool {agent} did not end within 0.1 seconds"
         if agent in LEFT:
-            await check_stops_late(port, run)
+            await check_stops_late(port, run, agent)
         else:
             assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
 
@@ -231,8 +237,12 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
         await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
 
         team = await read_record(port, run_id)
-        assert team["stopped_at"] == team["finished_at"]
-        await check_stops_late(port, await read_record(port, member["run_id"]))
+        # The work of a member is work of its team.
+        assert (team["status"], team["stopped_at"], team["holding"]) == (
+            "CANCELLED", None, ["blocked"],
+        )  # fmt: skip
+        await check_stops_late(port, await read_record(port, member["run_id"]), "blocked")
+        await wait_until(lambda: _stopped(port, run_id), SOON)
 
 
 @pytest.mark.parametrize("agent", LEFT)

@@ -115,6 +115,24 @@ async def test_listener_is_called_once_with_earlier_late_results() -> None:
     assert told == [True]
 
 
+async def test_names_are_those_of_the_rest_when_a_part_ends() -> None:
+    unstopped, member = UnstoppedWork(), UnstoppedWork()
+    first, second = threading.Event(), threading.Event()
+    await abandon_thread(unstopped, first, "tool")
+    await abandon_thread(member, second, "runner")
+    await abandon_thread(member, second, "runner")
+    seen: list[list[str]] = []
+    unstopped.notify_changes(lambda: seen.append(unstopped.names))
+    unstopped.add_all(member)
+    unstopped.add_all(member)
+    assert seen == [["tool", "runner"], ["tool", "runner"]]
+    first.set()
+    await wait_until(lambda: seen[-1] == ["runner"])
+    second.set()
+    await wait_until(lambda: not unstopped.pending)
+    assert all(seen)
+
+
 async def test_finished_work_is_not_unstopped() -> None:
     unstopped = UnstoppedWork()
     done = asyncio.create_task(asyncio.sleep(0))

@@ -130,6 +130,39 @@ def test_work_that_stops_late_is_recorded_once(store: Store, late_result: bool) 
     assert state.stopped_at == START + 20
 
 
+def test_names_of_the_work_after_the_end(store: Store) -> None:
+    store.write(a_session_with_run())
+    store.write(runs.claim("r1", 1, "w1", START))
+    store.write(runs.set_holding("r1", 1, '["x"]'))
+    assert run_of(store).holding is None
+    store.write(runs.finish(an_end(stopped_at=None, holding='["x","y"]')))
+    assert store.read(runs.list_live_owners()) == []
+    assert store.read(runs.list_owners_at_work()) == ["w1"]
+    store.write(runs.set_holding("r1", 2, '["other attempt"]'))
+    store.write(runs.set_holding("r1", 1, '["y"]'))
+    assert run_of(store).holding == '["y"]'
+    state = store.read(runs.get_state("r1"))
+    assert state is not None
+    assert state.holding == '["y"]'
+    assert store.write(runs.record_work_stopped("r1", 1, START + 20, True))
+    store.write(runs.set_holding("r1", 1, '["late"]'))
+    assert (run_of(store).holding, run_of(store).stopped_at) == (None, START + 20)
+    assert store.read(runs.list_owners_at_work()) == []
+
+
+@pytest.mark.parametrize("exited", [False, True])
+def test_a_dead_worker_has_no_work(store: Store, exited: bool) -> None:
+    store.write(a_session_with_run())
+    store.write(runs.claim("r1", 1, "w1", START))
+    store.write(runs.finish(an_end(stopped_at=None, holding='["x"]')))
+    store.write(runs.record_worker_gone("other", START + 20, exited=True))
+    assert run_of(store).holding == '["x"]'
+    store.write(runs.record_worker_gone("w1", START + 20, exited=exited))
+    assert (run_of(store).holding, run_of(store).stopped_at) == (
+        None, START + 20 if exited else None,
+    )  # fmt: skip
+
+
 def test_work_that_stopped_in_time_is_not_recorded_again(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end()))

@@ -210,11 +210,11 @@ def test_the_audit_log_is_read_with_the_index_of_a_filter(
 
 def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) -> None:
     found = {
-        sql: plan(sqlite, sql)[0]
+        sql: next(step for step in plan(sqlite, sql) if step.startswith(("SEARCH", "SCAN")))
         for sql, module in OF_MODULES.items()
         if module == "run_reads" and "status IN" in sql
     }
-    assert len(found) == 6
+    assert len(found) == 7
     for sql, step in found.items():
         assert " INDEX runs_live" in step, (sql, step)
 

@@ -28,6 +28,13 @@ def _total_tokens(record: Record) -> object:
     return metrics.get("total_tokens")
 
 
+def format_holding(record: Record) -> str | None:
+    """Return the names of the work that continues after the end; `?` if they are not known."""
+    if "holding" not in record:
+        return None
+    return "?" if record["holding"] is None else ", ".join(record["holding"])
+
+
 def _error_code(record: Record) -> object:
     return (record.get("error") or {}).get("code")
 
@@ -114,6 +121,9 @@ _RUNS = [
     Column("total_tokens", _total_tokens),
     Column("created_at"),
     Column("finished_at"),
+    Column("cancel_requested_at"),
+    Column("stopped_at"),
+    Column("holding", format_holding),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id"),
@@ -137,7 +147,7 @@ RUNS = Columns(
     ],
 )
 RUN = [
-    *_RUNS[:-2],
+    *_RUNS[:-5],
     Column("parent_run_id"),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     Column("cancel_requested_at"),
@@ -148,6 +158,7 @@ RUN = [
     Column("finished_at"),
     Column("stopped_at"),
     Column("late_result"),
+    Column("holding", format_holding),
     Column("input"),
     Column("content"),
     Column("metadata"),
@@ -162,6 +173,9 @@ CANCELS = [
     Column("cancel_requested_at"),
     Column("finished_at"),
     Column("reason"),
+    Column("cancel_requested_by"),
+    Column("stopped_at"),
+    Column("holding", format_holding),
 ]
 
 PROBLEMS = Columns(

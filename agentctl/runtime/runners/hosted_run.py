@@ -16,7 +16,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools import result_to_text
-from agentctl.runtime.unstopped import run_in_thread
+from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun, RunEnvironment
@@ -240,7 +240,9 @@ class HostedRun:
         Raises:
             TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
         """
-        return await run_in_thread(function, self.name, self._transcript.unstopped)
+        return await run_in_thread(
+            function, self.name, self._transcript.unstopped, unstopped_name=RUNNER
+        )
 
     def set_native_history(self, messages: str) -> None:
         """Keep the messages of this run as JSON of the library, for later runs of this kind.
@@ -255,14 +257,14 @@ class HostedRun:
         self._transcript.native_kind = self._kind if fits else None
         self._transcript.native_history = messages if fits else None
 
-    def add_unstopped(self, work: asyncio.Future[Any], name: str = "") -> None:
+    def add_unstopped(self, work: asyncio.Future[Any], name: str = RUNNER) -> None:
         """Add work of the run that was cancelled and has not ended; nothing waits for it.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
-            name: name of the work for the log; by default that of the agent.
+            name: name of the tool, which the run record shows; by default `runner`.
         """
-        self._transcript.unstopped.add(work, name or self.name)
+        self._transcript.unstopped.add(work, name)
 
     def _reserve(self, size: int) -> None:
         self._kept_bytes += size

@@ -84,6 +84,10 @@ _CANCEL_REQUESTS = Sql(
 
 _LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
 
+_OWNERS_AT_WORK = Sql(
+    f"SELECT owner FROM runs WHERE {IS_LIVE} UNION SELECT owner FROM runs WHERE holding IS NOT NULL"
+)
+
 # A child is created after its parent, in the same session.
 _CHILDREN_FIRST = "ORDER BY session_id, seq DESC"
 
@@ -242,6 +246,13 @@ def list_cancel_requests(owner: str) -> Steps[list[RunState]]:
 def list_live_owners() -> Steps[list[str | None]]:
     """Return the distinct owners of all live runs; None means runs without an owner."""
     rows = yield Statement(_LIVE_OWNERS)
+    return [owner for (owner,) in rows]
+
+
+@single_unit
+def list_owners_at_work() -> Steps[list[str | None]]:
+    """Return the distinct owners of live runs and of ended runs whose work continues."""
+    rows = yield Statement(_OWNERS_AT_WORK)
     return [owner for (owner,) in rows]
 
 

@@ -13,7 +13,8 @@ class RunRow:
     `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
     `output`, which also is None if the run has no structured result. `purpose` is `summary` or
     `memory` for background work, None for every other run. `metadata` and `session_state`
-    are JSON objects of the request, None if it had none.
+    are JSON objects of the request, None if it had none. `holding` is a JSON array with the names
+    of the work that continues after the end of the run, None if there is none or it is not known.
     """
 
     run_id: str
@@ -48,6 +49,7 @@ class RunRow:
     output: str | None
     reasoning_content: str | None
     purpose: str | None
+    holding: str | None
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class RunState:
     stopped_at: int | None
     error_code: str | None
     error_detail: str | None
+    holding: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class RunEnd:
         reasoning_content: the thinking of the model; None for none.
         native_kind, native_history: the kind of runner, and the messages of the run in the JSON
             form of its library; None for none.
+        holding: JSON array of the names of the work that continues; None for none, or if that is
+            not known.
     """
 
     run_id: str
@@ -145,6 +150,7 @@ class RunEnd:
     reasoning_content: str | None = None
     native_kind: str | None = None
     native_history: str | None = None
+    holding: str | None = None
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import (
     IS_LIVE,
@@ -27,6 +27,7 @@ from agentctl.store.repositories.run_reads import (
     list_live_in_session,
     list_live_of_worker,
     list_live_owners,
+    list_owners_at_work,
     list_page,
     list_recent_messages,
     list_recent_native,
@@ -57,12 +58,15 @@ __all__ = [
     "list_live_in_session",
     "list_live_of_worker",
     "list_live_owners",
+    "list_owners_at_work",
     "list_page",
     "list_recent_messages",
     "list_recent_native",
     "list_turns",
     "record_work_stopped",
+    "record_worker_gone",
     "request_cancel",
+    "set_holding",
     "store_question",
 ]
 
@@ -109,7 +113,7 @@ _FINISH = Sql(
     f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
     " late_result = :late_result, attempt = attempt + :lost, output = :output,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
-    " native_history = :native_history,"
+    " native_history = :native_history, holding = :holding,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )
@@ -129,9 +133,21 @@ _REQUEST_CANCEL = Sql(
 
 _WORK_STOPPED = Sql(
     f"UPDATE runs SET stopped_at = {_not_before(':at', 'finished_at')},"
-    " late_result = late_result | :late_result"
+    " late_result = late_result | :late_result, holding = NULL"
     f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
     " RETURNING run_id"
+)
+
+_SET_HOLDING = Sql(
+    "UPDATE runs SET holding = :holding"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
+)
+
+_WORKER_GONE = Sql(
+    "UPDATE runs SET holding = NULL,"
+    " stopped_at = CASE WHEN cast(:exited as bigint) = 1"
+    f" THEN {_not_before(':at', 'finished_at')} END"
+    " WHERE owner = :owner AND holding IS NOT NULL"
 )
 
 _LEAVE = Sql(
@@ -214,6 +230,32 @@ def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "at": at}
     rows = yield Statement(_WORK_STOPPED, {**values, "late_result": int(late_result)})
     return bool(rows)
+
+
+@single_unit
+def set_holding(run_id: str, attempt: int, holding: str) -> Steps[None]:
+    """Replace the names of the work that continues after the end of a run.
+
+    Nothing is changed if the run has not ended, is known to have stopped, does not exist, or has
+    another attempt.
+
+    Args:
+        holding: as in `RunEnd`.
+    """
+    values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "holding": holding}
+    yield Statement(_SET_HOLDING, values)
+
+
+@single_unit
+def record_worker_gone(owner: str, at: int, *, exited: bool) -> Steps[None]:
+    """Store that the work of the ended runs of a dead worker has stopped, or may have.
+
+    Args:
+        at: the time, in microseconds UTC.
+        exited: True if its process does not exist any more, so that its threads have stopped.
+            False if that is not known.
+    """
+    yield Statement(_WORKER_GONE, {"owner": owner, "at": at, "exited": int(exited)})
 
 
 @unit

@@ -190,17 +190,36 @@ async def _cancel_by_ids(
         joined: Document[list[CancelRecord]] = Document(whole)
         show_list(joined, columns.CANCELS, form, id_field="run_id")
     for document in done:
-        record = document.value
-        outcome = {
-            "stopped": "stopped",
-            "requested": f"cancel requested, still {record['status']}:",
-            "already_final": f"already final, {record['status']}:",
-        }.get(record["cancel"], record["cancel"])
-        target.report_done(f"{outcome} run {record['run_id']}")
-        if request.reason and target.product and record["cancel"] != "already_final":
-            note(f"{target.product} does not record the reason")
+        _report_outcome(target, document.value, request.reason)
     report_failures(run_ids, results)
     _check_stopped(target, [document.value for document in done])
+
+
+def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
+    """Report the cancel of one run: the request, and the end of the run and of its work."""
+    from agentctl.records.phase import describe_phase
+    from agentctl.records.times import now
+
+    phase = describe_phase(record, now())
+    outcome = {
+        "requested": f"cancel requested, still {record['status']}:",
+        "already_final": f"already final, {record['status']}:",
+    }.get(record["cancel"], _find_outcome(record))
+    target.report_done(f"{outcome} run {record['run_id']}")
+    if reason and target.product and record["cancel"] != "already_final":
+        note(f"{target.product} does not record the reason")
+    if phase.sentence:
+        note(f"  {phase.sentence}")
+    if phase.warning:
+        note(f"warning: {phase.warning}: agentctl cannot interrupt it")
+
+
+def _find_outcome(record: CancelRecord) -> str:
+    """Return the outcome of a cancel; `ended` for a stopped run whose work goes on."""
+    from agentctl.records.phase import describe_phase
+
+    outcome = record["cancel"]
+    return "ended" if outcome == "stopped" and describe_phase(record, 0).warning else outcome
 
 
 async def _cancel_by_id(
@@ -280,9 +299,10 @@ async def _cancel_all(
     results = await _request_cancels(target, selection.runs, request)
     done = successes(results)
     _show_records(done, columns.CANCELS, form)
-    counts = Tally[str](record["cancel"] for record in done)
+    counts = Tally[str](_find_outcome(record) for record in done)
     texts = {
         "stopped": "stopped",
+        "ended": "ended while their work goes on",
         "requested": "cancel requested and not stopped yet",
         "already_final": "already final",
     }
