@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -105,10 +105,12 @@ class AdmittedRun:
     Attributes:
         user_id: the user of the run: the owner of its session.
         session_state: the state of the session as JSON at the admission of a root run, or None.
+        is_first: True if the session was created with the run.
     """
 
     user_id: str | None
     session_state: str | None = None
+    is_first: bool = False
 
 
 @unit
@@ -130,6 +132,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     component = submission.component
     given = submission.session_state
     given_text = orjson.dumps(given).decode() if given is not None else None
+    # A background run waits for its claim: the response to its start shows it as PENDING.
+    status: Literal["PENDING", "RUNNING"] = "PENDING" if submission.background else "RUNNING"
+    name = " ".join(submission.message.split())[:SESSION_NAME_LENGTH]
     new = sessions.build_session(
         submission.session_id,
         component.kind,
@@ -138,7 +143,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         component_id=component.id,
         component_name=component.name,
         component_data=orjson.dumps(catalog.data(component)).decode(),
+        session_name=name,
         session_state=given_text,
+        first_status=status,
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
@@ -161,11 +168,12 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         input=submission.message,
         owner=worker_id,
         created_at=now(),
-        session_name=" ".join(submission.message.split())[:SESSION_NAME_LENGTH],
+        session_name=name,
         metadata=submission.metadata,
         session_state=given_text,
+        status=status,
     )
-    if (yield from runs.create(row)) is None:
+    if (yield from runs.create(row, 1 if session is new else None)) is None:
         raise errors.NotFound("Session not found")
     state = session.session_state
     if given and session is not new:
@@ -175,7 +183,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
     if submission.extra_write is not None:
         yield from submission.extra_write()
-    return AdmittedRun(session.user_id, state)
+    return AdmittedRun(session.user_id, state, is_first=session is new)
 
 
 @unit
@@ -212,6 +220,7 @@ def admit_child_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps
         owner=worker_id,
         created_at=now(),
         purpose=spec.purpose,
+        status="RUNNING" if spec.is_claimed else "PENDING",
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")

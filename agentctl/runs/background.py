@@ -162,6 +162,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         time_limit=min(base.time_limit, SUMMARY_WAIT),
         metadata=None,
         claims=None,
+        is_claimed=False,
         purpose=purpose,
         covered=plan.covered,
     )

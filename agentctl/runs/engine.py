@@ -178,6 +178,7 @@ class Engine:
             output_schema=submission.output_schema,
             claims=submission.claims,
             earlier_messages=submission.earlier_messages,
+            is_claimed=not submission.background,
         )
         run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
@@ -209,6 +210,7 @@ class Engine:
             recorded=False,
             survives_disconnect=False,
             earlier_messages=(),
+            is_claimed=True,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.spec.component.kind == "team"
@@ -296,7 +298,9 @@ class Engine:
         self._live[run.run_id] = run
         self._has_live.set()
         self.counters.count_started(run.spec.component.kind)
-        run.mark_stored(worker_id, admitted.user_id, admitted.session_state)
+        run.mark_stored(
+            worker_id, admitted.user_id, admitted.session_state, is_first=admitted.is_first
+        )
         ending = self._shutdown
         if worker_id != self._worker.id:
             # Declared dead meanwhile; `handle_worker_lost` did not know this run yet.

@@ -49,6 +49,7 @@ class RunSpec:
         claims: verified claims of the caller as JSON, or None.
         earlier_messages: neutral messages that the request gives to its component, after those of
             the session.
+        is_claimed: True if the row of the run is RUNNING from the start.
         purpose: the purpose of background work; None for every other run.
         covered: the number of the last run that a summary covers.
     """
@@ -69,6 +70,7 @@ class RunSpec:
     output_schema: str | None = None
     claims: bytes | None = field(default=None, repr=False)
     earlier_messages: tuple[Mapping[str, Any], ...] = ()
+    is_claimed: bool = False
     purpose: Purpose | None = None
     covered: int = 0
 
@@ -88,6 +90,7 @@ class LiveRun:
         root: the root run of its tree; the run itself if it has no parent.
         identity: the fields that all events of the run have.
         worker_id, user_id: owner and user in the row of the run, once it is committed.
+        is_first: True if the session of a root run was created with the run.
         recorder: stores the events of a recorded root run, once its row is committed.
         children: the runs of members that were started.
         requested_end: the ending that the first stop request asks for; None before that.
@@ -120,6 +123,7 @@ class LiveRun:
         )
         self.worker_id = ""
         self.user_id: str | None = None
+        self.is_first = False
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
         self.requested_end: Ending | None = None
@@ -198,10 +202,18 @@ class LiveRun:
     def limits(self) -> Limits:
         return self.spec.limits
 
-    def mark_stored(self, worker_id: str, user_id: str | None, session_state: str | None) -> None:
+    def mark_stored(
+        self,
+        worker_id: str,
+        user_id: str | None,
+        session_state: str | None,
+        *,
+        is_first: bool = False,
+    ) -> None:
         """Set the owner, the user and the state of the committed row; start recording events."""
         self.worker_id = worker_id
         self.user_id = user_id
+        self.is_first = is_first
         self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)
@@ -252,8 +264,8 @@ class LiveRun:
             raise asyncio.CancelledError
 
     async def is_first_of_session(self) -> bool:
-        if self.parent is not None:
-            return False
+        if self.parent is not None or self.is_first:
+            return self.is_first
         oldest = await self.spec.database.read(runs.list_in_session(self.session_id, limit=1))
         return not oldest or oldest[0].run_id == self.run_id
 

@@ -1,8 +1,9 @@
 """The states of a run: `PENDING -> RUNNING -> COMPLETED | ERROR | CANCELLED`.
 
-A cancel request is a column of the run's row and not a state. A final status never changes: every
-transition is one conditional update on (status, attempt), and the number of affected rows decides
-which writer succeeds.
+A background run begins as PENDING, every other run as RUNNING (docs/decisions/0051). A cancel
+request is a column of the run's row and not a state. A final status never changes: every transition
+is one conditional update on (status, attempt), and the number of affected rows decides which writer
+succeeds.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class Supervision:
 
 async def _claim_run(run: LiveRun) -> bool:
     """Claim the run. Return False if it is not to be executed: it has ended or has to stop."""
-    if run.requested_end is not None:
-        return False
+    if run.requested_end is not None or run.spec.is_claimed:
+        return run.requested_end is None
     return await retry_while_unavailable(
         lambda: run.spec.database.write(_claim_row(run, now())), stopped=run.stop_requested
     )
@@ -208,7 +208,7 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
     component = run.spec.component
-    if run.parent is not None or component.kind == "workflow":
+    if run.parent is not None or run.is_first or component.kind == "workflow":
         return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)

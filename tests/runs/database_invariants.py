@@ -142,7 +142,7 @@ class InvariantChecker:
         step = (run_id, was, became)
         assert not spoiled, f"a run that had ended was changed: {step}"
         if was is None:
-            assert became == "PENDING", step
+            assert became in ("PENDING", "RUNNING"), step
             assert run_id not in self.created, step
             self.created.add(run_id)
         elif became is None:
@@ -158,6 +158,8 @@ class InvariantChecker:
         final = is_final(run.status)
         assert final == (run.finished_at is not None) == (run.run_id in self._ended), run
         assert run.attempt in (1, 2), run
+        assert run.status != "PENDING" or run.background, run
+        assert run.status != "RUNNING" or run.started_at is not None, run
         if run.status == "CANCELLED":
             assert run.cancel_requested_at is not None, run
             assert run.cancel_requested_by is not None, run

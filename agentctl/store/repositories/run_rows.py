@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 # Not frozen, for the reason of `sessions.SummaryRow`.
@@ -90,11 +91,12 @@ class NewRun:
     """A run to create.
 
     Attributes:
-        owner: the id of the worker that will claim it, if that is known.
+        owner: the id of the worker that executes it or will claim it, if that is known.
         session_name: the name for a session without a name; None for the run of a member.
         metadata, session_state: JSON objects of the request; None for none.
         purpose: `summary` or `memory` for background work, which is a child of the run after which
             it is done.
+        status: PENDING; RUNNING for a run that its worker starts at once, without a claim.
     """
 
     run_id: str
@@ -111,6 +113,7 @@ class NewRun:
     metadata: str | None = None
     session_state: str | None = None
     purpose: str | None = None
+    status: Literal["PENDING", "RUNNING"] = "PENDING"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Runs: rows that are appended, and changed only by conditional updates.
 
 So the final status of a run is stored once. A PENDING run is not claimed yet; `claim` makes it
-RUNNING. A cancel request is stored separately from the status (docs/contract.md "Cancel"). If the
-run is not claimed, the request ends it at once.
+RUNNING. Most runs are created as RUNNING (docs/decisions/0051). A cancel request is stored
+separately from the status (docs/contract.md "Cancel"). If the run is not claimed, the request ends
+it at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
+from operator import attrgetter
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.repositories import sessions
@@ -72,12 +74,16 @@ __all__ = [
 
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
-    " user_id, status, background, attempt, owner, created_at, late_result, input, metadata,"
-    " session_state, purpose)"
+    " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
+    " metadata, session_state, purpose)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
-    " :user_id, 'PENDING', :background, 1, :owner, :created_at, 0, :input, :metadata,"
+    " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input, :metadata,"
     " :session_state, :purpose)"
 )
+
+_NEW = tuple(field.name for field in fields(NewRun))
+_END = tuple(field.name for field in fields(RunEnd))
+_get_new, _get_end = attrgetter(*_NEW), attrgetter(*_END)
 
 _CHANGED = "RETURNING session_id, seq, parent_run_id"
 
@@ -158,19 +164,25 @@ _LEAVE = Sql(
 
 
 @unit
-def create(run: NewRun) -> Steps[int | None]:
-    """Store a run as PENDING, with attempt 1.
+def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
+    """Store a run as PENDING or RUNNING, with attempt 1.
+
+    Args:
+        seq: its number in the session, if the session was created with it; None to allocate it.
 
     Returns:
         Its number in the session, from 1; None if the session does not exist.
     """
     top = run.parent_run_id is None
-    seq = yield from sessions.allocate_seq(
-        run.session_id, run.created_at, "PENDING" if top else None, run.session_name
-    )
+    if seq is None:
+        seq = yield from sessions.allocate_seq(
+            run.session_id, run.created_at, run.status if top else None, run.session_name
+        )
     if seq is None:
         return None
-    values = asdict(run) | {"seq": seq, "background": int(run.background)}
+    started_at = run.created_at if run.status == "RUNNING" else None
+    flags = {"seq": seq, "background": int(run.background), "started_at": started_at}
+    values = dict(zip(_NEW, _get_new(run), strict=True)) | flags
     yield Statement(_CREATE, values)
     return seq
 
@@ -205,13 +217,18 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
         attempt. A run becomes CANCELLED only after a cancel request: the schema enforces that.
     """
     flags = {"late_result": int(end.late_result), "lost": int(lost)}
-    changed = yield Statement(_FINISH, asdict(end) | flags)
+    changed = yield Statement(_FINISH, dict(zip(_END, _get_end(end), strict=True)) | flags)
     if not changed:
         return False
-    session_id, _, parent_run_id = changed[0]
+    session_id, seq, parent_run_id = changed[0]
     size = _count_history_bytes(end.history, parent_run_id)
-    yield from sessions.add_usage(session_id, parse_counters(end.metrics), size, end.finished_at)
-    yield from _update_session_status(changed[0], end.status)
+    yield from sessions.add_usage(
+        session_id,
+        parse_counters(end.metrics),
+        size,
+        end.finished_at,
+        last=(seq, end.status) if parent_run_id is None else None,
+    )
     return True
 
 

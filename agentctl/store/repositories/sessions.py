@@ -7,8 +7,9 @@ reads neither runs nor histories.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import combinations
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -167,6 +168,7 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
 
 
 _NAMES = tuple(field.name for field in fields(SessionRow))
+_get_values = attrgetter(*_NAMES)
 _COLUMNS = ", ".join(_NAMES)
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
@@ -202,8 +204,10 @@ _TAKE_SEQ = Sql(
 )
 
 _COUNT_BYTES = Sql(
-    f"UPDATE sessions SET history_bytes = history_bytes + :history_bytes, {_UPDATED}"
-    " WHERE session_id = :session_id RETURNING metrics"
+    f"UPDATE sessions SET history_bytes = history_bytes + :history_bytes, {_UPDATED}, last_status ="
+    " CASE WHEN run_count = cast(:seq as bigint) THEN cast(:last_status as text)"
+    " ELSE last_status END"
+    " WHERE session_id = :session_id RETURNING metrics, run_count"
 )
 
 _WRITE_USAGE = Sql(
@@ -287,14 +291,17 @@ def build_session(
     session_name: str = "",
     session_state: str | None = None,
     metadata: str | None = None,
+    first_status: str | None = None,
 ) -> SessionRow:
-    """Build a session without runs, to be stored.
+    """Build a session, to be stored.
 
     `component_data`, `session_state` and `metadata` are JSON texts. `now` is in microseconds UTC.
+    `first_status` is the status of run 1, which the same transaction creates; None without runs.
     """
     return SessionRow(
         session_id, session_type, component_id, component_name, user_id, session_name,
-        total_tokens=0, run_count=0, history_bytes=0, last_status=None,
+        total_tokens=0, run_count=int(first_status is not None), history_bytes=0,
+        last_status=first_status,
         created_at=now, updated_at=now, metrics=NO_USAGE, component_data=component_data,
         metadata=metadata, summary=None, session_state=session_state,
     )  # fmt: skip
@@ -303,7 +310,7 @@ def build_session(
 @single_unit
 def create(row: SessionRow) -> Steps[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    rows = yield Statement(_CREATE, dict(zip(_NAMES, astuple(row), strict=True)))
+    rows = yield Statement(_CREATE, dict(zip(_NAMES, _get_values(row), strict=True)))
     return bool(rows)
 
 
@@ -455,24 +462,28 @@ def allocate_seq(
 
 @unit
 def add_usage(
-    session_id: str, delta: Mapping[str, int], history_bytes: int, now: int
-) -> Steps[None]:
+    session_id: str, delta: Mapping[str, int], history_bytes: int, now: int,
+    *, last: tuple[int, str] | None = None,
+) -> Steps[None]:  # fmt: skip
     """Add the usage of a run to the counters of its session, if the session exists.
 
     Args:
         delta: the token counters of the run itself; its children add their own.
         history_bytes: size of the history of the run in bytes of UTF-8, as `runs.list_histories`
             returns it.
+        last: number and status of a top-level run, for the last status of the session.
     """
-    rows = yield Statement(
-        _COUNT_BYTES, {"session_id": session_id, "history_bytes": history_bytes, "now": now}
-    )
-    if not rows or not any(delta.values()):
+    seq, status = last or (None, None)
+    values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
+    rows = yield Statement(_COUNT_BYTES, {**values, "history_bytes": history_bytes, "now": now})
+    if not rows:
         return
-    metrics, total = add_counters(rows[0][0], delta)
-    yield Statement(
-        _WRITE_USAGE, {"session_id": session_id, "metrics": metrics, "total_tokens": total}
-    )
+    stored, run_count = rows[0]
+    if seq is not None and seq != run_count:
+        yield Statement(_LAST_STATUS, values)
+    if any(delta.values()):
+        metrics, total = add_counters(stored, delta)
+        yield Statement(_WRITE_USAGE, {**values, "metrics": metrics, "total_tokens": total})
 
 
 @unit

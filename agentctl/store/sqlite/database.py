@@ -95,10 +95,10 @@ class SqliteDatabase:
 
         Args:
             work: the unit. A statement of it that writes fails.
-            size: `small` runs the unit on the event loop, `large` and `run` on a reader thread.
-                `unknown` starts it on the loop, and runs it again on a thread if it takes long.
+            size: `small` runs the unit on the event loop, `large` on a reader thread. `unknown`
+                and `run` start it on the loop, and run it again on a thread if it takes long.
         """
-        if size == "unknown":
+        if size in ("unknown", "run"):
             with contextlib.suppress(apsw.InterruptError):
                 return self._read_briefly(work)
         if size != "small":
