@@ -19,9 +19,10 @@ __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 def pages() -> Mapping[str, Callable[[], str]]:
     """Return the function that builds each page, by the name of the page."""
-    from pages import cli, configuration, errors, operations
+    from pages import cli, configuration, errors, man, operations
 
     return {
+        "agentctl.1": man.page,
         "cli.md": cli.page,
         "configuration.md": configuration.page,
         "errors.md": errors.page,

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from agentctl.cli.common import PANEL, common_options
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ARGUMENTS = "Arguments"
@@ -18,7 +20,15 @@ _OPTIONS = "Options"
 
 
 class Command(TyperCommand):
-    """A command with the help of this module."""
+    """A command with the help of this module and the common options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the command, the common options, and --help."""
+        own = list[Any](self.params)
+        last: list[Any] = super().get_params(ctx)[len(own) :]
+        for help_option in last:
+            help_option.rich_help_panel = PANEL
+        return [*own, *common_options(), *last]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the pieces of `--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
@@ -123,7 +133,7 @@ def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
     sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
     for each in parameters:
         title = _ARGUMENTS if _is_argument(each) else each.rich_help_panel or _OPTIONS
-        sections.setdefault(title, []).append((_format_flags(each), _format_help(each)))
+        sections.setdefault(title, []).append((format_flags(each), format_help(each)))
     for title, rows in sections.items():
         _write_section(formatter, title, rows)
 
@@ -149,7 +159,8 @@ def _long_flag(parameter: Any) -> str:
     return str(next(each for each in parameter.opts if each.startswith("--")))
 
 
-def _format_flags(parameter: Any) -> str:
+def format_flags(parameter: Any) -> str:
+    """Return `-o, --output FORM`, or the placeholder of an argument."""
     if _is_argument(parameter):
         return value_placeholder(parameter)
     flags = sorted(parameter.opts, key=lambda flag: flag.startswith("--"))
@@ -157,7 +168,8 @@ def _format_flags(parameter: Any) -> str:
     return f"{' / '.join(both)} {value_placeholder(parameter)}".rstrip()
 
 
-def _format_help(parameter: Any) -> str:
+def format_help(parameter: Any) -> str:
+    """Return the help of a parameter with its default and bounds."""
     text = str(parameter.help or "").removesuffix(".")
     extra = "; ".join(filter(None, _default_and_bounds(parameter)))
     return f"{text}  [{extra}]" if extra else text

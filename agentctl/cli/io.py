@@ -27,6 +27,9 @@ class IO:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
         color: the option `--color`.
         progress: the console of the progress line that is on the screen; None without one.
+        verbose: `--verbose` was given: `detail` writes lines.
+        quiet: `--quiet` was given: `note` writes none, and no progress is shown.
+        asks: False with `--no-input`.
     """
 
     stdin: TextIO
@@ -34,6 +37,9 @@ class IO:
     err: TextIO
     color: Literal["auto", "always", "never"] = "auto"
     progress: Console | None = None
+    verbose: bool = False
+    quiet: bool = False
+    asks: bool = True
 
     @classmethod
     def of_process(cls) -> IO:
@@ -54,8 +60,8 @@ class IO:
 
     @property
     def no_input(self) -> bool:
-        """True if no question may be asked: AGENTCTL_NO_INPUT is set."""
-        return os.environ.get("AGENTCTL_NO_INPUT", "") not in ("", "0")
+        """True if no question may be asked: `--no-input` is given or AGENTCTL_NO_INPUT is set."""
+        return not self.asks or os.environ.get("AGENTCTL_NO_INPUT", "") not in ("", "0")
 
     def styles(self, stream: TextIO) -> bool:
         """Return True if colours and styles may be written to `stream`.
@@ -123,6 +129,8 @@ class IO:
             line: without control characters.
             style: of rich, for a terminal.
         """
+        if self.quiet:
+            return
         if self.progress is None and not (style and self.styles(self.err)):
             self.err.write(f"{line}\n")
         else:

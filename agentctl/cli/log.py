@@ -32,9 +32,9 @@ class LocalLog(logging.Handler):
     """A handler that notes warnings and errors; those about runs it keeps until the run ends."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
         # A record can come from a thread, which has no current IO.
         self._io = current_io()
+        super().__init__(logging.DEBUG if self._io.verbose else logging.WARNING)
         self._kept: list[LogEntry] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,7 +42,9 @@ class LocalLog(logging.Handler):
         text = record.getMessage()
         failure: BaseException | None = getattr(record, "failure", None)
         error = record.exc_info[1] if record.exc_info else failure
-        if record.name == _STORE_LOGGER:
+        if record.levelno < logging.WARNING:
+            self._io.note(escape_controls(text), style="dim")
+        elif record.name == _STORE_LOGGER:
             self._note(f"note: {text}")
         elif record.name not in _RUN_LOGGERS:
             self._note(f"{record.levelname.lower()}: {text}")
@@ -70,12 +72,16 @@ class LocalLog(logging.Handler):
 @contextmanager
 def capturing_log() -> Iterator[LocalLog]:
     """Send the log to a `LocalLog` within the block."""
-    log, root = LocalLog(), logging.getLogger()
+    log, root, own = LocalLog(), logging.getLogger(), logging.getLogger("agentctl")
+    level = own.level
+    if current_io().verbose:
+        own.setLevel(logging.DEBUG)
     root.addHandler(log)
     try:
         yield log
     finally:
         root.removeHandler(log)
+        own.setLevel(level)
         log.flush_kept()
 
 

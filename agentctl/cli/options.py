@@ -89,6 +89,16 @@ InsecureHttp = Annotated[
         "--insecure-http", help="Allow sending the token to another machine without encryption"
     ),
 ]
+Timeout = Annotated[
+    float | None,
+    _target_option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=86_400,
+        help="Seconds to wait for the server to respond (default: 30)",
+    ),
+]
 AsUser = Annotated[
     str | None,
     _target_option("--as-user", metavar="USER", help="Act as this user (local mode only)"),

@@ -30,8 +30,11 @@ _COMMANDS = {
     "auth": "auth:app",
     "db": "db:app",
     "audit": "audit:app",
+    "api": "api:call_api",
     "context": "context:app",
     "config": "config:app",
+    "version": "version:show_version",
+    "help": "help:show_help",
 }
 """Commands and groups in the order of the help, each with its module and the object in it."""
 

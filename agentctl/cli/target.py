@@ -22,8 +22,16 @@ import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.io import current_io
-from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
-from agentctl.cli.show.terminal import note
+from agentctl.cli.options import (
+    AsUser,
+    ContextName,
+    InsecureHttp,
+    LocalConfig,
+    Timeout,
+    TokenFile,
+    Url,
+)
+from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -124,6 +132,7 @@ class TargetOptions:
     token_file: TokenFile = None
     context: ContextName = None
     insecure_http: InsecureHttp = False
+    timeout: Timeout = None
     config: LocalConfig = None
     as_user: AsUser = None
 
@@ -227,7 +236,7 @@ async def open_target(
         UsageError: the options exclude each other, or the token cannot be read or sent.
         AgentctlError: the configuration or the database cannot be used.
     """
-    url, context = _resolve_server(options)
+    url, context = resolve_server(options)
     if rules.only_locally:
         if url is not None:
             raise UsageError(f"this works only locally, not on {url}", hint=rules.only_locally)
@@ -298,8 +307,12 @@ async def _run_with_target(
                 raise
 
 
-def _resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:
-    """Return the URL of the server, None for local work; and the context with its credential."""
+def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:
+    """Return the URL of the server, None for local work; and the context with its credential.
+
+    Raises:
+        UsageError: the options exclude each other, or the context does not exist.
+    """
     if options.config is not None:
         options.reject(("url", "context"), "--config selects local mode")
         return None, None
@@ -311,20 +324,26 @@ def _resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Contex
 async def _open_remote(
     options: TargetOptions, url: str, token: str | None
 ) -> AsyncIterator[Target]:
+    from agentctl.cli.log import capturing_log
     from agentctl.remote import open_remote
 
-    insecure = options.insecure_http
-    async with open_remote(url, token, allow_insecure=insecure) as (operations, product):
-        place = f"on {url}"
-        if product is not None:
-            note(f"note: {url} is {product}")
-            place += f" ({product})"
-        yield Target(operations, place, options.flags(), token=token, product=product)
+    note_detail(f"server: {url}, {'with' if token else 'without'} a token")
+    opened = open_remote(
+        url, token, allow_insecure=options.insecure_http, read_timeout=options.timeout
+    )
+    with capturing_log():
+        async with opened as (operations, product):
+            place = f"on {url}"
+            if product is not None:
+                note(f"note: {url} is {product}")
+                place += f" ({product})"
+            yield Target(operations, place, options.flags(), token=token, product=product)
 
 
 @asynccontextmanager
 async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterator[Target]:
     options.reject(("token_file", "insecure_http"), "only a server takes a token")
+    options.reject(("timeout",), "it is the time for a server to respond")
     for name in rules.server_flags:
         raise UsageError(f"{_flag_of(name)} needs a server", hint="select one with --url")
     import pwd
@@ -332,11 +351,15 @@ async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterato
     from agentctl import config
     from agentctl.auth import principal
     from agentctl.cli.log import capturing_log
+    from agentctl.config.databases import display_url
     from agentctl.service.service import Service
 
     if os.environ.get(TOKEN_VARIABLE) and not rules.reads_token:
         note(f"note: local mode, {TOKEN_VARIABLE} is not used")
     settings = config.load_settings(options.config)
+    note_detail(f"configuration: {settings.path}")
+    for database in settings.databases:
+        note_detail(f"database {database.id}: {display_url(database.url)}")
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -22,6 +24,18 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", covariant=True)
 Shape = Literal["object", "array"]
+
+__all__ = [
+    "Connection",
+    "RawResponse",
+    "ReceivedDocument",
+    "Request",
+    "Shape",
+    "Timeouts",
+    "build_path",
+]
+
+_LOGGER = logging.getLogger(__name__)
 
 _BRACKETS: dict[Shape, tuple[bytes, bytes]] = {"object": (b"{", b"}"), "array": (b"[", b"]")}
 _SPACE = b" \t\r\n"
@@ -125,6 +139,40 @@ def build_path(operation: str, **ids: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RawResponse:
+    """A response as the server sent it.
+
+    Attributes:
+        connection: the connection that received it.
+        response: the response, without its body.
+    """
+
+    connection: Connection
+    response: httpx2.Response
+
+    async def read_chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives."""
+        async for chunk in self.connection.read_chunks(self.response):
+            yield chunk
+
+    def check_status(self, body: bytes) -> None:
+        """Raise the error of a response with a status from 300.
+
+        Raises:
+            errors.AgentctlError: the error that the status and the body describe.
+        """
+        import httpx2
+
+        whole = httpx2.Response(
+            self.response.status_code,
+            headers={**self.response.headers, "content-length": str(len(body))},
+            content=body,
+            request=self.response.request,
+        )
+        self.connection.refuse_unless_ok(whole)
+
+
 class Connection:
     """An HTTP client for one address. It follows no redirects, so the token stays there."""
 
@@ -158,6 +206,20 @@ class Connection:
             raise failures.build_unexpected_response_error(self.address, response)
         return response.content
 
+    @contextlib.asynccontextmanager
+    async def open_raw(self, request: Request) -> AsyncIterator[RawResponse]:
+        """Send a request and yield its response, with any status and content type.
+
+        Raises:
+            errors.AgentctlError: the server cannot be reached, is too slow, or sent a compressed
+                response.
+        """
+        wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
+        async with self._open(request, "*/*", wait) as response:
+            if _is_encoded(response):
+                raise failures.build_encoded_response_error()
+            yield RawResponse(self, response)
+
     async def send(self, request: Request) -> None:
         """Send a request whose response has no body (204); see `fetch`."""
         await self._request(request)
@@ -173,7 +235,7 @@ class Connection:
             if response.status_code != 200 or _media_type(response) != "application/json":
                 return None
             async with self._deadline(min(wait, self._timeouts.whole)):
-                async for chunk in self._read_chunks(response):
+                async for chunk in self.read_chunks(response):
                     body += chunk
                     if len(body) > MAXIMUM_PROBE_BYTES:
                         return None
@@ -186,11 +248,11 @@ class Connection:
         async with self._open(request, "text/event-stream", wait) as response:
             if response.status_code != 200 or _media_type(response) != "text/event-stream":
                 complete = await self._read_to_end(response)
-                self._refuse_unless_ok(complete)
+                self.refuse_unless_ok(complete)
                 raise failures.build_unexpected_response_error(self.address, complete)
             if _is_encoded(response):
                 raise failures.build_encoded_response_error()
-            yield self._read_chunks(response)
+            yield self.read_chunks(response)
 
     async def _request(self, request: Request) -> httpx2.Response:
         wait = request.extra_wait
@@ -198,7 +260,7 @@ class Connection:
         async with self._open(request, "application/json", wait) as incoming:
             response = await self._read_to_end(incoming)
         if response.status_code != request.accepted_status or failures.has_error_body(response):
-            self._refuse_unless_ok(response)
+            self.refuse_unless_ok(response)
         return response
 
     @contextlib.asynccontextmanager
@@ -213,11 +275,13 @@ class Connection:
         import httpx2
 
         outgoing = self._build_request(request, accept, wait)
+        began = time.monotonic()
         try:
             async with self._deadline(None if wait is None else wait + self._timeouts.whole):
                 response = await self._opened_client().send(outgoing, stream=True)
         except httpx2.HTTPError as error:
             raise failures.build_connection_error(self.address, error) from error
+        _log_response(response, time.monotonic() - began)
         try:
             yield response
         finally:
@@ -246,7 +310,8 @@ class Connection:
             timeout=httpx2.Timeout(timeout, connect=self._timeouts.connect),
         )
 
-    async def _read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+    async def read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        """Yield the body of a response as it arrives."""
         import httpx2
 
         try:
@@ -267,7 +332,7 @@ class Connection:
         }
         if not _is_encoded(response):
             async with self._deadline(self._timeouts.whole):
-                async for chunk in self._read_chunks(response):
+                async for chunk in self.read_chunks(response):
                     body += chunk
                     if len(body) > MAXIMUM_DOCUMENT_BYTES:
                         raise failures.build_invalid_response(
@@ -289,7 +354,8 @@ class Connection:
         except TimeoutError:
             raise failures.build_slow_response_error(self.address) from None
 
-    def _refuse_unless_ok(self, response: httpx2.Response) -> None:
+    def refuse_unless_ok(self, response: httpx2.Response) -> None:
+        """Raise the error of a complete response, unless it is a success."""
         if response.status_code >= 400:
             with_token = self._token is not None
             raise failures.build_response_error(self.address, response, with_token=with_token)
@@ -326,6 +392,19 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
             "The environment names a proxy or certificates that cannot be used",
             hint="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
+
+
+def _log_response(response: httpx2.Response, seconds: float) -> None:
+    """Log a request by its method, path and query: no header, so no token."""
+    request = response.request
+    _LOGGER.debug(
+        "%s %s: %s after %.0f ms, request %s",
+        request.method,
+        request.url.raw_path.decode("ascii", "replace"),
+        response.status_code,
+        seconds * 1000,
+        response.headers.get("x-request-id", "without an id"),
+    )
 
 
 def _media_type(response: httpx2.Response) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from agentctl.cli.common import common_options
 from agentctl.cli.help import describe_bounds, value_placeholder
 from pages.markdown import code, made_from, sentence, table
 
@@ -144,4 +145,10 @@ def _shared_section(found: list[tuple[str, Any]]) -> list[str]:
     command = next(command for _, command in found if _is_remote(command))
     rows = [_row(parameter) for parameter in _shared(command)]
     title = SHARED.replace("-", " ").capitalize()
-    return [f"## {title}", "", *table(("option", "description", "default"), rows)]
+    heads = ("option", "description", "default")
+    common = [_row(parameter) for parameter in common_options()]
+    return [
+        *[f"## {title}", "", *table(heads, rows), ""],
+        *["## Common options", "", "Every command has these and `--help`.", ""],
+        *table(heads, common),
+    ]

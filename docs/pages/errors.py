@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import Any
 
+from agentctl.cli.topics import EXIT_CODES
 from pages.cli import commands
 from pages.markdown import code, made_from, sentence, table
 
@@ -40,16 +41,6 @@ _EXITS = """
 Other exit codes are `0`, done (an empty list too), and `130`, interrupted by Ctrl-C.
 """
 
-_EXIT_MEANINGS = {
-    1: "failed, or the result is no; a run ended as ERROR or was cancelled, a part of several "
-    "failed, the port is in use, the schema version differs",
-    2: "the command line, the configuration or a key is rejected; not confirmed",
-    4: "not authenticated, or not allowed",
-    5: "not found",
-    6: "conflict with the current state",
-    7: "the database or the server is not available",
-    8: "requested, and not finished within `--wait`",
-}
 _ENGINE = {
     "RUN_TIMEOUT": "The run took longer than `runs.timeout_seconds`",
     "WORKER_LOST": "The worker of the run died",
@@ -110,7 +101,7 @@ def _exit_rows(kinds: list[Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for number in sorted({kind.exit_code for kind in kinds}):
         names = dict.fromkeys(code(kind.error_code) for kind in kinds if kind.exit_code == number)
-        if number not in _EXIT_MEANINGS:
-            raise SystemExit(f"docs: exit code {number} has no meaning in docs/pages/errors.py")
-        rows.append((str(number), _EXIT_MEANINGS[number], ", ".join(names)))
+        if number not in EXIT_CODES:
+            raise SystemExit(f"docs: exit code {number} has no meaning in agentctl/cli/topics.py")
+        rows.append((str(number), EXIT_CODES[number], ", ".join(names)))
     return rows

@@ -176,7 +176,7 @@ def explain_request(
     if no_token and token_file is not None:
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
-    options = TargetOptions(url, None, context, insecure_http, config)
+    options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
     run_until_done(_explain(options, (method, path), token, form))
 
 

@@ -97,6 +97,13 @@ def write_json(data: bytes) -> None:
     _write(_escape_json(data) if current_io().out_is_terminal else data, b"\n")
 
 
+def write_bytes(data: bytes) -> None:
+    """Write a part of a response; on a terminal, control characters are escaped."""
+    if current_io().out_is_terminal:
+        data = _encode(data.decode("utf-8", "backslashreplace"))
+    _write(data)
+
+
 def write_line(text: str) -> None:
     """Write a line of data; characters that stdout cannot encode are escaped."""
     _write(_encode(text), b"\n")

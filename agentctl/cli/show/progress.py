@@ -56,7 +56,7 @@ async def showing_progress(
         limit: the longest duration in seconds, if known.
     """
     io = current_io()
-    if not io.err_is_terminal:
+    if io.quiet or not io.err_is_terminal:
         yield
         return
     import asyncio

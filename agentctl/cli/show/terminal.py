@@ -14,6 +14,7 @@ __all__ = [
     "display_width",
     "escape_controls",
     "note",
+    "note_detail",
     "note_dim",
 ]
 
@@ -37,6 +38,12 @@ def note(text: str) -> None:
     current_io().note(escape_controls(text))
 
 
+def note_detail(text: str) -> None:
+    """Write a line to stderr if the command has `--verbose`; the text has no secret in it."""
+    if current_io().verbose:
+        note_dim(text)
+
+
 def note_dim(text: str, *, in_line: bool = False) -> None:
     """Write a line of minor importance to stderr, dim on a terminal with styles.
 
@@ -57,7 +64,7 @@ def confirm(question: str, *, yes: bool) -> None:
         yes: the `--yes` option: do not ask.
 
     Raises:
-        UsageError: no terminal, or AGENTCTL_NO_INPUT is set.
+        UsageError: no terminal, or no question may be asked.
         ConfirmationDeclined: the answer was not yes, or the input ended.
     """
     if yes:
@@ -77,10 +84,12 @@ def check_confirmable(*, yes: bool) -> None:
     """Fail before the work that leads up to a question if `confirm` could not ask it.
 
     Raises:
-        UsageError: no terminal, or AGENTCTL_NO_INPUT is set, and not `yes`.
+        UsageError: no terminal, or no question may be asked, and not `yes`.
     """
     io = current_io()
     if yes or (io.stdin_is_terminal and io.err_is_terminal and not io.no_input):
         return
-    reason = "AGENTCTL_NO_INPUT is set" if io.no_input else "stdin or stderr is not a terminal"
+    reason = "stdin or stderr is not a terminal"
+    if io.no_input:
+        reason = "AGENTCTL_NO_INPUT is set" if io.asks else "--no-input is given"
     raise UsageError(f"confirmation required, but {reason}", hint="pass --yes to skip the question")

@@ -9,6 +9,7 @@ import typer
 from agentctl.cli.commands.runs.cancel import cancel_runs
 from agentctl.cli.commands.runs.doctor import examine_runs
 from agentctl.cli.commands.runs.start import start_run
+from agentctl.cli.commands.runs.wait import wait_for_runs
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp, join_alternatives
@@ -174,6 +175,7 @@ async def get_run(
 
 
 app.command("watch", epilog="Example: agentctl runs watch RUN_ID")(watch_run)
+app.command("wait", epilog="Example: agentctl runs wait RUN_ID --wait 60")(wait_for_runs)
 app.command("cancel", epilog='Example: agentctl runs cancel RUN_ID --reason "wrong question"')(
     cancel_runs
 )

@@ -1,0 +1,111 @@
+"""`agentctl api`: send any request to a server, with the token of the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import typer
+
+from agentctl.cli.io import current_io, read_text_or_stdin
+from agentctl.cli.show.output import write_bytes
+from agentctl.cli.show.terminal import note_detail
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentctl.remote.connection import Connection, RawResponse, Request
+
+EXAMPLE = "agentctl api GET /sessions --query limit=5"
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+
+_KEPT_ERROR_BYTES = 1 << 16
+"""Bytes of an error response that are read for the message."""
+
+
+@with_target()
+async def call_api(
+    target: Target,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="HTTP method, such as GET")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Path below the URL of the server: /sessions")
+    ],
+    query: Annotated[
+        list[str] | None,
+        typer.Option("--query", metavar="KEY=VALUE", help="Query parameter; may be repeated"),
+    ] = None,
+    body: Annotated[
+        str | None, typer.Option("--body", metavar="JSON", help="JSON object (- reads stdin)")
+    ] = None,
+) -> None:
+    """Send a request to the server and print the body of its response.
+
+    An event stream is printed as it arrives. A status from 300 is an error: the body is printed
+    too, and the exit code is that of the error. A POST waits without a limit for its response.
+    `agentctl api GET /openapi.json` prints every path.
+    """
+    # Locally there is no connection: the operations are those of the service.
+    connection: Connection | None = getattr(target.operations, "connection", None)
+    if connection is None:
+        raise UsageError("`api` needs a server", hint="select one with --url or --context")
+    request = _build_request(method, path, query, body)
+    async with connection.open_raw(request) as received:
+        response = received.response
+        note_detail(f"content type: {response.headers.get('content-type', 'none')}")
+        await _print_body(received)
+
+
+def _build_request(method: str, path: str, query: list[str] | None, body: str | None) -> Request:
+    """Build the request of the arguments.
+
+    Raises:
+        UsageError: one of them is not valid.
+    """
+    from agentctl.remote.connection import Request
+
+    verb = method.upper()
+    if verb not in METHODS:
+        raise UsageError(f"{method!r} is not an HTTP method", hint=f"use {', '.join(METHODS)}")
+    parts = urlsplit(path)
+    if not path.startswith("/") or path.startswith("//") or parts.fragment:
+        raise UsageError(
+            f"{path!r} is not a path on the server", hint="it begins with one slash: /sessions"
+        )
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    for text in query or ():
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError("--query must be KEY=VALUE")
+        pairs.append((key, value))
+    # Escapes in the path stay unchanged.
+    quoted = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
+    # The response of a run in the foreground comes at its end.
+    wait = None if verb == "POST" else 0.0
+    return Request(verb, quoted, tuple(pairs), _parse_body(body), extra_wait=wait)
+
+
+def _parse_body(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        value = json.loads(read_text_or_stdin(text, "body"))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError("--body must be a JSON object", hint="""quote it: '{"key": "value"}'""")
+    return value
+
+
+async def _print_body(received: RawResponse) -> None:
+    """Print the body as it arrives, then raise the error of a status from 300."""
+    beginning, last = b"", b"\n"
+    async for chunk in received.read_chunks():
+        write_bytes(chunk)
+        last = chunk[-1:] or last
+        if len(beginning) < _KEPT_ERROR_BYTES:
+            beginning += chunk
+    if last != b"\n" and current_io().out_is_terminal:
+        write_bytes(b"\n")
+    received.check_status(beginning)

@@ -1,0 +1,48 @@
+"""`agentctl help`: help topics, and the help of a command."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from agentctl.cli.show.output import write_line
+from agentctl.cli.topics import TOPICS
+from agentctl.errors import UsageError
+
+EXAMPLE = "agentctl help exit-codes"
+
+
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="A topic, or a command: runs list")
+    ] = None,
+) -> None:
+    """Show a help topic or the help of a command. Without a TOPIC it lists the topics."""
+    if not words:
+        width = max(map(len, TOPICS)) + 2
+        lines = [f"  {name:<{width}}{topic.summary}" for name, topic in TOPICS.items()]
+        write_line("\n".join(["Help topics:", *lines, "", "Example:", f"  {EXAMPLE}"]))
+    elif len(words) == 1 and words[0] in TOPICS:
+        write_line(TOPICS[words[0]].text())
+    else:
+        write_line(_format_command_help(context.find_root(), words))
+
+
+def _format_command_help(root: Any, words: list[str]) -> str:
+    """Return the help of the command that the words name.
+
+    Raises:
+        UsageError: there is no such command and no such topic.
+    """
+    context = root
+    for word in words:
+        command = getattr(context.command, "commands", {}).get(word)
+        if command is None:
+            raise UsageError(
+                f"no help for {' '.join(words)!r}",
+                hint="`agentctl help` lists the topics, `agentctl --help` the commands",
+            )
+        context = typer.Context(command, info_name=word, parent=context)
+    return str(context.get_help())

@@ -1,0 +1,105 @@
+"""`agentctl runs wait`: wait until runs have ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
+from agentctl.cli.options import DbId, Output
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.show.progress import (
+    Counter,
+    report_failures,
+    run_all,
+    showing_progress,
+    successes,
+)
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import RunFailed, StillPending
+
+if TYPE_CHECKING:
+    from agentctl.records.runs import RunRecord
+
+FIRST_POLL_SECONDS = 0.1
+LAST_POLL_SECONDS = 2.0
+"""The pause between two reads of a run doubles from the first to the last of these."""
+
+_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+
+
+@with_target()
+async def wait_for_runs(
+    target: Target,
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID", help="Run ids")],
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=MAXIMUM_WAIT_SECONDS,
+            help="Seconds to wait for the runs to end (default: no limit)",
+        ),
+    ] = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Wait until runs have ended, and show them.
+
+    Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
+    not ended within --wait. Ctrl-C cancels no run.
+    """
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    deadline = None if wait is None else time.monotonic() + wait
+    ids = list(dict.fromkeys(run_ids))
+    counter = Counter("runs have ended", len(ids))
+
+    async def wait_for(run_id: str) -> RunRecord:
+        record = await _wait_for_end(target, run_id, db, deadline)
+        counter.done += record["status"] in _FINAL_STATUSES
+        return record
+
+    async with showing_progress(counter, limit=wait):
+        results = await run_all(ids, wait_for)
+    records = successes(results)
+    if records:
+        show_list(build_document(records), columns.RUNS, form, id_field="run_id")
+    report_failures(ids, results)
+    live = [record["run_id"] for record in records if record["status"] not in _FINAL_STATUSES]
+    if live:
+        raise StillPending(
+            f"{len(live)} of {len(ids)} runs not ended within {wait:g} s",
+            hint=f"follow one with: {target.command(f'runs watch {live[0]}')}",
+        )
+    failed = [record for record in records if record["status"] != "COMPLETED"]
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(ids)} runs not completed",
+            hint=f"show one with: {target.command(_get_words(failed[0]))}",
+        )
+
+
+def _get_words(record: RunRecord) -> str:
+    return f"runs get {record['run_id']}"
+
+
+async def _wait_for_end(
+    target: Target, run_id: str, db: str | None, deadline: float | None
+) -> RunRecord:
+    """Read a run until its status is final or the time is up, and return the last record."""
+    import asyncio
+
+    pause = FIRST_POLL_SECONDS
+    while True:
+        record = (await target.operations.get_run(run_id, db_id=db)).value
+        left = pause if deadline is None else deadline - time.monotonic()
+        if record["status"] in _FINAL_STATUSES or left <= 0:
+            return record
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, LAST_POLL_SECONDS)

@@ -1,0 +1,58 @@
+"""`agentctl version`: the version of this program and of a server."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from agentctl import __version__
+from agentctl.cli.options import ContextName, Output, Timeout, Url
+from agentctl.cli.show.output import resolve_format, show_record
+from agentctl.cli.show.table import Column
+from agentctl.cli.target import TargetOptions, open_target, resolve_server, run_until_done
+
+EXAMPLE = "agentctl version --url http://127.0.0.1:7777 -o json"
+
+_COLUMNS = [
+    Column(name)
+    for name in (
+        "version",
+        "python",
+        "platform",
+        "server_url",
+        "server_version",
+        "interface_version",
+    )
+]
+
+
+def show_version(
+    url: Url = None, context: ContextName = None, timeout: Timeout = None, output: Output = None
+) -> None:
+    """Show the version of agentctl and, with --url or a context, that of the server."""
+    form = resolve_format(output)
+    options = TargetOptions(url=url, context=context, timeout=timeout)
+    record: dict[str, Any] = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "server_url": None,
+        "server_version": None,
+        "interface_version": None,
+    }
+
+    async def read_server() -> None:
+        async with open_target(options) as target:
+            info = (await target.operations.get_info()).value
+            record.update(
+                server_url=selected,
+                server_version=info["version"],
+                interface_version=info["interface_version"],
+            )
+
+    from agentctl.records.document import build_document
+
+    selected, _ = resolve_server(options)
+    if selected is not None:
+        run_until_done(read_server())
+    show_record(build_document(record), _COLUMNS, form, id_field="version")

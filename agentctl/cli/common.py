@@ -1,0 +1,73 @@
+"""The options that every command has: what it writes on stderr, and if it may ask."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any
+
+import typer
+
+from agentctl.cli.io import current_io
+from agentctl.errors import UsageError
+
+PANEL = "Common options"
+
+
+def _set_verbose(wanted: bool) -> None:
+    if wanted:
+        current_io().verbose = True
+
+
+def _set_no_input(wanted: bool) -> None:
+    if wanted:
+        current_io().asks = False
+
+
+def _set_quiet(wanted: bool) -> None:
+    if wanted and current_io().verbose:
+        raise UsageError("--verbose and --quiet exclude each other")
+    if wanted:
+        current_io().quiet = True
+
+
+def _declare_options(
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v",
+            callback=_set_verbose,
+            expose_value=False,
+            rich_help_panel=PANEL,
+            help="Write the files, databases and requests that are used to stderr",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q",
+            callback=_set_quiet,
+            expose_value=False,
+            rich_help_panel=PANEL,
+            help="Write no notes and no progress to stderr, only errors",
+        ),
+    ] = False,
+    no_input: Annotated[
+        bool,
+        typer.Option(
+            "--no-input",
+            callback=_set_no_input,
+            expose_value=False,
+            rich_help_panel=PANEL,
+            help="Never ask: fail where a confirmation is required  [env: AGENTCTL_NO_INPUT]",
+        ),
+    ] = False,
+) -> None:  # fmt: skip
+    """Declare the options; their callbacks take the values."""
+
+
+@functools.cache
+def common_options() -> tuple[Any, ...]:
+    """Return the parameters that each command adds to its own."""
+    stem = typer.Typer(add_completion=False)
+    stem.command()(_declare_options)
+    return tuple(typer.main.get_command(stem).params)

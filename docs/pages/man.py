@@ -1,0 +1,78 @@
+"""`agentctl.1`: the manual page, from the Typer tree and the help topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentctl import __version__
+from agentctl.cli.help import first_sentence, format_flags, format_help
+from agentctl.cli.topics import ENVIRONMENT, EXIT_CODES, TOPICS
+from pages.cli import PROGRAM, commands
+
+__all__ = ["page"]
+
+_IN_SECTIONS = ("exit-codes", "environment")
+
+
+def page() -> str:
+    """Build `agentctl.1` in the macros of man(7)."""
+    found = list(commands())
+    return "\n".join([*_head(found[0][1]), *_commands(found[1:]), *_topics(), ""])
+
+
+def _head(root: Any) -> Iterator[str]:
+    yield '.\\" Generated from the commands in agentctl/cli by docs/generate.py; do not edit.'
+    yield f'.TH AGENTCTL 1 "" "agentctl {__version__}" "agentctl manual"'
+    yield ".SH NAME"
+    yield f"{PROGRAM} \\- {_escape(first_sentence(root).lower())}"
+    yield ".SH SYNOPSIS"
+    yield f".B {PROGRAM}"
+    yield ".I COMMAND"
+    yield "[OPTIONS]"
+
+
+def _commands(found: list[tuple[str, Any]]) -> Iterator[str]:
+    import typer
+
+    yield ".SH COMMANDS"
+    for path, command in found:
+        if hasattr(command, "commands"):
+            continue
+        yield f'.SS "{_escape(path)}"'
+        usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+        yield _escape(usage)
+        for paragraph in (command.help or "").strip().split("\n\n"):
+            yield ".PP"
+            yield _escape(" ".join(paragraph.split()))
+        for parameter in command.params:
+            yield ".TP"
+            yield f".B {_escape(format_flags(parameter))}"
+            yield _escape(format_help(parameter)) or "\\&"
+        if command.epilog:
+            yield ".PP"
+            yield _escape(command.epilog)
+
+
+def _topics() -> Iterator[str]:
+    for title, terms in (
+        ("EXIT STATUS", {str(code): meaning for code, meaning in EXIT_CODES.items()}),
+        ("ENVIRONMENT", ENVIRONMENT),
+    ):
+        yield f".SH {title}"
+        for term, meaning in terms.items():
+            yield ".TP"
+            yield f".B {_escape(term)}"
+            yield _escape(meaning)
+    for name, topic in TOPICS.items():
+        if name not in _IN_SECTIONS:
+            yield f'.SH "{_escape(topic.summary.upper())}"'
+            yield ".nf"
+            yield from map(_escape, topic.text().splitlines())
+            yield ".fi"
+
+
+def _escape(text: str) -> str:
+    """Escape a line of text: backslashes, hyphens, and a leading control character."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
