@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from agentctl.config.face_tables import McpEndpoint, OpenAI
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
@@ -26,6 +27,7 @@ __all__ = [
     "Log",
     "LogFormat",
     "LogLevel",
+    "McpEndpoint",
     "McpServer",
     "Memory",
     "MemoryMode",
@@ -64,11 +66,6 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
-IgnoredParameter = Literal[
-    "frequency_penalty", "logit_bias", "max_completion_tokens", "max_output_tokens", "max_tokens",
-    "max_tool_calls", "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier",
-    "stop", "store", "temperature", "top_p", "truncation", "verbosity",
-]  # fmt: skip
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Id = Annotated[
@@ -293,18 +290,6 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAI:
-    """The table `[openai]`: the interface for clients of OpenAI's API (docs/openai.md).
-
-    Attributes:
-        ignored_parameters: parameters of requests that have no effect instead of an error.
-    """
-
-    enabled: bool = False
-    ignored_parameters: tuple[IgnoredParameter, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Database:
     """An entry of `[[databases]]`. The first one is the default and the system database.
 
@@ -489,6 +474,7 @@ class Settings:
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
     openai: OpenAI = field(default_factory=OpenAI)
+    mcp_endpoint: McpEndpoint = field(default_factory=McpEndpoint)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()

@@ -23,6 +23,7 @@ SECTIONS: dict[str, type] = {
     "log": settings.Log,
     "metrics": settings.Metrics,
     "openai": settings.OpenAI,
+    "mcp_endpoint": settings.McpEndpoint,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,

@@ -18,6 +18,7 @@ from agentctl.server.state import AppState
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
+    from agentctl.server.faces.mcp.face import McpFace
 
 
 class _Application(Starlette):
@@ -41,6 +42,8 @@ class _Application(Starlette):
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
         state = get_app_state(self)
+        if state.mcp_face is not None:
+            stack = state.mcp_face.wrap(stack)
         if not state.settings.openai.enabled:
             return AuthenticationMiddleware(stack, state)
         from agentctl.server.faces.openai.face import OpenAIErrors, OpenAIFace
@@ -63,6 +66,8 @@ def create_app(settings: Settings) -> Starlette:
         check_routes(app.routes), authorization=settings.authorization.enabled
     )
     app.state.agentctl = AppState(settings, openapi_document=document)
+    if settings.mcp_endpoint.enabled:
+        app.state.agentctl.mcp_face = _build_mcp_face(settings)
     if settings.server.cors_origins:
         app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)
     return app
@@ -89,16 +94,33 @@ async def running(app: Starlette) -> AsyncIterator[None]:
 
     check_routes(app.routes)
     state = get_app_state(app)
-    async with Service.open(state.settings, create=True) as service:
+    async with contextlib.AsyncExitStack() as stack:
+        service = await stack.enter_async_context(Service.open(state.settings, create=True))
         verifier = service.verifier
         await service.prepare()
         state.service, state.verifier = service, verifier
         state.request_observers = [log_request]
+        if state.mcp_face is not None:
+            await stack.enter_async_context(state.mcp_face.running())
         try:
             with verifier.watch_key_files():
                 yield
         finally:
             state.service, state.stopped = None, True
+
+
+def _build_mcp_face(settings: Settings) -> McpFace:
+    """Import the library of MCP and build the face.
+
+    Raises:
+        InvalidConfiguration: the package is missing.
+    """
+    from agentctl.runtime.mcp.servers import require_mcp_package
+
+    require_mcp_package(settings)
+    from agentctl.server.faces.mcp.face import McpFace
+
+    return McpFace(settings)
 
 
 def get_app_state(app: Starlette) -> AppState:

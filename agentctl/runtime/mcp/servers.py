@@ -32,16 +32,18 @@ _log = logging.getLogger("agentctl.mcp")
 
 
 def require_mcp_package(settings: Settings) -> None:
-    """Check that the package for MCP servers is installed if one is configured.
+    """Check that the package for MCP is installed if the configuration needs it.
 
     Raises:
         InvalidConfiguration: the package is missing.
     """
-    if settings.mcp_servers and importlib.util.find_spec("mcp") is None:
+    table = "[[mcp_servers]]" if settings.mcp_servers else "[mcp_endpoint]"
+    needed = settings.mcp_servers or settings.mcp_endpoint.enabled
+    if needed and importlib.util.find_spec("mcp") is None:
         raise InvalidConfiguration(
-            f"{settings.path or 'the configuration'}: [[mcp_servers]] needs a package that is not "
+            f"{settings.path or 'the configuration'}: {table} needs a package that is not "
             "installed: mcp",
-            hint="pip install 'agentctl[mcp]', or remove the entries of [[mcp_servers]]",
+            hint=f"pip install 'agentctl[mcp]', or remove the entries of {table}",
         )
 
 

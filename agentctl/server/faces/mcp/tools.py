@@ -1,0 +1,235 @@
+"""The tools of the face: agents, teams, and reads of sessions.
+
+The list has only what the caller may do; each call is an operation, which the policy decides again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp_types
+
+from agentctl.auth.policy import POLICY, NeedsScope, authorize
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import ids_in_scopes
+from agentctl.config.settings import Settings
+from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.operations import LocalOperations
+from agentctl.records.document import Document
+from agentctl.records.ids import SESSION_ID
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+
+_DEFAULT_LIMIT = 20
+
+_TEXT = {"type": "string"}
+_SESSION = {**_TEXT, "pattern": SESSION_ID, "description": "Id of the session"}
+_LIMIT = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": MAXIMUM_LIMIT,
+    "default": _DEFAULT_LIMIT,
+    "description": "Maximum number of results",
+}
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTool:
+    """A tool that runs an agent or a team."""
+
+    kind: ComponentKind
+    component_id: str
+    title: str
+    description: str
+
+    @property
+    def name(self) -> str:
+        """The name of the tool: the kind and the id, with characters that models accept."""
+        return f"{self.kind}_{_NOT_IN_NAMES.sub('_', self.component_id)}"
+
+    def build(self) -> mcp_types.Tool:
+        """Return the definition of the tool."""
+        return mcp_types.Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description or f"Ask the {self.kind} {self.title}",
+            input_schema=_build_schema(
+                {
+                    "message": {**_TEXT, "minLength": 1, "description": "Message to send"},
+                    "session_id": {
+                        **_SESSION,
+                        "description": "Session to continue; by default a new one",
+                    },
+                },
+                "message",
+            ),
+            annotations=mcp_types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTool:
+    """A tool that reads sessions.
+
+    Attributes:
+        operation: the operation that it executes.
+        read: executes the operation with checked arguments.
+        properties: JSON Schemas of the arguments.
+    """
+
+    name: str
+    operation: str
+    description: str
+    read: Callable[[LocalOperations, Arguments], Awaitable[Document[Any]]]
+    properties: Mapping[str, Any]
+    required: tuple[str, ...] = ()
+    schema: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", _build_schema(self.properties, *self.required))
+
+    def build(self) -> mcp_types.Tool:
+        """Return the definition of the tool."""
+        return mcp_types.Tool(
+            name=self.name,
+            description=self.description,
+            input_schema=self.schema,
+            annotations=mcp_types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        )
+
+
+Tool = RunTool | ReadTool
+
+
+def build_tools(settings: Settings) -> dict[str, Tool]:
+    """Return all tools by name. Of two with one name the first counts."""
+    found = dict[str, Tool]()
+    tools: list[Tool] = [*_iter_run_tools(settings), *READ_TOOLS]
+    for tool in tools:
+        found.setdefault(tool.name, tool)
+    return found
+
+
+def check_arguments(tool: mcp_types.Tool, given: Arguments | None) -> dict[str, Any]:
+    """Return the arguments of a call.
+
+    Raises:
+        ValidationFailed: one is missing, unknown or of another type.
+    """
+    arguments, schema = dict(given or {}), tool.input_schema
+    for name in schema["required"]:
+        if name not in arguments:
+            raise ValidationFailed(f"{name} is required")
+    for name, value in arguments.items():
+        wanted = schema["properties"].get(name)
+        if wanted is None:
+            known = ", ".join(schema["properties"])
+            raise ValidationFailed(f"an argument is not known; known arguments: {known}")
+        kind, words = _KINDS[wanted["type"]]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValidationFailed(f"{name} must be {words}")
+    return arguments
+
+
+_KINDS: dict[str, tuple[type, str]] = {"string": (str, "a text"), "integer": (int, "an integer")}
+
+
+def _iter_run_tools(settings: Settings) -> Iterator[RunTool]:
+    for agent in settings.agents:
+        yield RunTool("agent", agent.id, agent.name, agent.description)
+    for team in settings.teams:
+        yield RunTool("team", team.id, team.name, team.description)
+
+
+def is_allowed(principal: Principal, tool: Tool) -> bool:
+    """Return True if a caller may use a tool."""
+    if isinstance(tool, RunTool):
+        operation = operation_ids(tool.kind).create_run
+        path = {KINDS[tool.kind].id_field: tool.component_id}
+    else:
+        operation, path = tool.operation, {}
+    try:
+        authorize(principal, operation, path)
+    except Forbidden:
+        rule = POLICY[operation]
+        # A scope for one session allows the tools that take the id of a session.
+        return (
+            isinstance(tool, ReadTool)
+            and isinstance(rule, NeedsScope)
+            and rule.id_param is not None
+            and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
+        )
+    return True
+
+
+def _build_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+async def _list_sessions(operations: LocalOperations, given: Arguments) -> Document[Any]:
+    page = Page(given.get("limit", _DEFAULT_LIMIT), cursor=given.get("cursor"))
+    return await operations.get_sessions(SessionFilter(page=page))
+
+
+async def _get_session(operations: LocalOperations, given: Arguments) -> Document[Any]:
+    return await operations.get_session_by_id(given["session_id"])
+
+
+async def _list_session_runs(operations: LocalOperations, given: Arguments) -> Document[Any]:
+    query = SessionRunsQuery(limit=given.get("limit", _DEFAULT_LIMIT))
+    return await operations.get_session_runs(given["session_id"], query)
+
+
+async def _get_session_run(operations: LocalOperations, given: Arguments) -> Document[Any]:
+    return await operations.get_session_run(given["session_id"], given["run_id"])
+
+
+READ_TOOLS = (
+    ReadTool(
+        "list_sessions",
+        "get_sessions",
+        "List the sessions, newest first, as one page of JSON",
+        _list_sessions,
+        {
+            "limit": _LIMIT,
+            "cursor": {**_TEXT, "description": "meta.next_cursor of the previous page"},
+        },
+    ),
+    ReadTool(
+        "get_session",
+        "get_session_by_id",
+        "Get a session with its history as JSON",
+        _get_session,
+        {"session_id": _SESSION},
+        ("session_id",),
+    ),
+    ReadTool(
+        "list_session_runs",
+        "get_session_runs",
+        "List the runs of a session, oldest first, as JSON",
+        _list_session_runs,
+        {"session_id": _SESSION, "limit": _LIMIT},
+        ("session_id",),
+    ),
+    ReadTool(
+        "get_session_run",
+        "get_session_run",
+        "Get a run of a session as JSON",
+        _get_session_run,
+        {"session_id": _SESSION, "run_id": {**_TEXT, "description": "Id of the run"}},
+        ("session_id", "run_id"),
+    ),
+)

@@ -1,0 +1,177 @@
+"""The face for clients of MCP, used with the client of the SDK (docs/mcp.md "Agents as tools")."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from agentctl.runs.engine import CLIENT_DISCONNECTED
+from agentctl.server import create_app
+from agentctl.server.faces.mcp.calls import CANCEL_REASON
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+RUN = ("agents:run", "teams:run")
+VERSIONS = ("legacy", "auto")
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ThreadedServer]:
+    folder = tmp_path_factory.mktemp("mcp")
+    extra = "[mcp_endpoint]\nenabled = true\n"
+    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+        yield host
+
+
+@asynccontextmanager
+async def connect(
+    served: ThreadedServer, *scopes: str, user: str = "ada", mode: str = "auto"
+) -> AsyncIterator[Client]:
+    headers = served.bearer(user, *(scopes or RUN))
+    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        transport = streamable_http_client(f"{served.url}/mcp", http_client=http)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+def get_text(result: Any) -> str:
+    text: str = result.content[0].text
+    return text
+
+
+async def names(client: Client) -> set[str]:
+    return {tool.name for tool in (await client.list_tools()).tools}
+
+
+@pytest.mark.parametrize("mode", VERSIONS)
+async def test_call_of_an_agent_is_a_run_in_its_session(served: ThreadedServer, mode: str) -> None:
+    async with connect(served, mode=mode) as client:
+        first = await client.call_tool("agent_history", {"message": "one"})
+        session = first.structured_content["session_id"]
+        second = await client.call_tool("agent_history", {"message": "two", "session_id": session})
+    texts = [each[1] for each in json.loads(get_text(second)) if each[0] == "user"]
+    assert texts == ["one", "two"]
+    assert second.structured_content["session_id"] == session
+    runs = get_runs(served, session)
+    assert [run["user_id"] for run in runs] == ["ada", "ada"]
+    assert runs[1]["run_id"] == second.structured_content["run_id"]
+
+
+def get_runs(served: ThreadedServer, session_id: str) -> list[dict[str, Any]]:
+    path = f"/sessions/{session_id}/runs"
+    runs: list[dict[str, Any]] = served.client.get(
+        path, headers=served.bearer("root", ADMIN)
+    ).json()
+    return runs
+
+
+async def test_tools_are_those_that_the_caller_may_use(served: ThreadedServer) -> None:
+    async with connect(served) as client:
+        found = await names(client)
+        assert {"agent_echo", "agent_http-500", "team_crew"} <= found
+        assert not {"list_sessions", "get_session"} & found
+    async with connect(served, "agents:echo:run", "sessions:read") as client:
+        reads = {"list_sessions", "get_session", "list_session_runs", "get_session_run"}
+        assert await names(client) == {"agent_echo", *reads}
+        with pytest.raises(MCPError, match="no such tool"):
+            await client.call_tool("agent_half", {"message": "x"})
+        with pytest.raises(MCPError, match="no such tool"):
+            await client.call_tool("agent_none", {"message": "x"})
+    denied = served.client.get("/audit", headers=served.bearer("root", ADMIN)).json()["data"]
+    assert ("create_agent_run", "denied") in {(e["operation"], e["outcome"]) for e in denied}
+
+
+async def test_sessions_can_be_read(served: ThreadedServer) -> None:
+    async with connect(served, *RUN, "sessions:read", user="bob") as client:
+        ran = await client.call_tool("team_crew", {"message": "ask echo", "session_id": "bob-1"})
+        listed = json.loads(get_text(await client.call_tool("list_sessions", {"limit": 5})))
+        assert [session["session_id"] for session in listed["data"]] == ["bob-1"]
+        detail = await client.call_tool("get_session", {"session_id": "bob-1"})
+        assert json.loads(get_text(detail))["session_id"] == "bob-1"
+        run = await client.call_tool(
+            "get_session_run",
+            {"session_id": "bob-1", "run_id": ran.structured_content["run_id"]},
+        )
+        assert json.loads(get_text(run))["content"] == get_text(ran)
+    async with connect(served, *RUN, "sessions:read", user="eve") as client:
+        other = await client.call_tool("get_session", {"session_id": "bob-1"})
+        assert other.is_error
+        assert get_text(other) == "Session not found"
+
+
+async def test_failures_are_results_that_models_read(served: ThreadedServer) -> None:
+    async with connect(served) as client:
+        failed = await client.call_tool("agent_http-500", {"message": "x"})
+        assert failed.is_error
+        assert "MODEL_UNAVAILABLE" in get_text(failed)
+        for given in ({}, {"message": 5}, {"message": "x", "more": "y"}):
+            refused = await client.call_tool("agent_echo", given)
+            assert refused.is_error
+
+
+@pytest.mark.parametrize("mode", VERSIONS)
+async def test_cancelled_call_cancels_the_run(served: ThreadedServer, mode: str) -> None:
+    session = f"cancelled-{mode}"
+    async with connect(served, mode=mode) as client:
+        given = {"message": "x", "session_id": session}
+        call = asyncio.create_task(client.call_tool("agent_hang", given))
+        await wait_until(lambda: status(served, session) == "RUNNING")
+        call.cancel()
+        await wait_until(lambda: status(served, session) == "CANCELLED")
+    reasons = {"legacy": CANCEL_REASON, "auto": CLIENT_DISCONNECTED}
+    assert get_runs(served, session)[0]["cancel_reason"] == reasons[mode]
+
+
+def status(served: ThreadedServer, session_id: str) -> str | None:
+    found = served.client.get(
+        "/runs", params={"session_id": session_id}, headers=served.bearer("root", ADMIN)
+    ).json()["data"]
+    return found[0]["status"] if found else None
+
+
+async def test_client_that_leaves_cancels_the_run(served: ThreadedServer) -> None:
+    headers = {
+        **served.bearer("ada", *RUN),
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2025-06-18",
+    }
+    async with httpx2.AsyncClient(base_url=served.url, headers=headers) as http:
+        info = {"name": "t", "version": "1"}
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+        opened = await http.post(
+            "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        )
+        http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        await http.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        given = {"message": "x", "session_id": "left-mcp"}
+        params = {"name": "agent_hang", "arguments": given}
+        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+        async with http.stream("POST", "/mcp", json=body):
+            await wait_until(lambda: status(served, "left-mcp") == "RUNNING")
+        await wait_until(lambda: status(served, "left-mcp") == "CANCELLED")
+        stolen = await http.post("/mcp", json=body, headers=served.bearer("eve", *RUN))
+        assert stolen.status_code == 404
+
+
+def test_endpoint_requires_a_token_and_a_message(served: ThreadedServer) -> None:
+    unknown = served.client.post("/mcp", json={})
+    assert unknown.status_code == 401
+    assert unknown.headers["www-authenticate"].startswith("Bearer")
+    assert served.client.get("/mcp", headers=served.bearer("ada", *RUN)).status_code == 405
+
+
+def test_face_is_off_by_default(server: ThreadedServer) -> None:
+    assert server.client.post("/mcp", headers=server.bearer("root", ADMIN)).status_code == 404
