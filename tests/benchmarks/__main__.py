@@ -24,6 +24,7 @@ from tests.benchmarks import (
     reads,
     runs,
     streams,
+    tokens,
     verification,
 )
 from tests.benchmarks.load import require_wrk
@@ -99,6 +100,11 @@ def measure_streams(bench: Setup) -> Iterator[Row]:
     yield from streams.measure_streams(bench.folder / "streams", bench.endpoint)
 
 
+def compare_tokens(bench: Setup) -> Iterator[Row]:
+    """Compare the CPU time of a streamed token with a pass-through and with AgentOS."""
+    yield from tokens.measure_tokens(bench.folder, bench.model_url)
+
+
 def compare_commands(bench: Setup) -> Iterator[Row]:
     """Compare commands with a bare Typer program."""
     (folder := bench.folder / "commands").mkdir()
@@ -121,7 +127,8 @@ PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
     "streams": measure_streams,
     "cancels": measure_hung_calls,
     "commands": compare_commands,
-    "tokens": compare_verification,
+    "tokens": compare_tokens,
+    "verification": compare_verification,
     "workers": compare_workers,
     "engines": compare_engines,
 }

@@ -1,22 +1,26 @@
 """Floors: the rates of the same uvicorn with almost no work, as a process.
 
-python -m tests.benchmarks.floors PORT DATABASE SESSION
+python -m tests.benchmarks.floors PORT DATABASE SESSION MODEL_URL
 
 /bare         a constant response from bare ASGI
 /fastapi      a constant response from a FastAPI route
 /point        bare ASGI that reads one session and its history with apsw
 /point/NAME   the same for another session
+/stream       POST: a call of the model whose stream is passed through, with Starlette and httpx2
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import apsw
+import httpx2
 import uvicorn
 from fastapi import FastAPI
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 CONSTANT = b'{"answer":"' + b"x" * 1_000 + b'"}'
 
@@ -34,6 +38,29 @@ api = FastAPI(openapi_url=None)
 @api.get("/fastapi")
 async def get_constant() -> Response:
     return Response(CONSTANT, media_type="application/json")
+
+
+model = httpx2.AsyncClient(
+    timeout=60, limits=httpx2.Limits(max_connections=None), headers={"Accept-Encoding": "identity"}
+)
+
+
+@api.post("/stream")
+async def pass_through(request: Request) -> Response:
+    call = model.build_request(
+        "POST",
+        f"{sys.argv[4]}/chat/completions",
+        content=await request.body(),
+        headers={"Content-Type": "application/json"},
+    )
+    answer = await model.send(call, stream=True)
+
+    async def read() -> AsyncIterator[bytes]:
+        async for data in answer.aiter_raw():
+            yield data
+        await answer.aclose()
+
+    return StreamingResponse(read(), media_type="text/event-stream")
 
 
 class Floors:

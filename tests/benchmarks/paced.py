@@ -3,7 +3,8 @@
 The process prints its port and serves until SIGTERM. The last user message of a call of
 `POST /v1/chat/completions` is a JSON object: `words` pieces of text of `size` characters are
 streamed, one every `seconds`, or returned at once without a stream. With `hold` true the first
-piece waits until `POST /open`; `GET /waiting` returns the number of calls that wait.
+piece waits until `POST /open`; `GET /waiting` returns the number of calls that wait. With `stamp`
+true a piece is the time at which it is sent: `time.monotonic_ns()`, which all processes share.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from typing import Any
 
 __all__ = ["build_word"]
@@ -77,7 +79,13 @@ class _Endpoint:
         )
 
     async def _stream(
-        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, hold: bool
+        self,
+        writer: asyncio.StreamWriter,
+        words: int,
+        size: int,
+        seconds: float,
+        hold: bool,
+        stamp: bool = False,
     ) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -86,7 +94,8 @@ class _Endpoint:
         if hold:
             await self._wait()
         for number in range(words):
-            writer.write(_encode_delta({"role": "assistant", "content": build_word(number, size)}))
+            word = f"{time.monotonic_ns()} " if stamp else build_word(number, size)
+            writer.write(_encode_delta({"role": "assistant", "content": word}))
             await writer.drain()
             await asyncio.sleep(seconds)
         end = _encode_event(_build_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE})
