@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
@@ -43,6 +43,25 @@ class RunIdentity:
     kind: ComponentKind
     component_id: str
     component_name: str
+    _content_frame: tuple[str, bytes, bytes, bytes] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = f"{KINDS[self.kind].event_prefix}Content"
+        fields = {"content": "", "content_type": "str"}
+        _, data = _format(self, name, fields, 0)
+        head, _, rest = data.partition(b'"created_at":0,')
+        rest, _, tail = rest.rpartition(b'""')
+        object.__setattr__(self, "_content_frame", (name, head, rest, tail))
+
+    def format_content(self, text: str, at: int) -> tuple[str, bytes]:
+        """Return name and data of a content event, from parts that were encoded once.
+
+        Args:
+            at: time in microseconds.
+        """
+        name, head, rest, tail = self._content_frame
+        data = b'%b"created_at":%d,%b%b%b'
+        return name, data % (head, whole_seconds(at), rest, orjson.dumps(text), tail)
 
 
 def format_started(run: RunIdentity) -> tuple[str, bytes]:
@@ -55,7 +74,7 @@ def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     fields: dict[str, Any]
     match event:
         case Content(delta=delta):
-            return _format_content(run, delta, now())
+            return run.format_content(delta, now())
         case Thinking(delta=delta):
             fields = {"reasoning_content": delta}
             return _format(run, f"{_TOOL_PREFIX[run.kind]}ReasoningContentDelta", fields)
@@ -110,13 +129,8 @@ def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, 
     )
     at, content = run.finished_at or now(), run.content or ""
     end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
-    before = [(0, *_format_content(identity, content, at))] if content else []
+    before = [(0, *identity.format_content(content, at))] if content else []
     return [*before, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
-
-
-def _format_content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
-    name = f"{KINDS[run.kind].event_prefix}Content"
-    return _format(run, name, {"content": text, "content_type": "str"}, at)
 
 
 def _format_final(

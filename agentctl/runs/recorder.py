@@ -1,6 +1,6 @@
 """The recorder: stores the events of a live run in batches while the run executes.
 
-The recorder writes a batch after `BATCH_SECONDS`, when `stream.BATCH_BYTES` are waiting, or after
+The recorder writes a batch within `BATCH_SECONDS`, when `stream.BATCH_BYTES` are waiting, or after
 any event that is not content. It executes one write at a time, so a slow database receives larger
 batches instead of more of them. The last batch is stored with the final status
 (docs/decisions/0014).
@@ -18,6 +18,8 @@ from agentctl.store.database import Database
 from agentctl.store.repositories import events
 
 BATCH_SECONDS = 0.1
+"""Interval of the writes. All runs of a process write at the same ticks of its clock, so that their
+batches share one transaction."""
 
 RETRY_SECONDS = 1.0
 """Pause after a write that failed because the database was unavailable."""
@@ -63,7 +65,9 @@ class Recorder:
         if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:
             self._write()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._write)
+            loop = asyncio.get_running_loop()
+            next_tick = (loop.time() // BATCH_SECONDS + 1) * BATCH_SECONDS
+            self._timer = loop.call_at(next_tick, self._write)
 
     def _write(self) -> None:
         if self._timer is not None:

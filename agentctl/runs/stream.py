@@ -61,7 +61,7 @@ class Stream:
         self._first = 0
         self._bytes = 0
         self._stored = 0
-        self._changed = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def publish(self, name: str, data: bytes) -> None:
         """Add an event. After `seal`, do nothing: the last event stays the last one."""
@@ -102,7 +102,12 @@ class Stream:
 
     async def wait_for_change(self) -> None:
         """Wait for the next event or for `close`."""
-        await self._changed.wait()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
 
     def next_batch(self, most: int = BATCH_BYTES) -> Batch | None:
         """Return the oldest events that are not stored: at most `most` bytes, at least one event.
@@ -149,8 +154,9 @@ class Stream:
         self.next += 1
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 def encode_lines(events: list[StreamEvent]) -> str:

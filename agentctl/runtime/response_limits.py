@@ -106,7 +106,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 raise UnusableResponse("the response is too large")
             searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
             pending += chunk
-            ends = [found.end() for found in _EVENT_END.finditer(pending, searched)]
+            ends = _find_ends(pending, searched)
             sent = 0
             for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
                 if first:
@@ -136,6 +136,17 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _find_ends(data: bytearray, start: int) -> list[int]:
+    """Return the ends of the events in the data: each ends with an empty line."""
+    if b"\r" in data:
+        return [found.end() for found in _EVENT_END.finditer(data, start)]
+    ends: list[int] = []
+    while (end := data.find(b"\n\n", start)) >= 0:
+        start = end + 2
+        ends.append(start)
+    return ends
 
 
 def _check_values(data: bytes) -> None:

@@ -179,6 +179,8 @@ class EventStreamResponse(Response):
         self.encode = encode or _format_events
         self.first = first
         self.rest = rest
+        self._sent_at = 0.0
+        self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -191,31 +193,40 @@ class EventStreamResponse(Response):
             await _cancel_and_wait(watch)
             await self.rest.aclose()
 
+    async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
+        """Send the later events, and a comment after each idle period."""
+        time = asyncio.get_running_loop().time
+        self._sent_at = time()
+        sending = asyncio.ensure_future(self._send_rest(send))
+        waited = cast("set[asyncio.Future[Any]]", {sending, watch})
+        try:
+            while not (sending.done() or watch.done()):
+                left = self._sent_at + COMMENT_SECONDS - time()
+                if left <= 0 and not self._is_writing:
+                    await _send_part(send, b": waiting\n\n")
+                    self._sent_at = time()
+                    continue
+                seconds = left if left > 0 else COMMENT_SECONDS
+                await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            await _cancel_and_wait(sending)
+
+    async def _send_rest(self, send: Send) -> None:
+        """Send each portion in one write. One task sends all: a task for each would cost more."""
+        time = asyncio.get_running_loop().time
+        async for portion in self.rest:
+            await self._send_portion(send, portion)
+            self._sent_at = time()
+        await self._send_portion(send, [])
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
     async def _send_portion(self, send: Send, portion: list[StreamEvent]) -> None:
         if body := self.encode(portion):
+            self._is_writing = True
             await _send_part(send, body)
-
-    async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
-        upcoming: asyncio.Future[list[StreamEvent]] | None = None
-        try:
-            while not watch.done():
-                upcoming = upcoming or asyncio.ensure_future(_next_portion(self.rest))
-                await asyncio.wait(
-                    cast("set[asyncio.Future[Any]]", {upcoming, watch}),
-                    timeout=COMMENT_SECONDS,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if not upcoming.done():
-                    await _send_part(send, b": waiting\n\n")
-                    continue
-                portion, upcoming = upcoming.result(), None
-                await self._send_portion(send, portion)
-                if not portion:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
-        finally:
-            if upcoming is not None:
-                await _cancel_and_wait(upcoming)
+            self._is_writing = False
 
 
 async def _send_head(response: Response, send: Send) -> None:

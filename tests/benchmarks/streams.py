@@ -132,17 +132,22 @@ class Stream:
         assert text == last.data["content"] == self._reply.answer
 
     async def _next(self) -> bool:
-        """Read one event, which the server sends as one chunk; return False at the end."""
+        """Read a chunk of complete events; return False at the end."""
         while size := int(await self._reader.readline(), 16):
-            lines = (await self._reader.readexactly(size + 2)).decode().splitlines()
-            fields = dict(
-                line.split(": ", 1) for line in lines if not line.startswith(":") and line
-            )
-            if fields:
-                data = json.loads(fields["data"])
-                self._found.append(Event(int(fields["id"]), fields["event"], data))
+            chunk = (await self._reader.readexactly(size + 2)).decode().removesuffix("\r\n")
+            events = [self._parse(text) for text in chunk.split("\n\n") if text]
+            found = [event for event in events if event is not None]
+            self._found += found
+            if found:
                 return True
         return False
+
+    def _parse(self, text: str) -> Event | None:
+        lines = [line.split(": ", 1) for line in text.splitlines() if not line.startswith(":")]
+        fields = dict(line for line in lines if len(line) == 2)
+        if not fields:
+            return None
+        return Event(int(fields["id"]), fields["event"], json.loads(fields["data"]))
 
 
 class Usage:

@@ -69,8 +69,8 @@ class Load(NamedTuple):
     seconds: float
 
 
-PACED = Load("40 streams of 50 tokens/s", 40, 150, 0.02)
-FAST = Load("10 streams at full speed", 10, 2_000, 0.0)
+PACED = Load("40 streams of 50 tokens/s", 40, 500, 0.02)
+FAST = Load("10 streams at full speed", 10, 5_000, 0.0)
 
 
 class Result(NamedTuple):

@@ -250,7 +250,7 @@ def test_openai_compatible_provider_answers_and_calls_tools(
     ended, failure = attempt(given, "two words", component="echo")
     assert failure is None
     assert ended.joined_deltas == "two words"
-    assert len(ended.events) == 2
+    assert 1 <= len(ended.events) <= 2
     headers = model_endpoint.headers(prefix + "echo")
     assert headers["authorization"] == f"Bearer {KEY}"
     assert headers["accept-encoding"] == "identity"
