@@ -136,6 +136,8 @@ def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
         "cancel_reason": None,
         "stopped_at": None,
         "late_result": None,
+        "holding": None,
+        "spans": [],
         "member_runs": [
             str(member["run_id"])
             for member in _objects(run.get("member_responses"))

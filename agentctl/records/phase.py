@@ -77,8 +77,9 @@ def describe_phase(run: Mapping[str, Any], at: int) -> Phase:
     if name in ("queued", "running") and requested:
         name = "stopping"
     warning = ""
-    if name in ("stopped", "completed", "failed") and "stopped_at" in run:
-        warning = "" if run["stopped_at"] is not None else WORK_GOES_ON
+    if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
+        # Servers of another product have neither time: nothing is known about the work.
+        warning = WORK_GOES_ON if run.get("stopped_at") is None else ""
     glyph, ascii_glyph, color = _LOOKS.get(name, ("?", "?", "dim"))
     words = status.lower() or name if name == "unknown" else name
     sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)

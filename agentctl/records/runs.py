@@ -33,6 +33,27 @@ class RunErrorRecord(TypedDict):
     detail: str
 
 
+class SpanRecord(TypedDict):
+    """A part of a run with its times: a model call, a tool call, a member or a step.
+
+    `parent` is the `id` of the tool call or the step that started a member. `first_token_at` is set
+    for model calls of which something arrived. `member_run_id` is the run of a member, of its tool
+    call and of its step.
+    """
+
+    kind: Literal["model", "tool", "member", "step"]
+    id: str
+    name: str
+    parent: str | None
+    started_at: Timestamp
+    first_token_at: Timestamp | None
+    finished_at: Timestamp | None
+    status: Literal["completed", "failed", "cancelled"] | None
+    input_tokens: int | None
+    output_tokens: int | None
+    member_run_id: str | None
+
+
 class RunRecord(TypedDict):
     """One run, with one of `agent_id`, `team_id` and `workflow_id`.
 
@@ -41,7 +62,8 @@ class RunRecord(TypedDict):
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
     null if it is not known. `purpose` is set for background work, which is a child of the run after
-    which it is done. `metadata` and `session_state` are the objects of the request.
+    which it is done. `spans` are the parts of the run with their times, once it has ended.
+    `metadata` and `session_state` are the objects of the request.
     """
 
     run_id: str
@@ -72,6 +94,7 @@ class RunRecord(TypedDict):
     stopped_at: Timestamp | None
     late_result: LateResult | None
     holding: list[str] | None
+    spans: list[SpanRecord]
     member_runs: list[str]
 
 

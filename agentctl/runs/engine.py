@@ -40,6 +40,7 @@ from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
+from agentctl.runtime.spans import SPAN_STATUSES
 from agentctl.store.database import Work
 from agentctl.store.databases import Databases
 
@@ -218,7 +219,10 @@ class Engine:
         )
         async with self._member_slots.hold(parent):
             parent.checkpoint()
-            return await self._execute_member(LiveRun(spec, parent, self._run_member))
+            span = parent.transcript.spans.start_member(spec.run_id, component.id)
+            result = await self._execute_member(LiveRun(spec, parent, self._run_member))
+            span.end(SPAN_STATUSES[result.status])
+            return result
 
     async def _execute_member(self, run: LiveRun) -> MemberResult:
         parent = run.parent

@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.events import (
     Content,
@@ -159,9 +159,11 @@ def _format(
 ) -> tuple[str, bytes]:
     """Return name and data of an event at a time in microseconds; None for now."""
     names = KINDS[run.kind]
+    at = now() if at is None else at
     body: dict[str, Any] = {
         "event": name,
-        "created_at": whole_seconds(now() if at is None else at),
+        "created_at": whole_seconds(at),
+        "at": format_rfc3339(at),
         names.id_field: run.component_id,
         f"{names.kind}_name": run.component_name,
         "run_id": run.run_id,

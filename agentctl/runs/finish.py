@@ -59,6 +59,8 @@ async def store_end(
         run.stream.seal()
     if run.recorder is not None:
         await run.recorder.end()
+    at = run.finished_at or now()
+    run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
     if run.spec.component.kind != "workflow" and not run.transcript.messages:
@@ -207,6 +209,7 @@ def build_run_end(
         native_kind=transcript.native_kind,
         native_history=transcript.native_history,
         holding=holding,
+        spans=_to_json(transcript.spans.records()),
     )
 
 

@@ -203,7 +203,11 @@ async def _attempt_call(
     """
     conversation.context.checkpoint()
     conversation.begin_answer(model.id)
-    answer = await model.connection.answer(call, conversation)
+    try:
+        answer = await model.connection.answer(call, conversation)
+    except ModelFailure:
+        conversation.context.transcript.fail_answer()
+        raise
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
     reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)

@@ -16,6 +16,7 @@ import orjson
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
@@ -161,6 +162,7 @@ class Conversation:
         Raises:
             ExecutionError: too many parts, or too many calls.
         """
+        self._transcript.mark_first_token()
         self._arriving_parts += 1
         self._arriving_calls += is_call
         if self._arriving_calls > MAXIMUM_CALLS:
@@ -207,6 +209,7 @@ class Conversation:
         self._separates_thinking = False
         self._reserve(len(delta.encode()))
         self.has_answer_begun = True
+        self._transcript.mark_first_token()
         self._transcript.add_reasoning(delta)
         self.context.emit(Thinking(delta))
 
@@ -268,7 +271,11 @@ class Conversation:
         elif NOT_AN_OBJECT in arguments:
             outcome = CallOutcome("The arguments are not a JSON object", failed=True)
         else:
-            outcome = await action.perform(arguments, self)
+            token = current_call.set(CurrentCall(call_id, name))
+            try:
+                outcome = await action.perform(arguments, self)
+            finally:
+                current_call.reset(token)
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
         closed = self._transcript.close_call(call_id, text, error=outcome.failed)

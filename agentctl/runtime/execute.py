@@ -13,6 +13,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.run_threads import install_executor, watch_threads
+from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
 
 if TYPE_CHECKING:
     from agentctl.runtime.background import Purpose
@@ -66,6 +67,8 @@ async def execute_component(
         asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
     install_executor()
+    # The task of a member has a copy of the context of the call that started it.
+    current_call.set(None)
     try:
         with watch_threads(context.transcript.unstopped):
             if purpose is not None:
@@ -124,7 +127,13 @@ async def _run_workflow(
     for index, (name, worker) in enumerate(catalog.steps(workflow)):
         context.checkpoint()
         context.emit(StepStarted(name, index))
-        result = await context.run_member(worker, output)
+        span = context.transcript.spans.start_step(index, name)
+        token = current_call.set(CurrentCall(span.id, name))
+        try:
+            result = await context.run_member(worker, output)
+        finally:
+            current_call.reset(token)
+        span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
             raise _step_failure(name, result)
         output = result.content

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from agentctl.runtime.unstopped import UnstoppedWork, abandoned_threads
+from agentctl.runtime.spans import current_call
+from agentctl.runtime.unstopped import RUNNER, UnstoppedWork, abandoned_threads
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -90,7 +91,7 @@ class _RunThreads:
 
     def __init__(self, unstopped: UnstoppedWork) -> None:
         self._unstopped = unstopped
-        self._calls: set[Future[Any]] = set()
+        self._calls: dict[Future[Any], str] = {}
         self._loop = asyncio.get_running_loop()
         self._ended = False
 
@@ -99,8 +100,9 @@ class _RunThreads:
         call: Future[T] = Future()
         # A running future cannot be cancelled: it is done when its thread has ended.
         call.set_running_or_notify_cancel()
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        tool = current_call.get()
+        self._calls[call] = tool.name if tool is not None else RUNNER
+        call.add_done_callback(lambda done: self._calls.pop(done, None))
         threading.Thread(target=_execute, args=(call, function), name="agent", daemon=True).start()
         if self._ended:
             self.abandon()
@@ -108,9 +110,9 @@ class _RunThreads:
 
     def abandon(self) -> None:
         self._ended = True
-        for call in list(self._calls):
+        for call, name in list(self._calls.items()):
             abandoned_threads.add(call)
-            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop))
+            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
 
 __all__ = ["CANCELLED_RESULT", "Transcript", "build_chat_history"]
@@ -45,6 +46,7 @@ class Transcript:
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
+        spans: the times of its parts.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
@@ -54,13 +56,14 @@ class Transcript:
         self.native_kind: str | None = None
         self.native_history: str | None = None
         self.progress_events = 0
+        self.spans = Spans()
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._answer: _AnswerInProgress | None = None
-        self._open_calls: dict[str, dict[str, Any]] = {}
+        self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
 
     @property
@@ -144,12 +147,25 @@ class Transcript:
             model: id of the model that answers; None if it is not a model of this run.
         """
         self.end_answer([])
-        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None)
+        span = self.spans.start_model_call(model) if model is not None else None
+        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
 
     def extend_answer(self, delta: str) -> None:
         """Append text to the open answer."""
         if self._answer is not None:
+            if not self._answer.pieces:
+                self.mark_first_token()
             self._answer.pieces.append(delta)
+
+    def mark_first_token(self) -> None:
+        """Record that a part of the open answer has arrived, such as thinking."""
+        if self._answer is not None and self._answer.span is not None:
+            self._answer.span.mark_first_token()
+
+    def fail_answer(self) -> None:
+        """Record that the model call of the open answer has failed; the answer stays open."""
+        if self._answer is not None:
+            self._answer.end_span("failed")
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of the open answer to their current values (not a difference)."""
@@ -168,6 +184,7 @@ class Transcript:
         if answer is None:
             return
         answer.finish_reason = finish_reason
+        answer.end_span("failed" if finish_reason is None else "completed")
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
@@ -202,14 +219,16 @@ class Transcript:
             "result": None,
         }
         self.tools.append(entry)
-        self._open_calls[call_id] = entry
+        self._open_calls[call_id] = entry, self.spans.start_tool_call(call_id, name)
         return dict(entry)
 
     def close_call(self, call_id: str, result: str, *, error: bool) -> dict[str, Any] | None:
         """Add the result of an open call; return a copy of its entry, None if none is open."""
-        entry = self._open_calls.pop(call_id, None)
-        if entry is None:
+        opened = self._open_calls.pop(call_id, None)
+        if opened is None:
             return None
+        entry, span = opened
+        span.end("failed" if error else "completed")
         entry.update(tool_call_error=error, result=result)
         self._add_tool_message(call_id, result, times.whole_seconds(times.now()))
         return dict(entry)
@@ -246,8 +265,9 @@ class Transcript:
 class _AnswerInProgress:
     """An answer of the model while it arrives."""
 
-    def __init__(self, model: str | None, count: int | None) -> None:
+    def __init__(self, model: str | None, count: int | None, span: Span | None) -> None:
         self.model = model
+        self.span = span
         self.pieces: list[str] = []
         self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
         self.finish_reason: str | None = None
@@ -256,6 +276,12 @@ class _AnswerInProgress:
     @property
     def is_empty(self) -> bool:
         return not any(self.pieces)
+
+    def end_span(self, status: SpanStatus) -> None:
+        if self.span is not None:
+            self.span.input_tokens = self.usage["input_tokens"]
+            self.span.output_tokens = self.usage["output_tokens"]
+            self.span.end(status)
 
     def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
         message = {

@@ -246,6 +246,7 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "stopped_at": _dump_time(row.stopped_at),
         "late_result": _dump("dropped" if row.late_result else None),
         "holding": _dump_holding(row),
+        "spans": _stored_json(row.spans or "[]"),
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return _join_object(members)

@@ -290,7 +290,10 @@ def _build_cancel(run: Record, outcome: str, requested_at: str | None) -> Docume
             "status": run["status"],
             "cancel": outcome,
             "cancel_requested_at": requested_at,
+            "cancel_requested_by": None,
             "finished_at": None,
+            "stopped_at": None,
+            "holding": None,
             "reason": None,
         }
     )

@@ -16,6 +16,7 @@ class RunRow:
     `memory` for background work, None for every other run. `metadata` and `session_state`
     are JSON objects of the request, None if it had none. `holding` is a JSON array with the names
     of the work that continues after the end of the run, None if there is none or it is not known.
+    `spans` is a JSON array of the times of its parts, None until the run has ended.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RunRow:
     reasoning_content: str | None
     purpose: str | None
     holding: str | None
+    spans: str | None
 
 
 @dataclass(slots=True)
@@ -133,6 +135,7 @@ class RunEnd:
             form of its library; None for none.
         holding: JSON array of the names of the work that continues; None for none, or if that is
             not known.
+        spans: JSON array of the times of its parts; None for none.
     """
 
     run_id: str
@@ -154,6 +157,7 @@ class RunEnd:
     native_kind: str | None = None
     native_history: str | None = None
     holding: str | None = None
+    spans: str | None = None
 
 
 @dataclass(slots=True)

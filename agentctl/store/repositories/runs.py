@@ -120,6 +120,7 @@ _FINISH = Sql(
     " late_result = :late_result, attempt = attempt + :lost, output = :output,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
+    " spans = :spans,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )

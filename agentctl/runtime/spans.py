@@ -1,0 +1,144 @@
+"""The spans of a run: the times of its model calls, tool calls, members and steps.
+
+A span is recorded for each call, never for each token. The spans are stored with the end of the run
+(docs/decisions/0053).
+"""
+
+from __future__ import annotations
+
+import contextvars
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from agentctl.records.times import format_rfc3339, now
+
+__all__ = ["SPAN_STATUSES"]
+
+SpanKind = Literal["model", "tool", "member", "step"]
+
+SpanStatus = Literal["completed", "failed", "cancelled"]
+
+SPAN_STATUSES: dict[str, SpanStatus] = {
+    "COMPLETED": "completed",
+    "ERROR": "failed",
+    "CANCELLED": "cancelled",
+}
+"""The status of a span for the final status of a run."""
+
+MAXIMUM_SPANS = 1_000
+"""Maximum number of spans of a run; further ones are not stored."""
+
+
+class CurrentCall(NamedTuple):
+    """The tool call or the step that the current task executes, by the id of its span."""
+
+    id: str
+    name: str
+
+
+current_call: contextvars.ContextVar[CurrentCall | None]
+current_call = contextvars.ContextVar("current_call", default=None)
+
+
+# Not frozen, and a plain class: a run creates several.
+@dataclass(slots=True, eq=False)
+class Span:
+    """One part of a run. Times are microseconds UTC; see docs/contract.md "Run record"."""
+
+    kind: SpanKind
+    id: str
+    name: str
+    parent: str | None
+    started_at: int
+    first_token_at: int | None = None
+    finished_at: int | None = None
+    status: SpanStatus | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    member_run_id: str | None = None
+
+    def mark_first_token(self) -> None:
+        """Set the time of the first part of the answer, once."""
+        if self.first_token_at is None:
+            self.first_token_at = now()
+
+    def end(self, status: SpanStatus, at: int | None = None) -> None:
+        """Set the end, unless the span has ended."""
+        if self.finished_at is None:
+            # The clock may have gone back since.
+            self.finished_at = max(now() if at is None else at, self.started_at)
+            self.status = status
+
+    def record(self) -> dict[str, Any]:
+        """Return the span in the form of a run record."""
+        return {
+            "kind": self.kind,
+            "id": self.id,
+            "name": self.name,
+            "parent": self.parent,
+            "started_at": format_rfc3339(self.started_at),
+            "first_token_at": _format_time(self.first_token_at),
+            "finished_at": _format_time(self.finished_at),
+            "status": self.status,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "member_run_id": self.member_run_id,
+        }
+
+
+class Spans:
+    """The spans of one run, in the order of their starts."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        self._model_calls = 0
+
+    def start_model_call(self, model: str) -> Span:
+        """Start the span of a call of a model, with its id in the configuration."""
+        self._model_calls += 1
+        return self._start("model", f"model-{self._model_calls}", model)
+
+    def start_tool_call(self, call_id: str, name: str) -> Span:
+        """Start the span of a tool call."""
+        return self._start("tool", call_id, name)
+
+    def start_step(self, index: int, name: str) -> Span:
+        """Start the span of a step of a workflow."""
+        return self._start("step", f"step-{index}", name)
+
+    def start_member(self, run_id: str, component_id: str) -> Span:
+        """Start the span of the run of a member or of a step.
+
+        The tool call or the step that started it becomes its parent, and names its run.
+        """
+        call = current_call.get()
+        parent = self._find_open(call.id) if call is not None else None
+        span = self._start("member", run_id, component_id)
+        span.member_run_id = run_id
+        if parent is not None:
+            span.parent = parent.id
+            parent.member_run_id = run_id
+        return span
+
+    def end_all(self, status: SpanStatus, at: int) -> None:
+        """End the spans that are open when the run ends."""
+        for span in self._spans:
+            span.end(status, at)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the spans in the form of a run record."""
+        return [span.record() for span in self._spans]
+
+    def _start(self, kind: SpanKind, id: str, name: str) -> Span:
+        span = Span(kind, id, name, None, now())
+        if len(self._spans) < MAXIMUM_SPANS:
+            self._spans.append(span)
+        return span
+
+    def _find_open(self, id: str) -> Span | None:
+        open_spans = (each for each in reversed(self._spans) if each.finished_at is None)
+        return next((each for each in open_spans if each.id == id), None)
+
+
+def _format_time(at: int | None) -> str | None:
+    return None if at is None else format_rfc3339(at)

@@ -1,0 +1,76 @@
+"""The spans of a run: the times of its model calls, tool calls, members and steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentctl.requests import RunRequest
+from tests.deployment import Deployment
+from tests.service.callers import collect_run_events, event_data, open_service, user
+
+pytestmark = pytest.mark.slow
+
+Span = dict[str, Any]
+
+
+def check_order(run: dict[str, Any], spans: list[Span]) -> None:
+    """Check that the spans lie within the run, and first tokens within their calls."""
+    for span in spans:
+        times = [span["started_at"], span["first_token_at"], span["finished_at"]]
+        known = [each for each in times if each is not None]
+        assert known == sorted(known)
+        assert run["started_at"] <= known[0] <= known[-1] <= run["finished_at"]
+
+
+def outline(spans: list[Span]) -> list[tuple[str, str, str]]:
+    return [(each["kind"], each["name"], each["status"]) for each in spans]
+
+
+async def test_spans_of_an_agent_a_team_and_a_workflow(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+
+        async def run(kind: Any, component_id: str, message: str) -> dict[str, Any]:
+            request = RunRequest(message, session_id=f"{kind}-1")
+            found: Any = (await operations.create_run(kind, component_id, request)).value
+            check_order(found, found["spans"])
+            return dict(found)
+
+        agent = await run("agent", "tool-add", '{"a": 1, "b": 2}')
+        assert outline(agent["spans"]) == [
+            ("model", "tool-add", "completed"),
+            ("tool", "add", "completed"),
+            ("model", "tool-add", "completed"),
+        ]
+        call, tool, answer = agent["spans"]
+        assert tool["id"] == agent["tools"][0]["tool_call_id"]
+        assert call["input_tokens"] + answer["input_tokens"] == agent["metrics"]["input_tokens"]
+        assert None not in (call["first_token_at"], answer["first_token_at"])
+        assert tool["first_token_at"] is tool["input_tokens"] is None
+
+        failed = await run("agent", "http-500", "hello")
+        assert outline(failed["spans"]) == [("model", "http-500", "failed")]
+        assert failed["spans"][0]["first_token_at"] is None
+
+        team = await run("team", "desk", "hello")
+        delegation, member = team["spans"][1:3]
+        assert (delegation["kind"], member["kind"]) == ("tool", "member")
+        assert member["parent"] == delegation["id"]
+        assert delegation["member_run_id"] == member["member_run_id"] == team["member_runs"][0]
+
+        workflow = await run("workflow", "line", "hello")
+        step, member = workflow["spans"][:2]
+        assert (step["kind"], member["kind"], member["parent"]) == ("step", "member", step["id"])
+        assert step["member_run_id"] == workflow["member_runs"][0]
+
+
+async def test_events_have_their_time_in_microseconds(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        events = await collect_run_events(operations, "agent", "tool-add", message='{"a":1,"b":2}')
+        times = [event_data(event)["at"] for event in events]
+        assert times == sorted(times)
+        run = (await operations.get_run(event_data(events[0])["run_id"])).value
+        assert times[-1] == run["finished_at"]
