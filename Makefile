@@ -16,7 +16,7 @@ PEERS := 2.7.2 2.9.0 3.1.10
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale fuzz serve test-peers lock clean
+.PHONY: demo check test coverage lint docs vendor measure bench bench-quick bench-scale fuzz serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -44,6 +44,10 @@ lint: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
+
+# Fetch the libraries of the console by version and hash; needs npm.
+vendor: $(VENV)/.installed-test
+	$(BIN)/python -m tests.console.vendor
 
 # Sizes of the code and of its prose, as a table.
 measure: $(VENV)/.installed-test

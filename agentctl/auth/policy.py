@@ -113,6 +113,8 @@ POLICY: dict[str, Requirement] = {
     "get_health": Public(),
     "get_info": Public(),
     "get_readiness": Public(),
+    "get_console": Public(),
+    "get_console_asset": Public(),
     "get_docs": Public(),
     "get_docs_asset": Public(),
     "get_oauth2_redirect": Public(),

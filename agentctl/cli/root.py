@@ -16,6 +16,7 @@ from agentctl.cli.report import Group, RootGroup
 _COMMANDS = {
     "init": "init:init",
     "serve": "serve:serve",
+    "console": "console:console",
     "doctor": "doctor:doctor",
     "token": "token:app",
     "keys": "keys:app",

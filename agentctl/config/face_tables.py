@@ -29,3 +29,10 @@ class McpEndpoint:
     """The table `[mcp_endpoint]`: agents and teams as tools for clients of MCP (docs/mcp.md)."""
 
     enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The table `[console]`: the web page at `/console`."""
+
+    enabled: bool = True

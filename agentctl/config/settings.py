@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from agentctl.config.face_tables import McpEndpoint, OpenAI
+from agentctl.config.face_tables import Console, McpEndpoint, OpenAI
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
@@ -21,6 +21,7 @@ __all__ = [
     "Algorithm",
     "Audit",
     "Authorization",
+    "Console",
     "Database",
     "DemoModel",
     "Limits",
@@ -475,6 +476,7 @@ class Settings:
     metrics: Metrics = field(default_factory=Metrics)
     openai: OpenAI = field(default_factory=OpenAI)
     mcp_endpoint: McpEndpoint = field(default_factory=McpEndpoint)
+    console: Console = field(default_factory=Console)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()

@@ -24,6 +24,7 @@ SECTIONS: dict[str, type] = {
     "metrics": settings.Metrics,
     "openai": settings.OpenAI,
     "mcp_endpoint": settings.McpEndpoint,
+    "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,

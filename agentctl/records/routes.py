@@ -87,6 +87,8 @@ ROUTES: dict[str, Route] = {
     "get_openapi": Route("GET", "/openapi.json"),
     "get_oauth2_redirect": Route("GET", "/docs/oauth2-redirect"),
     "get_docs_asset": Route("GET", "/docs/assets/{name}"),
+    "get_console": Route("GET", "/console"),
+    "get_console_asset": Route("GET", "/console/assets/{version}/{folder}/{name}"),
     "get_config": Route("GET", "/config"),
     "get_models": Route("GET", "/models"),
     "get_me": Route("GET", "/auth/me"),

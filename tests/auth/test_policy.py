@@ -26,6 +26,8 @@ CONTRACT = {
     "get_api": "-",
     "get_health": "-",
     "get_info": "-",
+    "get_console": "-",
+    "get_console_asset": "-",
     "get_docs": "-",
     "get_redoc": "-",
     "get_openapi": "-",

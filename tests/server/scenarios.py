@@ -60,6 +60,12 @@ def _system() -> Iterator[Scenario]:
     for operation, (path, text) in public.items():
         for who in ("nobody", "bad", "me"):
             yield Scenario(operation, f"GET {path}", who, 200, (text,), ("://cdn.",))
+    for who in ("nobody", "bad", "me"):
+        yield Scenario("get_console", "GET /console", who, 200, ("console/assets/",), ("://",))
+        asset = "GET {console_assets}/app/main.js"
+        yield Scenario("get_console_asset", asset, who, 200, ("import ",), ("://",))
+    for place in ("{console_assets}/app/nothing.js", "/console/assets/0/app/main.js"):
+        yield Scenario("get_console_asset", f"GET {place}", "nobody", 404, NOT_FOUND)
     for name in ("nothing.js", "__init__.py"):
         yield Scenario("get_docs_asset", f"GET /docs/assets/{name}", "nobody", 404, NOT_FOUND)
     yield Scenario("get_config", "GET /config", "me", 200, ('"databases":["main","second"]',))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx2
@@ -57,6 +58,8 @@ def seed(host: ThreadedServer) -> None:
 
     The ids of their runs get the names that scenarios use.
     """
+    page = host.client.get("/console").text
+    host.ids["console_assets"] = "/" + re.findall(r"console/assets/\w+", page)[0]
     runs = (
         ("agent_run", "/agents/echo", "mine", "me"),
         ("team_run", "/teams/desk", "mine-team", "me"),

@@ -170,6 +170,8 @@ def _announce(
         note(f"authorization: jwt, {settings.authorization.algorithm}")
     else:
         note("authorization: none, every caller is an administrator")
+    if settings.console.enabled:
+        note(f"console: {url}/console")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:

@@ -84,9 +84,9 @@ def mint_token(
     settings = _with_issuer(issuer, load_settings(config))
     scopes = scope or ()
     mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
-    _confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
+    confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
     token = mint.mint_token(settings, sub, scopes, span, audience=audience, session_id=session_id)
-    _note_summary(token)
+    note_summary(token)
     write_line(token)
 
 
@@ -231,7 +231,7 @@ def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
     return replace(settings, authorization=replace(given, issuer=issuer))
 
 
-def _confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
+def confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
     """Ask for a confirmation of the admin scope.
 
     Raises:
@@ -243,7 +243,7 @@ def _confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> Non
         confirm("Mint this token?", yes=yes)
 
 
-def _note_summary(token: str) -> None:
+def note_summary(token: str) -> None:
     """Note the content of a new token, never the token."""
     from agentctl.cli.show import tokens as tokenview
 

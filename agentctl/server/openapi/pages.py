@@ -67,7 +67,7 @@ _ASSETS = {
 }
 
 
-def _content_security_policy(**more: str) -> dict[str, str]:
+def content_security_policy(**more: str) -> dict[str, str]:
     """Return the header field of a policy for this origin only, with `more` rules."""
     rules = {
         "default-src": "'none'",
@@ -91,7 +91,7 @@ async def get_docs(call: Call) -> Response:
         script="docs.js",
         nonce="",
     )
-    return BytesResponse(page.encode(), 200, _HTML, _content_security_policy())
+    return BytesResponse(page.encode(), 200, _HTML, content_security_policy())
 
 
 async def get_redoc(call: Call) -> Response:
@@ -99,7 +99,7 @@ async def get_redoc(call: Call) -> Response:
     nonce = secrets.token_urlsafe(16)
     page = _PAGE.format(styles="", library="redoc.standalone.js", script="redoc.js", nonce=nonce)
     # ReDoc creates styles at run time, and its search runs in a worker made from a string.
-    rules = _content_security_policy(style_src=f"'self' 'nonce-{nonce}'", worker_src="blob:")
+    rules = content_security_policy(style_src=f"'self' 'nonce-{nonce}'", worker_src="blob:")
     return BytesResponse(page.encode(), 200, _HTML, rules)
 
 
@@ -124,9 +124,7 @@ def _read_asset(name: str) -> bytes:
 async def get_oauth2_redirect(call: Call) -> Response:
     """Return the page that an authorization server redirects Swagger UI to."""
     page = oauth2_redirect_page()
-    return BytesResponse(
-        page, 200, _HTML, _content_security_policy(script_src=_script_hashes(page))
-    )
+    return BytesResponse(page, 200, _HTML, content_security_policy(script_src=_script_hashes(page)))
 
 
 def _script_hashes(page: bytes) -> str:

@@ -7,6 +7,7 @@ from agentctl.server.routes import (
     audit,
     authorization,
     components,
+    console,
     memories,
     runs,
     sessions,
@@ -21,6 +22,7 @@ def build_all_operations() -> list[Operation]:
     """Return all operations except those of the documentation pages."""
     return [
         *system.build_operations(),
+        *console.build_operations(),
         *authorization.build_operations(),
         *components.build_operations(),
         *sessions.build_operations(),

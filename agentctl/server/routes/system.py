@@ -15,12 +15,22 @@ from agentctl.records.system import (
 )
 from agentctl.server.answers import BytesResponse, document_response
 from agentctl.server.openapi.document import NOT_READY_RESPONSES
+from agentctl.server.routes.console import (
+    is_console_enabled,
+    prefers_html,
+    redirect_to_console,
+)
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
 
 async def get_api(call: Call) -> Response:
-    """Name the service."""
+    """Name the service.
+
+    Redirects browsers to the console.
+    """
+    if is_console_enabled(call) and prefers_html(call):
+        return redirect_to_console()
     return document_response(await call.operations.get_api())
 
 

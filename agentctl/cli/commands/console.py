@@ -1,0 +1,106 @@
+"""`agentctl console`: open the web page of a server, with a token to paste into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl.cli.commands.token import confirm_admin, note_summary
+from agentctl.cli.options import Config
+from agentctl.cli.show.terminal import note
+from agentctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
+
+_SCOPES = (
+    "agents:read",
+    "agents:run",
+    "teams:read",
+    "teams:run",
+    "workflows:read",
+    "workflows:run",
+    "sessions:read",
+    "sessions:write",
+)
+"""The scopes without --scope: the sessions and runs of one user."""
+
+
+def console(
+    sub: Annotated[
+        str | None,
+        typer.Option(
+            "--sub", metavar="USER", help="Subject of the token (default: your login name)"
+        ),
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            metavar="SCOPE",
+            help="Scope to grant (repeatable; default: read and run everything, write sessions)",
+        ),
+    ] = None,
+    expires_in: Annotated[
+        str, typer.Option("--expires-in", metavar="TIME", help="Lifetime of the token")
+    ] = "1h",
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Server URL (default: from the configuration)"),
+    ] = None,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Print the token without opening a browser")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation of the admin scope")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Print a token for the console and open the console in a browser.
+
+    The token is on stdout only. Paste it into the page, which keeps it in memory.
+    """
+    import getpass
+    from datetime import UTC, datetime
+
+    from agentctl.auth.tokens import mint
+    from agentctl.cli.durations import parse_until
+    from agentctl.cli.show.output import write_line
+    from agentctl.config import load_settings
+
+    settings = load_settings(config)
+    if not settings.console.enabled:
+        raise UsageError(
+            "the console is disabled", hint="set enabled = true in [console] and restart the server"
+        )
+    page = f"{(url or _base_url(settings)).rstrip('/')}/console"
+    if settings.authorization.enabled:
+        span = parse_until(expires_in, now=datetime.now(UTC))
+        scopes = scope or _SCOPES
+        mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
+        confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
+        token = mint.mint_token(settings, sub or getpass.getuser(), scopes, span)
+        note_summary(token)
+        write_line(token)
+    else:
+        note("authorization is off: the console asks for no token")
+    note(f"console: {page}")
+    if not no_open:
+        _open_browser(page)
+
+
+def _base_url(settings: Settings) -> str:
+    """Return the URL of the configured server for a browser on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
+    name = f"[{host}]" if ":" in host else host
+    return settings.server.url or f"http://{name}:{settings.server.port}"
+
+
+def _open_browser(page: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page):
+        note("no browser can be started here: open the page yourself")

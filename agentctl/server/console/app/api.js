@@ -1,0 +1,239 @@
+// Requests to the server. The token is a variable of this module and nowhere else: it is neither
+// stored nor part of a URL, and it is dropped after a 401, a sign-out and 30 minutes in the
+// background.
+
+const BASE = new URL(".", document.baseURI);
+const HIDDEN_LIMIT = 30 * 60 * 1000;
+
+let token = null;
+let hiddenSince = null;
+const listeners = new Set();
+
+/** The caller, the server and the connection. Changed with `update` only. */
+export let state = {
+  info: null,
+  me: null,
+  claims: null,
+  generation: 0,
+  signInReason: null,
+  offlineSince: null,
+  answeredAt: 0,
+};
+
+function update(changes) {
+  state = { ...state, ...changes };
+  for (const listener of listeners) listener(state);
+}
+
+/** Call a function after each change of `state`; return the function that ends this. */
+export function subscribe(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** An error response, or no response (status 0). */
+export class ApiError extends Error {
+  constructor(status, body = {}, headers = new Headers()) {
+    super(body.detail || (status ? `Status ${status}` : "No answer from the server"));
+    this.status = status;
+    this.code = body.error_code || "";
+    this.scopes = body.required_scopes || [];
+    this.requestId = headers.get("x-request-id") || "";
+    this.retryAfter = Number(headers.get("retry-after")) || 0;
+  }
+
+  /** True if the same request can succeed later. */
+  get temporary() {
+    return [0, 429, 500, 502, 503, 504].includes(this.status);
+  }
+}
+
+/** Return a path with encoded parameters: path`/sessions/${id}`. */
+export function path(texts, ...values) {
+  return texts.reduce((all, text, at) => all + encodeURIComponent(values[at - 1]) + text);
+}
+
+/** Return a path with the parameters that have a value. */
+export function withQuery(place, query) {
+  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
+  return given.length ? `${place}?${new URLSearchParams(given)}` : place;
+}
+
+/** Send a request; return the response. Raises ApiError. */
+export async function send(method, place, { body, headers = {}, signal, accept } = {}) {
+  const sent = token;
+  const fields = { Accept: accept || "application/json", ...headers };
+  if (sent !== null) fields.Authorization = `Bearer ${sent}`;
+  if (body !== undefined) fields["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(new URL(place.replace(/^\//, ""), BASE), {
+      method,
+      signal,
+      headers: fields,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      referrerPolicy: "no-referrer",
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    if (state.offlineSince === null) update({ offlineSince: Date.now() });
+    throw new ApiError(0);
+  }
+  state.answeredAt = Date.now();
+  if (state.offlineSince !== null) update({ offlineSince: null });
+  if (response.ok || response.status === 304) return response;
+  const failure = new ApiError(
+    response.status,
+    await response.json().catch(() => ({})),
+    response.headers,
+  );
+  if (failure.status === 401 && sent === token && state.me !== null) {
+    dropToken("The server did not accept the token any more: it has expired or was revoked.");
+  }
+  throw failure;
+}
+
+/** Send a request; return the document of the response. */
+export async function call(method, place, options) {
+  const response = await send(method, place, options);
+  return response.status === 204 ? null : response.json();
+}
+
+/** Return the claims of a JWT, not verified; null for another token. */
+export function readClaims(text) {
+  try {
+    const [, payload] = text.trim().split(".");
+    const bytes = atob(payload.replace(/-/g, "+").replace(/_/g, "/"));
+    const claims = JSON.parse(
+      new TextDecoder().decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0))),
+    );
+    return claims && typeof claims === "object" ? claims : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Read the server's name and sign in without a token if it asks for none. */
+export async function connect() {
+  const info = await call("GET", "/info");
+  update({ info });
+  if (info.auth_mode === "none") update({ me: await call("GET", "/auth/me") });
+}
+
+/** Use a token from now on. Raises ApiError and keeps nothing if the server rejects it. */
+export async function signIn(given) {
+  const before = token;
+  token = given.trim();
+  try {
+    const me = await call("GET", "/auth/me");
+    const claims = readClaims(token);
+    update({ me, claims, generation: state.generation + 1, signInReason: null });
+  } catch (error) {
+    token = before;
+    throw error;
+  }
+}
+
+/** Forget the token. The page stays; what it shows is fetched again after the next sign-in. */
+export function dropToken(reason = null) {
+  token = null;
+  update({ me: null, claims: null, generation: state.generation + 1, signInReason: reason });
+}
+
+/** Return true if the scopes of the caller allow an action on a resource, by id if given. */
+export function can(resource, action, id) {
+  const { me } = state;
+  if (me === null) return false;
+  if (me.admin) return true;
+  const forms = [`${resource}:${action}`, `${resource}:*:${action}`];
+  if (id !== undefined) forms.push(`${resource}:${id}:${action}`);
+  return me.scopes.some((scope) => forms.includes(scope));
+}
+
+/** The components that the caller can read, with their names by `kind:id`. */
+export let known = { generation: -1, names: new Map(), components: [] };
+let loading = null;
+
+/** Fetch the components that the caller can read, once for each sign-in. */
+export async function loadComponents() {
+  const { generation } = state;
+  if (known.generation === generation) return known;
+  loading ??= (async () => {
+    const names = new Map();
+    const components = [];
+    for (const kind of ["agent", "team", "workflow"]) {
+      const readable = can(`${kind}s`, "read") || hasSingle(`${kind}s`);
+      const list = readable ? await call("GET", `/${kind}s`).catch(() => []) : [];
+      for (const each of list) {
+        names.set(`${kind}:${each.id}`, each.name || each.id);
+        components.push({ ...each, kind });
+      }
+    }
+    known = { generation, names, components };
+    return known;
+  })().finally(() => (loading = null));
+  return loading;
+}
+
+function hasSingle(resource) {
+  const form = new RegExp(`^${resource}:[^:]+:read$`);
+  return (state.me?.scopes || []).some((scope) => form.test(scope));
+}
+
+/** Return a new Idempotency-Key. `crypto.randomUUID` needs HTTPS; this does not. */
+export function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) =>
+    each.toString(16).padStart(2, "0"),
+  ).join("");
+}
+
+/** Start a run in the background. It is repeated with the same key if no answer arrives. */
+export async function startRun(kind, id, body) {
+  const headers = { "Idempotency-Key": newKey() };
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await call("POST", path`/${kind}s/${id}/runs`, {
+        headers,
+        body: { ...body, stream: false, background: true },
+      });
+    } catch (error) {
+      if (error.status !== 0 || attempt === 3) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * attempt));
+    }
+  }
+}
+
+/** Cancel a run; return the answer. */
+export function cancelRun(run, { reason, wait = 0 } = {}) {
+  const kind = kindOf(run);
+  const place = path`/${kind}s/${componentOf(run)}/runs/${run.run_id}/cancel`;
+  const query = { session_id: run.session_id, wait, reason };
+  return call("POST", withQuery(place, query));
+}
+
+/** Return `agent`, `team` or `workflow`. */
+export function kindOf(record) {
+  if (record.team_id) return "team";
+  return record.workflow_id ? "workflow" : "agent";
+}
+
+/** Return the id of the component of a run or session. */
+export function componentOf(record) {
+  return record.agent_id || record.team_id || record.workflow_id || "";
+}
+
+document.addEventListener("visibilitychange", () => {
+  const long = hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT;
+  hiddenSince = document.hidden ? Date.now() : null;
+  if (long) dropHidden();
+});
+setInterval(() => {
+  if (hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT) dropHidden();
+}, 60 * 1000);
+
+function dropHidden() {
+  if (token !== null) dropToken("The page was in the background for 30 minutes.");
+}

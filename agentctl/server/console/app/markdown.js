@@ -1,0 +1,141 @@
+// Markdown as elements: marked splits the text into tokens, and each token becomes a node. HTML in
+// the text is shown as text, links lead to http(s) only, and images are links.
+
+import { Lexer } from "../vendor/marked.mjs";
+import { html } from "./ui.js";
+
+const MAXIMUM_CHARACTERS = 200_000;
+const DEPTH = 12;
+
+/** Return the nodes of a text. One that is very long or not readable as Markdown stays plain. */
+export function Markdown({ text }) {
+  if (text.length > MAXIMUM_CHARACTERS) return html`<pre class="plain">${text}</pre>`;
+  try {
+    const tokens = new Lexer({ gfm: true, breaks: true }).lex(text);
+    return html`<div class="markdown">${renderAll(tokens, 0)}</div>`;
+  } catch {
+    return html`<pre class="plain">${text}</pre>`;
+  }
+}
+
+function renderAll(tokens, depth) {
+  return (tokens || []).map((token) => render(token, depth + 1));
+}
+
+/** Return a text of an inline token; marked has escaped nothing in it. */
+function decode(text) {
+  return text.replace(/&(amp|lt|gt|quot|#39|nbsp);/g, (all, name) => ENTITIES[name]);
+}
+
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
+
+function render(token, depth) {
+  if (depth > DEPTH) return token.raw;
+  const inside = () => renderAll(token.tokens, depth);
+  switch (token.type) {
+    case "space":
+    case "def":
+      return null;
+    case "heading":
+      return heading(token.depth, inside());
+    case "paragraph":
+      return html`<p>${inside()}</p>`;
+    case "text":
+      return token.tokens ? inside() : decode(token.text);
+    case "escape":
+      return token.text;
+    case "strong":
+      return html`<strong>${inside()}</strong>`;
+    case "em":
+      return html`<em>${inside()}</em>`;
+    case "del":
+      return html`<del>${inside()}</del>`;
+    case "br":
+      return html`<br />`;
+    case "hr":
+      return html`<hr />`;
+    case "codespan":
+      return html`<code>${token.text}</code>`;
+    case "code":
+      return html`<pre class="code" tabindex="0"><code>${token.text}</code></pre>`;
+    case "blockquote":
+      return html`<blockquote>${inside()}</blockquote>`;
+    case "link":
+      return link(token.href, inside());
+    case "image":
+      return link(token.href, [`Image: ${token.text || token.href}`]);
+    case "list":
+      return list(token, depth);
+    case "table":
+      return table(token, depth);
+    case "checkbox":
+      return token.checked ? "☑ " : "☐ ";
+    default:
+      return token.raw;
+  }
+}
+
+function heading(level, children) {
+  // A page has one h1 and a run an h2, so the headings of an answer begin below.
+  const shown = Math.min(level + 2, 6);
+  if (shown === 3) return html`<h3>${children}</h3>`;
+  if (shown === 4) return html`<h4>${children}</h4>`;
+  return shown === 5 ? html`<h5>${children}</h5>` : html`<h6>${children}</h6>`;
+}
+
+function link(href, children) {
+  let url = null;
+  try {
+    url = new URL(href);
+  } catch {
+    // A relative link of a model has no meaning here.
+  }
+  if (url === null || !["http:", "https:"].includes(url.protocol)) {
+    return html`<span>${children}${href ? ` (${href})` : null}</span>`;
+  }
+  return html`<a href=${url.href} rel="noreferrer noopener nofollow" target="_blank"
+    >${children}</a
+  >`;
+}
+
+function list(token, depth) {
+  const items = token.items.map(
+    (item) =>
+      html`<li>
+        ${item.task && !item.tokens.some((each) => each.type === "checkbox")
+          ? item.checked
+            ? "☑ "
+            : "☐ "
+          : null}${renderAll(item.tokens, depth)}
+      </li>`,
+  );
+  return token.ordered
+    ? html`<ol start=${token.start || 1}>
+        ${items}
+      </ol>`
+    : html`<ul>
+        ${items}
+      </ul>`;
+}
+
+function table(token, depth) {
+  const cells = (row, tag) =>
+    row.map((cell, at) => {
+      const align = token.align[at] || undefined;
+      return tag === "th"
+        ? html`<th class=${align}>${renderAll(cell.tokens, depth)}</th>`
+        : html`<td class=${align}>${renderAll(cell.tokens, depth)}</td>`;
+    });
+  return html`<div class="scroll" tabindex="0">
+    <table>
+      <thead>
+        <tr>
+          ${cells(token.header, "th")}
+        </tr>
+      </thead>
+      <tbody>
+        ${token.rows.map((row) => html`<tr>${cells(row, "td")}</tr>`)}
+      </tbody>
+    </table>
+  </div>`;
+}

@@ -1,0 +1,96 @@
+// Server-sent events of a run, read with fetch: EventSource cannot send the Authorization header.
+// A stream that breaks is resumed after the last event that was received.
+
+import { ApiError, componentOf, kindOf, path, send, withQuery } from "./api.js";
+
+const SILENCE_LIMIT = 45_000;
+const FINAL = /^(Team)?(Run|Workflow)(Completed|Cancelled|Error)$/;
+
+/** Follow a run to its end.
+ *
+ * Calls `onEvents` with lists of `{id, name, data}` and `onState` with `live`, `waiting` (the
+ * connection is lost) or `ended`. Raises ApiError if the server refuses the stream.
+ */
+export async function follow(run, { onEvents, onState = () => {}, signal }) {
+  let last = -1;
+  let failures = 0;
+  for (;;) {
+    let ended = false;
+    try {
+      await readOnce(run, last, signal, (events) => {
+        failures = 0;
+        last = events[events.length - 1].id;
+        ended = ended || events.some((each) => isEnd(run, each));
+        onState("live");
+        onEvents(events);
+      });
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof ApiError && !error.temporary) throw error;
+    }
+    if (signal.aborted) return;
+    if (ended) {
+      onState("ended");
+      return;
+    }
+    onState("waiting");
+    failures += 1;
+    await sleep(Math.min(10_000, 250 * 2 ** failures), signal);
+  }
+}
+
+function isEnd(run, event) {
+  return event.data.run_id === run.run_id && FINAL.test(event.name);
+}
+
+async function readOnce(run, last, signal, onEvents) {
+  const given = new AbortController();
+  const stop = () => given.abort();
+  signal.addEventListener("abort", stop);
+  let timer = setTimeout(stop, SILENCE_LIMIT);
+  try {
+    const place = path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/resume`;
+    const response = await send("POST", withQuery(place, { session_id: run.session_id }), {
+      accept: "text/event-stream",
+      headers: last >= 0 ? { "Last-Event-ID": String(last) } : {},
+      signal: given.signal,
+    });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      clearTimeout(timer);
+      timer = setTimeout(stop, SILENCE_LIMIT);
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      const events = blocks.map(parseEvent).filter(Boolean);
+      if (events.length) onEvents(events);
+    }
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", stop);
+    given.abort();
+  }
+}
+
+function parseEvent(block) {
+  const fields = {};
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(": ");
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 2);
+  }
+  if (!fields.data) return null;
+  try {
+    return { id: Number(fields.id), name: fields.event, data: JSON.parse(fields.data) };
+  } catch {
+    return null;
+  }
+}
+
+function sleep(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()));
+  });
+}

@@ -1,0 +1,407 @@
+// What the pages share: formats, resources that are fetched and polled, states, tables, dialogs.
+
+import { Component, h } from "../vendor/preact.mjs";
+import {
+  useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState,
+} from "../vendor/hooks.mjs";
+import htm from "../vendor/htm.mjs";
+import { ApiError, known, loadComponents, send, state, subscribe } from "./api.js";
+import { describePhase } from "./phase.js";
+
+export const html = htm.bind(h);
+export { Component, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
+
+// Formats
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** Return a text with control and direction characters written out. */
+export function printable(text) {
+  return String(text ?? "").replace(
+    HIDDEN,
+    (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+/** Return a text of one line with at most `length` characters. */
+export function cut(text, length = 200) {
+  const line = printable(String(text ?? "").slice(0, length * 4).replace(/\s+/g, " ").trim());
+  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
+}
+
+export const formatNumber = (value) => Number(value || 0).toLocaleString("en");
+export const shortId = (id) => String(id || "").slice(0, 13);
+export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
+
+/** Return `1.2 s`, `340 ms` or `3 min 4 s`. */
+export function formatDuration(milliseconds) {
+  if (milliseconds == null || Number.isNaN(milliseconds)) return "";
+  if (milliseconds < 1000) return `${Math.max(0, Math.round(milliseconds))} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Return `now`, `2 min ago`, or the day of a time that is older than a week. */
+export function formatAge(time, now = Date.now()) {
+  const seconds = (now - Date.parse(time)) / 1000;
+  if (Number.isNaN(seconds)) return "";
+  if (seconds < 5) return "now";
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  if (seconds < 7 * 86400) return `${Math.floor(seconds / 86400)} d ago`;
+  return new Date(time).toISOString().slice(0, 10);
+}
+
+export function formatSize(characters) {
+  if (characters < 1024) return `${characters} B`;
+  const kilobytes = characters / 1024;
+  return kilobytes < 1024 ? `${Math.round(kilobytes)} KB` : `${(kilobytes / 1024).toFixed(1)} MB`;
+}
+
+/** Return the time that a run took, or has been working, in milliseconds. */
+export function tookMilliseconds(run, now = Date.now()) {
+  const end = run.finished_at ? Date.parse(run.finished_at) : now;
+  return end - Date.parse(run.started_at || run.created_at);
+}
+
+// Places: the hash is `#/page/…?filter=value`
+
+export function readHash() {
+  const [place, query] = location.hash.replace(/^#\/?/, "").split("?");
+  let parts = [];
+  try {
+    parts = place.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    // A hash that is not encoded correctly leads to the first page.
+  }
+  return { parts, query: Object.fromEntries(new URLSearchParams(query || "")) };
+}
+
+/** Return a hash from its parts and the filters that have a value. */
+export function toHash(parts, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
+  const tail = given.length ? `?${new URLSearchParams(given)}` : "";
+  return `#/${parts.map(encodeURIComponent).join("/")}${tail}`;
+}
+
+/** Change filters of the current place without a new entry in the history. */
+export function setQuery(changes) {
+  const { parts, query } = readHash();
+  history.replaceState(null, "", toHash(parts, { ...query, ...changes }));
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+// Hooks
+
+/** Return the state of `api.js`, and render again when it changes. */
+export function useCaller() {
+  const [current, set] = useState(state);
+  useEffect(() => subscribe(set), []);
+  return current;
+}
+
+/** Return the time, and render again every `milliseconds` while the page is visible. */
+export function useNow(milliseconds = 1000) {
+  const [now, set] = useState(Date.now());
+  useEffect(() => {
+    if (!milliseconds) return undefined;
+    const timer = setInterval(() => document.hidden || set(Date.now()), milliseconds);
+    return () => clearInterval(timer);
+  }, [milliseconds]);
+  return milliseconds ? Math.max(now, state.answeredAt) : Date.now();
+}
+
+/** Fetch a document, and again every `every` milliseconds while the page is visible.
+ *
+ * The result has `data`, `error`, `retryAt` (ms, of a temporary error) and `reload()`. Data stays
+ * when a later request fails. A place of null fetches nothing.
+ */
+export function useResource(place, { every = 0 } = {}) {
+  const { generation, me, info } = useCaller();
+  const [result, set] = useState({ place, data: undefined, error: null, retryAt: 0 });
+  const reload = useRef(() => {});
+  const ready = place !== null && (me !== null || info === null);
+  useEffect(() => {
+    if (!ready) return undefined;
+    const control = new AbortController();
+    let timer = null;
+    let etag = null;
+    const load = async () => {
+      clearTimeout(timer);
+      let wait = every;
+      try {
+        const headers = etag ? { "If-None-Match": etag } : {};
+        const response = await send("GET", place, { headers, signal: control.signal });
+        etag = response.headers.get("etag");
+        const data = response.status === 304 ? undefined : await response.json();
+        set((old) => ({
+          place,
+          data: data === undefined ? old.data : data,
+          error: null,
+          retryAt: 0,
+        }));
+      } catch (error) {
+        if (control.signal.aborted) return;
+        const known = error instanceof ApiError ? error : new ApiError(0);
+        wait = known.temporary ? Math.max(known.retryAfter * 1000, 5000) : 0;
+        const retryAt = wait ? Date.now() + wait : 0;
+        set((old) => ({
+          place,
+          data: old.place === place ? old.data : undefined,
+          error: known,
+          retryAt,
+        }));
+      }
+      if (wait) timer = setTimeout(() => (document.hidden ? null : load()), wait);
+    };
+    const appear = () => document.hidden || !(every || timer) || load();
+    reload.current = load;
+    document.addEventListener("visibilitychange", appear);
+    load();
+    return () => {
+      control.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", appear);
+    };
+  }, [place, every, generation, ready]);
+  const shown = result.place === place ? result : { data: undefined, error: null, retryAt: 0 };
+  return { ...shown, reload: () => reload.current() };
+}
+
+/** Return the names of components by `kind:id`. */
+export function useNames() {
+  const { generation } = useCaller();
+  const [names, set] = useState(known.names);
+  useEffect(() => {
+    let gone = false;
+    loadComponents().then((found) => gone || set(found.names));
+    return () => {
+      gone = true;
+    };
+  }, [generation]);
+  return names;
+}
+
+/** Call functions for keys while a component is shown: `{c: collapse, Escape: close}`. */
+export function useKeys(keys) {
+  const current = useRef(keys);
+  current.current = keys;
+  useEffect(() => {
+    const listen = (event) => {
+      const action = current.current[event.detail];
+      if (action) {
+        event.preventDefault();
+        action();
+      }
+    };
+    addEventListener("console-key", listen);
+    return () => removeEventListener("console-key", listen);
+  }, []);
+}
+
+// States
+
+/** The state of a run: a glyph and a word, and a warning if its work goes on. */
+export function Status({ run, now }) {
+  const phase = describePhase(run, now);
+  return html`<span class=${`status ${phase.color}`} title=${phase.sentence || null}
+    ><span aria-hidden="true">${phase.glyph}</span> ${phase.words}</span
+  >${phase.warning ? html` <span class="status yellow nowrap">! ${phase.warning}</span>` : null}`;
+}
+
+export function Skeleton({ rows = 8 }) {
+  return html`<div class="skeleton" role="status">
+    <span class="hidden">Loading</span>
+    ${Array.from({ length: rows }, (_, at) => html`<div key=${at}></div>`)}
+  </div>`;
+}
+
+export function Empty({ children }) {
+  return html`<div class="empty">${children}</div>`;
+}
+
+/** A button that copies a text. */
+export function Copy({ text, label = "Copy", small = true }) {
+  const [done, set] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      return;
+    }
+    set(true);
+    setTimeout(() => set(false), 1500);
+  };
+  return html`<button type="button" class=${small ? "link" : ""} onClick=${copy}>
+    ${done ? "Copied" : label}
+  </button>`;
+}
+
+/** A command line to copy. */
+export function Command({ text }) {
+  return html`<div class="command"><code>${text}</code><${Copy} text=${text} /></div>`;
+}
+
+/** A failed request: what is missing, and the way on. */
+export function Problem({ error, place = "", reload }) {
+  const { me } = useCaller();
+  const at = place.split("?")[0];
+  if (error.status === 401) return html`<${Empty}>Sign in to see this.<//>`;
+  if (error.status === 403) {
+    const held = me && me.scopes.length ? me.scopes.join(", ") : "no scopes";
+    const needed = error.scopes.length ? error.scopes[error.scopes.length - 1] : "the admin scope";
+    return html`<div class="panel problem" role="alert">
+      <h2>Not allowed</h2>
+      <p>This needs <code>${needed}</code>; your token has <code>${printable(held)}</code>.</p>
+      ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}
+    </div>`;
+  }
+  if (error.status === 404) {
+    return html`<div class="panel problem" role="alert">
+      <h2>Not here, or not yours</h2>
+      <p>It does not exist, or your token does not show it.</p>
+      <p><a href="#/sessions">Back to the sessions</a></p>
+    </div>`;
+  }
+  return html`<div class="panel problem" role="alert">
+    <h2>${error.status ? "The server reported an error" : "No answer from the server"}</h2>
+    <p>${printable(error.message)}</p>
+    ${error.requestId
+      ? html`<p class="dim">request <code>${error.requestId}</code> <${Copy} text=${error.requestId} /></p>`
+      : null}
+    ${reload ? html`<button type="button" onClick=${reload}>Try again</button>` : null}
+  </div>`;
+}
+
+/** The data of a resource, or its state. `children` is a function of the data. */
+export function Loaded({ resource, place, rows, children }) {
+  const now = useNow(resource.retryAt ? 1000 : 0);
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 150);
+    return () => clearTimeout(timer);
+  }, []);
+  if (resource.data === undefined) {
+    if (resource.error) {
+      return html`<${Problem} error=${resource.error} place=${place} reload=${resource.reload} />`;
+    }
+    return late ? html`<${Skeleton} rows=${rows} />` : null;
+  }
+  const wait = Math.max(0, Math.ceil((resource.retryAt - now) / 1000));
+  return html`${resource.error
+      ? html`<div class="bar yellow" role="status">
+          ${resource.error.status === 429 ? "Too many requests" : "No new data"}: trying again in
+          ${" "}${wait} s
+          <button type="button" class="link" onClick=${resource.reload}>Try now</button>
+        </div>`
+      : null}
+    <div class=${resource.error ? "stale" : ""}>${children(resource.data)}</div>`;
+}
+
+/** The panel of a component that failed; the rest of the page goes on. */
+export class Guard extends Component {
+  componentDidCatch(error) {
+    this.setState({ error });
+    console.warn("a part of the page failed:", error.message);
+  }
+
+  render({ children }) {
+    if (!this.state.error) return children;
+    return html`<div class="panel problem" role="alert">
+      <h2>This part of the page failed</h2>
+      <p>The other parts go on.</p>
+      <button type="button" onClick=${() => this.setState({ error: null })}>Show it again</button>
+    </div>`;
+  }
+}
+
+// Parts
+
+/** A page with its heading, which is the title of the document. */
+export function Page({ title, back, aside, children, wide }) {
+  useEffect(() => {
+    document.title = `${cut(title, 60)} · ${state.info?.name || "agentctl"}`;
+  }, [title]);
+  return html`<div class=${wide ? "page wide" : "page"}>
+    <div class="head">
+      ${back ? html`<a class="back" href=${back.href}>‹ ${back.label}</a>` : null}
+      <h1 tabindex="-1">${cut(title, 120)}</h1>
+      <div class="aside">${aside}</div>
+    </div>
+    ${children}
+  </div>`;
+}
+
+/** A modal dialog; Escape closes it, and the focus returns to where it was. */
+export function Dialog({ title, onClose, children, wide }) {
+  const element = useRef(null);
+  const before = useRef(document.activeElement);
+  useEffect(() => {
+    element.current.showModal();
+    return () => before.current?.isConnected && before.current.focus();
+  }, []);
+  const cancel = (event) => {
+    event.preventDefault();
+    onClose();
+  };
+  return html`<dialog ref=${element} class=${wide ? "wide" : ""} onCancel=${cancel} aria-label=${title}>
+    <h2>${title}</h2>
+    ${children}
+  </dialog>`;
+}
+
+/** A choice of one filter in the hash. `options` is a list of values or of `[value, label]`. */
+export function Filter({ name, label, options, query, all = "all" }) {
+  const value = query[name] || "";
+  const pairs = options.map((each) => (Array.isArray(each) ? each : [each, each]));
+  if (value && !pairs.some(([each]) => each === value)) pairs.push([value, cut(value, 30)]);
+  return html`<label class="filter"
+    ><span>${label}</span>
+    <select value=${value} onChange=${(event) => setQuery({ [name]: event.target.value })}>
+      ${all ? html`<option value="">${all}</option>` : null}
+      ${pairs.map(([each, text]) => html`<option key=${each} value=${each}>${text}</option>`)}
+    </select></label
+  >`;
+}
+
+/** A text filter in the hash; it takes effect when typing pauses. `/` focuses it. */
+export function Search({ name, label, query, main = false }) {
+  const timer = useRef(null);
+  const change = (event) => {
+    const { value } = event.target;
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setQuery({ [name]: value }), 250);
+  };
+  return html`<label class="filter search"
+    ><span class="hidden">${label}</span>
+    <input type="search" data-main=${main} value=${query[name] || ""} onInput=${change}
+      placeholder=${label} autocomplete="off" spellcheck="false" />
+  </label>`;
+}
+
+/** Rows of one height; only those near the visible part are in the document. */
+export function useWindow(count, height, body) {
+  const [first, set] = useState(0);
+  const shown = Math.ceil(innerHeight / height) + 20;
+  useEffect(() => {
+    if (count <= shown) return undefined;
+    const scroller = document.getElementById("main");
+    const measure = () => {
+      if (!body.current) return;
+      const above = scroller.getBoundingClientRect().top - body.current.getBoundingClientRect().top;
+      const at = Math.max(0, Math.floor(above / height) - 10);
+      set(Math.min(at - (at % 5), Math.max(0, count - shown)));
+    };
+    scroller.addEventListener("scroll", measure, { passive: true });
+    measure();
+    return () => scroller.removeEventListener("scroll", measure);
+  }, [count, height, shown]);
+  const from = count <= shown ? 0 : Math.min(first, count - shown);
+  const to = Math.min(count, from + shown);
+  return { from, to, before: from * height, after: (count - to) * height };
+}

@@ -1,0 +1,130 @@
+// The audit log: entries with filters in the hash, new ones as they come, an explanation of denials.
+
+import { call, withQuery } from "../app/api.js";
+import {
+  Copy, cut, Empty, Filter, formatClock, html, Loaded, Page, printable, Search, setQuery, shortId,
+  toHash, useKeys, useMemo, useNow, useRef, useResource, useState, useWindow,
+} from "../app/ui.js";
+
+const ROW = 41;
+const SPANS = [["3600", "1 h"], ["86400", "1 d"], ["604800", "7 d"]];
+const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
+
+export default function Audit({ query }) {
+  const following = query.follow !== "0";
+  const since = useMemo(() => {
+    const span = Number(query.since);
+    return span ? new Date(Date.now() - span * 1000).toISOString() : "";
+  }, [query.since]);
+  const filters = { principal: query.principal, operation: query.operation, outcome: query.outcome, since, limit: 100 };
+  const place = withQuery("/audit", filters);
+  const resource = useResource(place, { every: following ? 2000 : 0 });
+  const [older, setOlder] = useState({ place, rows: [], cursor: null });
+  const more = older.place === place ? older : { place, rows: [], cursor: null };
+  const loadMore = async (cursor) => {
+    const page = await call("GET", withQuery("/audit", { ...filters, cursor }));
+    setOlder({ place, rows: more.rows.concat(page.data), cursor: page.meta.next_cursor ?? "" });
+  };
+  const follow = () => setQuery({ follow: following ? "0" : "" });
+  useKeys({ f: follow });
+  const filtered = ["principal", "operation", "outcome", "since"].some((name) => query[name]);
+  const clear = () => setQuery({ principal: "", operation: "", outcome: "", since: "" });
+  const aside = html`
+    <button type="button" aria-pressed=${following} onClick=${follow}>${following ? "Following ●" : "Follow"}</button>
+    <${Export} filters=${filters} />`;
+  return html`<${Page} title="Audit" wide=${true} aside=${aside}>
+    <div class="filters">
+      <${Search} name="principal" label="Principal" query=${query} main=${true} />
+      <${Search} name="operation" label="Operation" query=${query} />
+      <${Filter} name="outcome" label="Outcome" query=${query} options=${Object.keys(LOOKS)} />
+      <${Filter} name="since" label="Since" query=${query} options=${SPANS} all="the beginning" />
+    </div>
+    <${Loaded} resource=${resource} place="/audit">
+      ${(page) => {
+        const rows = unique(page.data.concat(more.rows));
+        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
+        if (!rows.length) {
+          return html`<${Empty}>${filtered ? "No entries match." : "No entries yet. Changes and denials are recorded here."}
+            ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`;
+        }
+        return html`<${Table} rows=${rows} />
+          ${cursor ? html`<div class="more"><button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button></div>` : null}`;
+      }}
+    <//>
+  <//>`;
+}
+
+function unique(rows) {
+  const seen = new Set();
+  return rows.filter((row) => !seen.has(row.seq) && seen.add(row.seq));
+}
+
+function Table({ rows }) {
+  const body = useRef(null);
+  useNow(30_000);
+  const { from, to, before, after } = useWindow(rows.length, ROW, body);
+  return html`<div class="table"><table aria-rowcount=${rows.length + 1}>
+    <colgroup><col class="w-time" /><col class="low w-component" /><col class="w-outcome" /><col />
+      <col class="mid" /><col class="low w-component" /><col class="mid w-action" /></colgroup>
+    <thead><tr><th>Time (UTC)</th><th class="low">Principal</th><th>Outcome</th><th>Operation</th>
+      <th class="mid">Resource</th><th class="low">Request</th><th class="mid"><span class="hidden">Explain</span></th></tr></thead>
+    <tbody ref=${body}>
+      ${before ? html`<tr class="space"><td colspan="7" style=${{ height: `${before}px` }}></td></tr>` : null}
+      ${rows.slice(from, to).map((row, at) => html`<${Row} key=${row.seq} row=${row} at=${from + at} />`)}
+      ${after ? html`<tr class="space"><td colspan="7" style=${{ height: `${after}px` }}></td></tr>` : null}
+    </tbody></table></div>`;
+}
+
+function Row({ row, at }) {
+  const [glyph, color] = LOOKS[row.outcome] || ["?", "dim"];
+  const today = new Date().toISOString().slice(0, 10);
+  const day = row.at.slice(0, 10);
+  const reason = row.reason ? `: ${row.reason}` : "";
+  const found = /session:([^,]+)/.exec(row.resource || "")?.[1];
+  const resource = cut((row.resource || "").replace(/,/g, " · "), 140);
+  return html`<tr aria-rowindex=${at + 2}>
+    <td title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
+    <td class="low" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
+    <td><span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(row.outcome)}</span></td>
+    <td title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span></td>
+    <td class="mid" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>
+    <td class="low">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>
+    <td class="mid right">${row.outcome === "denied" ? html`<a href=${explainPlace(row)}>Explain</a>` : null}</td>
+  </tr>`;
+}
+
+/** Return the place that explains a denied call, as far as the entry names its request. */
+function explainPlace(row) {
+  const ids = Object.fromEntries((row.resource || "").split(",").map((part) => part.split(/:(.*)/s)));
+  const [, action, kind] = /^(get|create|list|cancel|resume|update|delete)_(agent|team|workflow|session|memory)/.exec(row.operation) || [];
+  const plural = kind === "memory" ? "memories" : `${kind}s`;
+  const one = kind && ids[kind] ? `/${plural}/${ids[kind]}` : kind ? `/${plural}` : `/${row.operation.replace(/^get_/, "")}`;
+  const run = /_run/.test(row.operation) && kind ? `/runs${ids.run ? `/${ids.run}` : ""}` : "";
+  const methods = { create: "POST", cancel: "POST", resume: "POST", update: "PATCH", delete: "DELETE" };
+  const tail = action === "cancel" ? "/cancel" : action === "resume" ? "/resume" : "";
+  return toHash(["access"], { method: methods[action] || "GET", path: one + run + tail });
+}
+
+function Export({ filters }) {
+  const [done, setDone] = useState(null);
+  const save = async () => {
+    const lines = [];
+    let cursor = "";
+    setDone(0);
+    do {
+      const page = await call("GET", withQuery("/audit", { ...filters, cursor }));
+      for (const row of page.data) lines.push(JSON.stringify(row));
+      cursor = page.meta.next_cursor;
+      setDone(lines.length);
+    } while (cursor);
+    const url = URL.createObjectURL(new Blob([lines.join("\n"), "\n"], { type: "application/jsonl" }));
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = "audit.jsonl";
+    link.click();
+    URL.revokeObjectURL(url);
+    setDone(null);
+  };
+  return html`<button type="button" disabled=${done !== null} onClick=${() => save().catch(() => setDone(null))}>
+    ${done === null ? "Export JSONL" : `${done} entries…`}</button>`;
+}

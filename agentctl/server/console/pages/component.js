@@ -1,0 +1,135 @@
+// One agent, team or workflow: what it is, a box to start a run, and its last runs.
+
+import { can, path, startRun, withQuery } from "../app/api.js";
+import { Turn } from "../app/conversation.js";
+import {
+  Command, cut, Empty, formatNumber, html, Loaded, Page, printable, Problem,
+  toHash, useCaller, useNames, useResource, useState,
+} from "../app/ui.js";
+import { RunTable } from "./runs.js";
+
+const KINDS = { agents: "agent", teams: "team", workflows: "workflow" };
+
+export default function ComponentPage({ parts, query }) {
+  const [, plural, id = ""] = parts;
+  const kind = KINDS[plural];
+  useCaller();
+  const back = { href: "#/agents", label: "Agents" };
+  const readable = kind !== undefined && can(plural, "read", id);
+  const place = path`/${plural}/${id}`;
+  const resource = useResource(readable ? place : null);
+  const runs = useResource(readable ? withQuery(`${place}/runs`, { limit: 20, view: "summary" }) : null, { every: 3000 });
+  if (kind === undefined) return html`<${Page} title=${id} back=${back}><${Empty}>There is no such kind of component.<//><//>`;
+  const record = resource.data;
+  const live = (runs.data?.data || []).filter((run) => run.finished_at === null).length;
+  const total = runs.data ? `${formatNumber(runs.data.meta.total_count)}${runs.data.meta.total_is_capped ? "+" : ""} ${runs.data.meta.total_count === 1 ? "run" : "runs"}` : "";
+  const about = [kind, record?.model?.name && `model ${record.model.name}`, record?.mode && `mode ${record.mode}`, record?.db_id && `database ${record.db_id}`];
+  return html`<${Page} title=${record?.name || id} back=${back}
+    aside=${html`<span>${printable(about.filter(Boolean).join(" · "))}</span><span>${live ? `${live} running · ` : ""}${total}</span>`}>
+    <div class="split">
+      ${readable
+        ? html`<${Loaded} resource=${resource} place=${place} rows=${4}>${(found) => html`<${About} kind=${kind} record=${found} />`}<//>`
+        : html`<div class="panel"><h2>About</h2><p>Reading this needs <code>${printable(plural)}:${printable(id)}:read</code>.</p></div>`}
+      <${Start} kind=${kind} plural=${plural} id=${id} db=${query.db} />
+    </div>
+    ${readable
+      ? html`<section><h2 class="group">Last runs</h2>
+          <${Loaded} resource=${runs} place=${`${place}/runs`} rows=${5}>
+            ${(page) => page.data.length ? html`<${RunTable} rows=${page.data} db=${record?.db_id} />` : html`<${Empty}>No runs yet.<//>`}
+          <//></section>`
+      : null}
+  <//>`;
+}
+
+function About({ kind, record }) {
+  return html`<div class="panel">
+    <h2>About</h2>
+    ${record.description ? html`<p>${printable(record.description)}</p>` : null}
+    ${kind === "team" ? html`<h3 class="caption">Members</h3><${Members} members=${record.members} />` : null}
+    ${kind === "workflow" ? html`<h3 class="caption">Steps</h3>
+      <ol>${record.steps.map((step) => html`<li key=${step.name}>${printable(step.name)} <span class="dim">→</span>
+        ${" "}<a href=${toHash(["agents", step.agent_id ? "agents" : "teams", step.agent_id || step.team_id])}>${printable(step.agent_id || step.team_id)}</a></li>`)}</ol>` : null}
+    ${record.tools?.length ? html`<h3 class="caption">Tools</h3>${record.tools.map((tool) => html`<${Tool} key=${tool.name} tool=${tool} />`)}` : null}
+    ${kind === "agent" && !record.tools?.length ? html`<p class="dim">It has no tools.</p>` : null}
+  </div>`;
+}
+
+function Members({ members, depth = 0 }) {
+  if (depth > 6) return null;
+  return html`<ul>${(members || []).map((each) => {
+    const id = each.agent_id || each.team_id;
+    return html`<li key=${id}><a href=${toHash(["agents", each.agent_id ? "agents" : "teams", id])}>${cut(each.name || id, 80)}</a>
+      ${each.mode ? html` <span class="dim">team, ${printable(each.mode)}</span>` : null}
+      ${each.members ? html`<${Members} members=${each.members} depth=${depth + 1} />` : null}</li>`;
+  })}</ul>`;
+}
+
+function Tool({ tool }) {
+  const names = Object.keys(tool.parameters?.properties || {}).join(", ");
+  return html`<details class="fold"><summary><code>${cut(tool.name, 80)}(${cut(names, 120)})</code></summary>
+    <div class="inside">
+      ${tool.description ? html`<p>${printable(tool.description)}</p>` : null}
+      <pre class="json" tabindex="0">${printable(JSON.stringify(tool.parameters, null, 2))}</pre>
+    </div></details>`;
+}
+
+function Start({ kind, plural, id }) {
+  const names = useNames();
+  const [text, setText] = useState("");
+  const [session, setSession] = useState("");
+  const [own, setOwn] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const [failure, setFailure] = useState(null);
+  const [run, setRun] = useState(null);
+  const allowed = can(plural, "run", id);
+  const submit = async (event) => {
+    event.preventDefault();
+    if (!text.trim() || busy) return;
+    setBusy(true);
+    setFailure(null);
+    try {
+      const body = { message: text, session_id: own && session.trim() ? session.trim() : undefined };
+      const started = await startRun(kind, id, body);
+      if (can("sessions", "read", started.session_id)) {
+        location.hash = toHash(["sessions", started.session_id]);
+      } else {
+        setRun(started);
+        setText("");
+      }
+    } catch (error) {
+      setFailure(error);
+    }
+    setBusy(false);
+  };
+  const keys = (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && submit(event);
+  const message = text.trim() || "hello";
+  return html`<div class="panel">
+    <h2>Start a run</h2>
+    <form class="field" onSubmit=${submit}>
+      <textarea data-message rows="4" aria-label="Message" placeholder="Message…" value=${text} disabled=${!allowed}
+        onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
+      <div class="row" role="radiogroup" aria-label="Session">
+        <span class="dim">Session</span>
+        <label><input type="radio" name="session" checked=${!own} onChange=${() => setOwn(false)} /> new</label>
+        <label><input type="radio" name="session" checked=${own} onChange=${() => setOwn(true)} /> id</label>
+        ${own ? html`<input class="grow" aria-label="Session id" value=${session} pattern="[A-Za-z0-9._~@\\-]{1,128}"
+          onInput=${(event) => setSession(event.target.value)} />` : null}
+      </div>
+      ${allowed ? null : html`<p class="yellow">Starting needs <code>${printable(plural)}:${printable(id)}:run</code>.</p>`}
+      ${failure ? html`<${Problem} error=${failure} />` : null}
+      <div class="row">
+        <span class="dim grow">It runs in the background, whatever happens to this page.</span>
+        <button type="submit" class="primary" disabled=${!allowed || busy || !text.trim()}>Start</button>
+      </div>
+    </form>
+    <details><summary>As agentctl</summary>
+      <${Command} text=${`agentctl runs start --${kind} ${id} --message ${quote(message)} --url ${location.origin}`} /></details>
+    <details><summary>As curl</summary>
+      <${Command} text=${`curl -N ${new URL(`${plural}/${id}/runs`, document.baseURI)} -H "Authorization: Bearer $AGENTCTL_TOKEN" -H 'Content-Type: application/json' -d ${quote(JSON.stringify({ message }))}`} /></details>
+    ${run ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} />` : null}
+  </div>`;
+}
+
+function quote(text) {
+  return `'${printable(text).replace(/'/g, `'\\''`)}'`;
+}

@@ -1,0 +1,212 @@
+// Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
+
+import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
+import { CancelDialog, useCancels } from "../app/cancel.js";
+import { describePhase, isFinal } from "../app/phase.js";
+import {
+  cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, Page, printable,
+  Search, setQuery, shortId, Status, toHash, tookMilliseconds, useKeys, useMemo, useNames, useNow,
+  useRef, useResource, useState, useWindow,
+} from "../app/ui.js";
+
+const ROW = 41;
+const RECENT = 5 * 60 * 1000;
+const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"]];
+
+export default function Runs({ query }) {
+  const all = query.all === "1";
+  const before = useMemo(() => {
+    const limit = Number(query.older);
+    return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
+  }, [query.older]);
+  const filters = {
+    live: all ? "" : "true",
+    status: all ? query.status : "",
+    component_id: query.component,
+    user_id: query.user,
+    session_id: query.session,
+    db_id: query.db,
+    created_before: before,
+    view: "summary",
+    limit: 100,
+  };
+  const place = withQuery("/runs", filters);
+  const resource = useResource(place, { every: all ? 5000 : 1000 });
+  const [older, setOlder] = useState({ place, rows: [], cursor: null });
+  const [marked, setMarked] = useState(new Set());
+  const [asked, setAsked] = useState(null);
+  const cancels = useCancels(query.db);
+  const more = older.place === place ? older : { place, rows: [], cursor: null };
+  const loadMore = async (cursor) => {
+    const page = await call("GET", withQuery("/runs", { ...filters, cursor }));
+    setOlder({ place, rows: more.rows.concat(page.data), cursor: page.meta.next_cursor ?? "" });
+  };
+  const mark = (id) => {
+    const next = new Set(marked);
+    if (!next.delete(id)) next.add(id);
+    setMarked(next);
+  };
+  const rows = resource.data ? arrange(unique(resource.data.data.concat(more.rows))) : [];
+  const chosen = rows.filter((run) => marked.has(run.run_id) && !isFinal(run));
+  useKeys({
+    x: () => {
+      const focused = document.activeElement?.closest("tr")?.dataset.run;
+      const one = rows.find((run) => run.run_id === focused && !isFinal(run));
+      if (chosen.length) setAsked(chosen);
+      else if (one) setAsked([one]);
+    },
+    y: () => {
+      const focused = document.activeElement?.closest("tr")?.dataset.run;
+      if (focused) navigator.clipboard.writeText(focused).catch(() => null);
+    },
+  });
+  const counts = { running: 0, stopping: 0, queued: 0 };
+  for (const run of rows) counts[describePhase(run).name] += 1;
+  const meta = resource.data?.meta;
+  const aside = all
+    ? meta && `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""} runs`
+    : `${counts.running} running · ${counts.stopping} stopping · ${counts.queued} queued`;
+  const filtered = ["component", "user", "status", "older", "session"].some((name) => query[name]);
+  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "" });
+  return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
+    <div class="filters">
+      <div class="segment">
+        ${[["", "Live"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
+          aria-pressed=${all === Boolean(value)} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
+      </div>
+      <${Search} name="component" label="Component" query=${query} main=${true} />
+      <${Search} name="user" label="User" query=${query} />
+      <${Search} name="session" label="Session" query=${query} />
+      ${all ? html`<${Filter} name="status" label="Status" query=${query}
+        options=${[["RUNNING", "running"], ["PENDING", "queued"], ["COMPLETED", "completed"], ["ERROR", "failed"], ["CANCELLED", "stopped"]]} />` : null}
+      <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
+    </div>
+    <${Loaded} resource=${resource} place="/runs">
+      ${(page) => {
+        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
+        return html`
+          ${rows.length
+            ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
+            : html`<${Empty}>${filtered ? "No runs match." : all ? "No runs yet." : "Nothing is running."}
+                ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : html`<a href="#/agents">Start a run</a>`}<//>`}
+          ${cursor ? html`<div class="more"><button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button></div>` : null}`;
+      }}
+    <//>
+    ${chosen.length || cancels.sent
+      ? html`<div class="more row">
+          ${chosen.length ? html`<span>${chosen.length} marked</span>
+            <button type="button" class="danger" onClick=${() => setAsked(chosen)}>
+              Cancel ${chosen.length} ${chosen.length === 1 ? "run" : "runs"}…</button>` : null}
+          ${cancels.sent ? html`<span class="dim" role="status">last action: ${cancels.requested} requested · ${cancels.stopped} stopped</span>` : null}
+        </div>`
+      : null}
+    ${all ? null : html`<${Ended} db=${query.db} />`}
+    ${asked ? html`<${CancelDialog} runs=${asked} cancels=${cancels} live=${rows}
+      onClose=${() => (setAsked(null), setMarked(new Set()))} />` : null}
+  <//>`;
+}
+
+function unique(rows) {
+  const seen = new Set();
+  return rows.filter((row) => !seen.has(row.run_id) && seen.add(row.run_id));
+}
+
+/** Return the runs with members below the run that started them. */
+function arrange(rows) {
+  const known = new Set(rows.map((run) => run.run_id));
+  const below = Map.groupBy
+    ? Map.groupBy(rows, (run) => (known.has(run.parent_run_id) ? run.parent_run_id : null))
+    : group(rows, known);
+  const arranged = [];
+  const add = (parent, depth) => {
+    for (const run of below.get(parent) || []) {
+      arranged.push(depth ? { ...run, depth } : run);
+      add(run.run_id, depth + 1);
+    }
+  };
+  add(null, 0);
+  return arranged;
+}
+
+function group(rows, known) {
+  const groups = new Map();
+  for (const run of rows) {
+    const parent = known.has(run.parent_run_id) ? run.parent_run_id : null;
+    groups.set(parent, [...(groups.get(parent) || []), run]);
+  }
+  return groups;
+}
+
+/** The runs that ended in the last five minutes, as numbers and, opened, as a table. */
+function Ended({ db }) {
+  const resource = useResource(withQuery("/runs", { view: "summary", limit: 100, db_id: db }), { every: 5000 });
+  const [open, setOpen] = useState(false);
+  const now = useNow(5000);
+  const ended = (resource.data?.data || []).filter((run) => run.finished_at && now - Date.parse(run.finished_at) < RECENT);
+  if (!ended.length) return null;
+  const count = (name) => ended.filter((run) => describePhase(run).name === name).length;
+  const going = ended.filter((run) => run.stopped_at == null).length;
+  return html`<section>
+    <div class="row" style=${{ margin: "18px 0 10px" }}>
+      <span>Ended in the last 5 min: <span class="green">${count("completed")} ✓</span> <span class="red">${count("failed")} ✗</span> <span class="grey">${count("stopped")} ■</span>
+        ${going ? html` <span class="yellow">(${going} with work going on)</span>` : null}</span>
+      <button type="button" class="link" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "hide" : "show"}</button>
+    </div>
+    ${open ? html`<${RunTable} rows=${ended} db=${db} />` : null}
+  </section>`;
+}
+
+/** A table of runs. With `onMark`, live runs can be marked and cancelled. */
+export function RunTable({ rows, db, marked, onMark, onCancel }) {
+  const body = useRef(null);
+  const names = useNames();
+  const now = useNow(1000);
+  const { from, to, before, after } = useWindow(rows.length, ROW, body);
+  const columns = onMark ? 9 : 7;
+  return html`<div class="table">
+    <table aria-rowcount=${rows.length + 1}>
+      <colgroup>
+        ${onMark ? html`<col class="mid w-mark" />` : null}
+        <col class="w-id" /><col class="w-status" /><col class="mid w-component" /><col class="low w-user" />
+        <col class="low w-age" /><col class="low w-number" /><col class="mid" />
+        ${onMark ? html`<col class="w-action" />` : null}
+      </colgroup>
+      <thead><tr>
+        ${onMark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
+        <th>Run</th><th>Status</th><th class="mid">Component</th><th class="low">User</th>
+        <th class="low right">Age</th><th class="low right">Tokens</th><th class="mid">Detail</th>
+        ${onMark ? html`<th><span class="hidden">Cancel</span></th>` : null}
+      </tr></thead>
+      <tbody ref=${body}>
+        ${before ? html`<tr class="space"><td colspan=${columns} style=${{ height: `${before}px` }}></td></tr>` : null}
+        ${rows.slice(from, to).map((run, at) => html`<${Row} key=${run.run_id} run=${run} at=${from + at} now=${now} db=${db}
+          names=${names} marked=${marked?.has(run.run_id)} onMark=${onMark} onCancel=${onCancel} />`)}
+        ${after ? html`<tr class="space"><td colspan=${columns} style=${{ height: `${after}px` }}></td></tr>` : null}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
+  const phase = describePhase(run, now);
+  const kind = kindOf(run);
+  const name = names.get(`${kind}:${componentOf(run)}`) || componentOf(run);
+  const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
+  const live = !isFinal(run);
+  const allowed = can(`${kind}s`, "run", componentOf(run));
+  const color = phase.warning ? "yellow" : phase.name === "failed" ? "red" : "dim";
+  return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
+    ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
+      aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
+    <td class="mono">${run.depth ? "└ " : ""}<a data-row href=${href} title=${run.run_id}>${shortId(run.run_id)}</a></td>
+    <td><${Status} run=${run} now=${now} /></td>
+    <td class="mid">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
+    <td class="low">${printable(run.user_id ?? "–")}</td>
+    <td class="low right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
+    <td class="low right">${formatNumber(run.total_tokens ?? run.metrics?.total_tokens)}</td>
+    <td class="mid"><span class=${color} title=${phase.sentence || null}>${cut(phase.sentence || run.input, 140)}</span></td>
+    ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
+      ? html`<button type="button" disabled=${!allowed} title=${allowed ? null : `needs ${kind}s:${componentOf(run)}:run`}
+          aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}
+  </tr>`;
+}

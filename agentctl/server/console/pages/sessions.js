@@ -1,0 +1,180 @@
+// The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
+
+import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
+import {
+  cut, Dialog, Empty, Filter, formatAge, formatNumber, html, Loaded, Page, printable, Search,
+  setQuery, Status, toHash, useEffect, useNow, useRef, useResource, useState, useWindow,
+} from "../app/ui.js";
+
+const ROW = 41;
+const EVERY = 5000;
+
+export default function Sessions({ query }) {
+  const filters = {
+    session_name: query.name,
+    type: query.type,
+    component_id: query.component,
+    user_id: query.user,
+    db_id: query.db,
+    sort_by: query.sort || "updated_at",
+    limit: 100,
+  };
+  const place = withQuery("/sessions", filters);
+  const resource = useResource(place, { every: EVERY });
+  const [older, setOlder] = useState({ place, rows: [], cursor: null });
+  const [marked, setMarked] = useState(new Set());
+  const [asking, setAsking] = useState(false);
+  const more = older.place === place ? older : { place, rows: [], cursor: null };
+  const loadMore = async (cursor) => {
+    const page = await call("GET", withQuery("/sessions", { ...filters, cursor }));
+    setOlder({
+      place,
+      rows: more.rows.concat(page.data),
+      cursor: page.meta.next_cursor ?? "",
+    });
+  };
+  const mark = (id) => {
+    const next = new Set(marked);
+    if (!next.delete(id)) next.add(id);
+    setMarked(next);
+  };
+  const filtered = ["name", "type", "component", "user", "db"].some((name) => query[name]);
+  const meta = resource.data?.meta;
+  const total = meta ? `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""}` : "";
+  return html`<${Page} title="Sessions" aside=${total}>
+    <div class="filters">
+      <${Search} name="name" label="Name begins with" query=${query} main=${true} />
+      <${Filter} name="type" label="Type" query=${query} options=${["agent", "team", "workflow"]} />
+      <${Search} name="component" label="Component" query=${query} />
+      <${Search} name="user" label="User" query=${query} />
+      <${Filter} name="sort" label="Sort by" query=${query}
+        all="last used" options=${[["created_at", "created"]]} />
+    </div>
+    <${Loaded} resource=${resource} place="/sessions">
+      ${(page) => {
+        const rows = unique(page.data.concat(more.rows));
+        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
+        if (!rows.length) return html`<${Nothing} filtered=${filtered} />`;
+        return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
+          ${cursor
+            ? html`<div class="more">
+                <button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button>
+              </div>`
+            : null}
+          ${marked.size
+            ? html`<div class="more">
+                <button type="button" class="danger" disabled=${!can("sessions", "delete")}
+                  title=${can("sessions", "delete") ? null : "needs sessions:delete"}
+                  onClick=${() => setAsking(true)}>
+                  Delete ${marked.size} ${marked.size === 1 ? "session" : "sessions"}…
+                </button>
+              </div>`
+            : null}
+          ${asking
+            ? html`<${DeleteDialog} sessions=${rows.filter((row) => marked.has(row.session_id))}
+                db=${query.db}
+                onDone=${() => (setAsking(false), setMarked(new Set()), resource.reload())}
+                onClose=${() => setAsking(false)} />`
+            : null}`;
+      }}
+    <//>
+  <//>`;
+}
+
+function unique(rows) {
+  const seen = new Set();
+  return rows.filter((row) => !seen.has(row.session_id) && seen.add(row.session_id));
+}
+
+function Nothing({ filtered }) {
+  if (!filtered) {
+    return html`<${Empty}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
+  }
+  const clear = () => setQuery({ name: "", type: "", component: "", user: "", db: "" });
+  return html`<${Empty}>No sessions match.
+    <button type="button" onClick=${clear}>Clear filters</button><//>`;
+}
+
+function Table({ rows, query, marked, onMark }) {
+  const body = useRef(null);
+  const now = useNow(10_000);
+  const { from, to, before, after } = useWindow(rows.length, ROW, body);
+  return html`<div class="table">
+    <table aria-rowcount=${rows.length + 1}>
+      <colgroup>
+        <col class="mid w-mark" /><col /><col class="w-status" /><col class="mid w-component" />
+        <col class="low w-number" /><col class="low w-number" /><col class="low w-user" />
+        <col class="mid w-age" />
+      </colgroup>
+      <thead>
+        <tr>
+          <th class="mid"><span class="hidden">Mark</span></th>
+          <th>Name</th>
+          <th>Status</th>
+          <th class="mid">Component</th>
+          <th class="low right">Runs</th>
+          <th class="low right">Tokens</th>
+          <th class="low">User</th>
+          <th class="mid">Last used</th>
+        </tr>
+      </thead>
+      <tbody ref=${body}>
+        ${before ? html`<tr class="space"><td colspan="8" style=${{ height: `${before}px` }}></td></tr>` : null}
+        ${rows.slice(from, to).map(
+          (row, at) =>
+            html`<${Row} key=${row.session_id} row=${row} at=${from + at} now=${now} db=${query.db}
+              marked=${marked.has(row.session_id)} onMark=${onMark} />`,
+        )}
+        ${after ? html`<tr class="space"><td colspan="8" style=${{ height: `${after}px` }}></td></tr>` : null}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+function Row({ row, at, now, db, marked, onMark }) {
+  const name = cut(row.session_name, 120) || printable(row.session_id);
+  const href = toHash(["sessions", row.session_id], { db });
+  return html`<tr aria-rowindex=${at + 2}>
+    <td class="mid">
+      <input type="checkbox" checked=${marked} aria-label=${`Mark ${name}`}
+        onChange=${() => onMark(row.session_id)} />
+    </td>
+    <td><a data-row href=${href} title=${row.session_id}>${name}</a></td>
+    <td>${row.last_status ? html`<${Status} run=${{ status: row.last_status }} />` : html`<span class="dim">no runs</span>`}</td>
+    <td class="mid">${printable(componentOf(row))} <span class="dim">${kindOf(row) === "agent" ? "" : kindOf(row)}</span></td>
+    <td class="low right">${formatNumber(row.run_count)}</td>
+    <td class="low right">${formatNumber(row.total_tokens)}</td>
+    <td class="low">${printable(row.user_id ?? "–")}</td>
+    <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
+  </tr>`;
+}
+
+function DeleteDialog({ sessions, db, onDone, onClose }) {
+  const [failure, setFailure] = useState(null);
+  const keep = useRef(null);
+  useEffect(() => keep.current.focus(), []);
+  const remove = async () => {
+    try {
+      for (let at = 0; at < sessions.length; at += 100) {
+        const ids = sessions.slice(at, at + 100).map((each) => each.session_id);
+        await call("DELETE", withQuery("/sessions", { db_id: db }), { body: { session_ids: ids } });
+      }
+      onDone();
+    } catch (error) {
+      setFailure(error);
+    }
+  };
+  const count = `${sessions.length} ${sessions.length === 1 ? "session" : "sessions"}`;
+  return html`<${Dialog} title=${`Delete ${count}?`} onClose=${onClose}>
+    <ul>
+      ${sessions.slice(0, 10).map((each) => html`<li>${cut(each.session_name, 80) || each.session_id}</li>`)}
+      ${sessions.length > 10 ? html`<li>and ${sessions.length - 10} more</li>` : null}
+    </ul>
+    <p>Their runs and messages are deleted with them. This cannot be undone.</p>
+    ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
+    <div class="buttons">
+      <button type="button" ref=${keep} onClick=${onClose}>Keep</button>
+      <button type="button" class="danger" onClick=${remove}>Delete ${count}</button>
+    </div>
+  <//>`;
+}

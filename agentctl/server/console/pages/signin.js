@@ -1,0 +1,93 @@
+// Sign in: a token is pasted or dropped, its claims are shown, and the server checks it.
+
+import { ApiError, readClaims, signIn, state } from "../app/api.js";
+import { formatSpan } from "../app/phase.js";
+import { Command, cut, html, printable, useEffect, useRef, useState } from "../app/ui.js";
+
+export default function SignIn({ over, logo }) {
+  const [token, setToken] = useState("");
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
+
+  const submit = async (event) => {
+    event.preventDefault();
+    if (!token.trim()) {
+      setError(new ApiError(401, { detail: "Paste a token first" }));
+      return;
+    }
+    setBusy(true);
+    setError(null);
+    try {
+      await signIn(token);
+      setToken("");
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
+  const drop = async (event) => {
+    event.preventDefault();
+    const [file] = event.dataTransfer.files;
+    setToken(file ? (await file.slice(0, 65536).text()).trim() : event.dataTransfer.getData("text"));
+  };
+
+  return html`<div class=${over ? "signin over" : "signin"}>
+    <form onSubmit=${submit} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}
+      aria-label="Sign in">
+      <h1>${logo} ${printable(state.info?.name || "agentctl")}</h1>
+      ${state.signInReason ? html`<p class="bar yellow" role="status">${state.signInReason}</p>` : null}
+      <label class="field">
+        <b>Token</b>
+        <textarea ref=${field} name="token" value=${token} placeholder="paste, or drop a file"
+          autocomplete="off" spellcheck="false" autocapitalize="off"
+          onInput=${(event) => setToken(event.target.value)}
+          onKeyDown=${(event) => event.key === "Enter" && submit(event)}></textarea>
+      </label>
+      <${Claims} token=${token} />
+      ${error ? html`<${Rejected} error=${error} />` : null}
+      <button type="submit" class="primary" disabled=${busy}>Sign in</button>
+      <p class="dim">
+        The token stays in the memory of this tab. It is not stored and not part of a URL, and a
+        reload forgets it. To get one, run:
+      </p>
+      <${Command} text="agentctl token mint --sub me --scope agents:read --scope agents:run --scope sessions:read" />
+    </form>
+  </div>`;
+}
+
+function Claims({ token }) {
+  if (!token.trim()) return null;
+  const claims = readClaims(token);
+  if (claims === null) {
+    const account = /^[a-z][a-z0-9]*_pat_\w+$/.test(token.trim());
+    return html`<p class="dim">${account ? "The token of a service account" : "This is not a JWT"}</p>`;
+  }
+  const left = typeof claims.exp === "number" ? claims.exp - Date.now() / 1000 : null;
+  const scopes = Array.isArray(claims.scopes) ? claims.scopes : [];
+  return html`<div role="status">
+    <p>
+      <b>${cut(claims.sub ?? "no subject", 80)}</b> ·${" "}
+      ${left === null
+        ? "never expires"
+        : left > 0
+          ? `expires in ${formatSpan(left)}`
+          : html`<span class="error">expired ${formatSpan(-left)} ago</span>`}
+    </p>
+    <p class="chips">
+      ${scopes.length
+        ? scopes.slice(0, 30).map((each) => html`<span class="chip">${cut(each, 80)}</span>`)
+        : html`<span class="yellow">no scopes: this token allows nothing</span>`}
+    </p>
+  </div>`;
+}
+
+function Rejected({ error }) {
+  return html`<div class="bar red" role="alert">
+    <p>${error.status ? `${error.status}: ` : ""}${printable(error.message)}</p>
+    ${error.status === 401
+      ? html`<${Command} text="agentctl auth explain GET /auth/me --token-file FILE" />`
+      : null}
+  </div>`;
+}

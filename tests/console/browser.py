@@ -1,0 +1,110 @@
+"""A browser with pages of the console, which must report nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+__all__ = ["CHROMIUM", "ConsolePage", "expect", "open_browser", "open_console"]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+SECONDS = 15.0
+
+_RECORD_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  violations.push(event.violatedDirective + " " + event.blockedURI));
+"""
+
+
+@dataclass
+class ConsolePage:
+    """A page in a separate browser context.
+
+    Attributes:
+        url: base URL of the server.
+        reports: messages of the browser's console, without those of failed requests.
+        requests: the URLs that the page has requested.
+    """
+
+    page: Page
+    url: str
+    reports: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def sign_in(self, token: str) -> None:
+        """Paste a token and wait until the sign-in is gone."""
+        self.page.fill("textarea[name=token]", token)
+        self.page.click("form[aria-label='Sign in'] button[type=submit]")
+        expect(self.page.locator("form[aria-label='Sign in']")).to_have_count(0)
+
+    def go(self, place: str) -> None:
+        """Open a place such as `#/runs`."""
+        self.page.evaluate("place => { location.hash = place }", place)
+
+    def see(self, *texts: str) -> None:
+        """Wait until the texts are on the page."""
+        for text in texts:
+            expect(self.page.locator("#app")).to_contain_text(text)
+
+    def evaluate(self, code: str, argument: Any = None) -> Any:
+        """Return the value of JavaScript in the page."""
+        return self.page.evaluate(code, argument)
+
+    def check_reports(self) -> None:
+        """Check that the page broke no rule and asked no other host."""
+        assert self.reports == []
+        assert self.page.evaluate("window.violations") == []
+        hosts = {urlsplit(url).netloc for url in self.requests if not url.startswith("blob:")}
+        assert hosts == {urlsplit(self.url).netloc}
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Start Chromium, without a display."""
+    expect.set_options(timeout=SECONDS * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def open_console(
+    browser: Browser, url: str, place: str = "", *, token: str | None = None, **options: Any
+) -> Iterator[ConsolePage]:
+    """Open the console, and sign in if a token is given; check its reports at the end.
+
+    Args:
+        place: the hash.
+        options: options of the browser context, such as `color_scheme`.
+    """
+    context = browser.new_context(reduced_motion="reduce", **options)
+    context.set_default_timeout(SECONDS * 1000)
+    try:
+        shown = ConsolePage(context.new_page(), url)
+        shown.page.add_init_script(_RECORD_VIOLATIONS)
+        shown.page.on("request", lambda request: shown.requests.append(request.url))
+        shown.page.on("pageerror", lambda error: shown.reports.append(str(error)))
+        shown.page.on(
+            "console",
+            lambda message: (
+                None
+                if "Failed to load resource" in message.text
+                else shown.reports.append(f"{message.type}: {message.text}")
+            ),
+        )
+        shown.page.goto(f"{url}/console{place}")
+        if token is not None:
+            shown.sign_in(token)
+        yield shown
+        shown.check_reports()
+    finally:
+        context.close()

@@ -1,0 +1,59 @@
+"""Vendored libraries are the published ones, and the console stays small."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.console.vendor import FOLDERS, ROOT, read_manifest, read_vendored
+
+CONSOLE = ROOT / "agentctl/server/console"
+
+MAXIMUM_BYTES = 260_000
+MAXIMUM_COMPRESSED_BYTES = 85_000
+MAXIMUM_PAGE_LINES = 250
+
+
+def assets() -> list[Path]:
+    return [
+        file
+        for file in CONSOLE.rglob("*")
+        if file.suffix in (".js", ".mjs", ".css", ".html", ".svg")
+    ]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_vendored_files_have_the_hashes_of_the_manifest(folder: Path) -> None:
+    packages = read_manifest(folder)
+    expected = {
+        name: file for package in packages.values() for name, file in package["files"].items()
+    }
+    for name, file in expected.items():
+        assert hashlib.sha256(read_vendored(folder / name)).hexdigest() == file["sha256"], name
+    licences = (folder / "LICENSES").read_text()
+    assert all(f"{name} {package['version']}" in licences for name, package in packages.items())
+    assert {file.name for file in folder.iterdir()} == {*expected, "LICENSES", "vendor.json"}
+
+
+def test_files_of_the_console_are_small() -> None:
+    sizes = [(len(file.read_bytes()), len(gzip.compress(file.read_bytes()))) for file in assets()]
+    assert sum(plain for plain, _ in sizes) < MAXIMUM_BYTES
+    assert sum(compressed for _, compressed in sizes) < MAXIMUM_COMPRESSED_BYTES
+
+
+def test_pages_are_short() -> None:
+    for file in (CONSOLE / "pages").glob("*.js"):
+        assert len(file.read_text().splitlines()) <= MAXIMUM_PAGE_LINES, file.name
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "localStorage"],
+)
+def test_own_files_use_no_dangerous_interface(word: str) -> None:
+    for file in assets():
+        if file.parent.name != "vendor":
+            assert word not in file.read_text(), file.name
