@@ -49,7 +49,8 @@ class RunIdentity:
         name = f"{KINDS[self.kind].event_prefix}Content"
         fields = {"content": "", "content_type": "str"}
         _, data = _format(self, name, fields, 0)
-        head, _, rest = data.partition(b'"created_at":0,')
+        times = b'"created_at":0,"at":"%b",' % format_rfc3339(0).encode()
+        head, _, rest = data.partition(times)
         rest, _, tail = rest.rpartition(b'""')
         object.__setattr__(self, "_content_frame", (name, head, rest, tail))
 
@@ -60,8 +61,9 @@ class RunIdentity:
             at: time in microseconds.
         """
         name, head, rest, tail = self._content_frame
-        data = b'%b"created_at":%d,%b%b%b'
-        return name, data % (head, whole_seconds(at), rest, orjson.dumps(text), tail)
+        data = b'%b"created_at":%d,"at":"%b",%b%b%b'
+        time = format_rfc3339(at).encode()
+        return name, data % (head, whole_seconds(at), time, rest, orjson.dumps(text), tail)
 
 
 def format_started(run: RunIdentity) -> tuple[str, bytes]:
