@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
 from agentctl.server.openapi import pages
-from agentctl.server.openapi.document import build_document
 from agentctl.server.routes import build_all_operations
 from agentctl.server.routing import Dispatcher, check_routes
 from agentctl.server.state import AppState
@@ -62,10 +62,15 @@ def create_app(settings: Settings) -> Starlette:
     app = _Application(
         routes=[*build_all_operations(), *pages.build_operations()], lifespan=running
     )
-    document = build_document(
-        check_routes(app.routes), authorization=settings.authorization.enabled
-    )
-    app.state.agentctl = AppState(settings, openapi_document=document)
+    routes = check_routes(app.routes)
+
+    @functools.cache
+    def build_openapi_document() -> bytes:
+        from agentctl.server.openapi.document import build_document
+
+        return build_document(routes, authorization=settings.authorization.enabled)
+
+    app.state.agentctl = AppState(settings, build_openapi_document)
     if settings.mcp_endpoint.enabled:
         app.state.agentctl.mcp_face = _build_mcp_face(settings)
     if settings.server.cors_origins:

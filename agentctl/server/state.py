@@ -13,7 +13,7 @@ from agentctl.errors import Unauthenticated, Unavailable
 from agentctl.server.response_budget import ResponseBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from starlette.types import ASGIApp
@@ -51,20 +51,20 @@ class AppState:
 
     Attributes:
         settings: the configuration.
+        build_openapi_document: returns the document as JSON without a base path.
         service: the local backend of the operations; None while the application is not running.
         stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
         mcp_face: the face for clients of MCP, if it is enabled.
-        openapi_document: JSON without a base path.
         response_budget: the bytes of large responses under way.
         request_observers: callables that receive every finished request.
     """
 
     settings: Settings
+    build_openapi_document: Callable[[], bytes]
     service: Service | None = None
     stopped: bool = False
     verifier: Verifier | None = None
-    openapi_document: bytes = b"{}"
     mcp_face: RunningFace | None = None
     request_observers: Sequence[RequestObserver] = ()
     response_budget: ResponseBudget = field(init=False)

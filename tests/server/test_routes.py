@@ -28,7 +28,9 @@ def test_server_policy_and_table_have_the_same_operations() -> None:
 def test_document_has_the_paths_of_the_table() -> None:
     shown = {
         item["operationId"]: (method.upper(), path)
-        for path, methods in json.loads(APP.state.agentctl.openapi_document)["paths"].items()
+        for path, methods in json.loads(APP.state.agentctl.build_openapi_document())[
+            "paths"
+        ].items()
         for method, item in methods.items()
     }
     assert shown == {name: tuple(ROUTES[name]) for name in shown}

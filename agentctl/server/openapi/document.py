@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1.0 document. This module is the only one that imports FastAPI.
+"""The OpenAPI 3.1.0 document, built when it is first requested.
+
+FastAPI needs 25 MB and a third of a second, so no other module imports it, and no module of the
+server imports this one at its start.
 
 FastAPI derives parameters and result schemas from the declarations of the operations. Bodies,
 errors, security and examples are added from the tables that the server uses: `requests`,
@@ -9,14 +12,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any, get_args, get_origin
 
 import fastapi
 import orjson
-from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -26,8 +28,9 @@ from agentctl.auth import policy
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS
 from agentctl.server.bodies import FORM, JSON, RequestBody
+from agentctl.server.openapi.responses import EVENT_STREAM
 from agentctl.server.parameters import Header, Path, Query
-from agentctl.server.routing import Operation, Responses
+from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
 TITLE = "agentctl"
@@ -55,41 +58,6 @@ _DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and c
 Callers authenticate with a JWT or the token of a service account, as a bearer token. Errors are
 `{"detail", "error_code"}`; a 403 also lists `required_scopes`. Every response has the header
 `X-Request-ID`."""
-
-_EVENTS = {
-    # OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
-    "text/event-stream": {"schema": {}, "example": _EXAMPLES["event_stream"]}
-}
-
-RUN_RESPONSES: Responses = {
-    200: {
-        "description": "The run record or, with `stream`, the events of the run",
-        "content": _EVENTS,
-    },
-    202: {
-        "description": "The run was started in the background",
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
-    },
-}
-"""Responses of an operation that starts a run, in addition to the run record."""
-
-EVENT_STREAM_RESPONSES: Responses = {
-    200: {"description": "The events of the run", "content": _EVENTS}
-}
-"""Responses of an operation that resumes a stream."""
-
-NOT_READY_RESPONSES: Responses = {
-    503: {
-        "description": "The instance is not ready",
-        "content": {
-            JSON: {
-                "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
-                "example": {"status": "unavailable", "checks": {"database": "failed"}},
-            }
-        },
-    }
-}
-"""Responses of the readiness check of an instance that is not ready."""
 
 
 def build_document(operations: Iterable[Operation], *, authorization: bool = True) -> bytes:
@@ -251,18 +219,7 @@ def _add_examples(operation: dict[str, Any]) -> None:
             content[JSON]["example"] = shown
         else:
             content.pop(JSON, None)
+        if EVENT_STREAM in content:
+            content[EVENT_STREAM]["example"] = _EXAMPLES["event_stream"]
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["example"] = _EXAMPLES["request_bodies"][name]
-
-
-def add_base_path(document: bytes, root_path: str) -> bytes:
-    """Return the document for an application that is served under a path."""
-    if not root_path:
-        return document
-    servers: list[Mapping[str, str]] = [{"url": root_path}]
-    return b'{"servers":' + orjson.dumps(servers) + b"," + document[1:]
-
-
-def oauth2_redirect_page() -> bytes:
-    """Return the page that an authorization server redirects Swagger UI to."""
-    return bytes(get_swagger_ui_oauth2_redirect_html().body)

@@ -6,6 +6,7 @@ are relative, so they work alone, under a `root_path` and mounted.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import hashlib
@@ -15,11 +16,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
+import orjson
 from starlette.responses import Response
 
 from agentctl.errors import NotFound
 from agentctl.server.answers import BytesResponse
-from agentctl.server.openapi.document import add_base_path, oauth2_redirect_page
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
@@ -123,7 +124,9 @@ def _read_asset(name: str) -> bytes:
 
 async def get_oauth2_redirect(call: Call) -> Response:
     """Return the page that an authorization server redirects Swagger UI to."""
-    page = oauth2_redirect_page()
+    from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
+
+    page = bytes(get_swagger_ui_oauth2_redirect_html().body)
     return BytesResponse(page, 200, _HTML, content_security_policy(script_src=_script_hashes(page)))
 
 
@@ -136,9 +139,11 @@ def _script_hashes(page: bytes) -> str:
 
 async def get_openapi(call: Call) -> Response:
     """Return the OpenAPI document."""
-    return BytesResponse(
-        add_base_path(call.caller.app_state.openapi_document, call.scope.get("root_path", ""))
-    )
+    # The first call builds it.
+    document = await asyncio.to_thread(call.caller.app_state.build_openapi_document)
+    if root_path := call.scope.get("root_path", ""):
+        document = b'{"servers":' + orjson.dumps([{"url": root_path}]) + b"," + document[1:]
+    return BytesResponse(document)
 
 
 def build_operations() -> list[Operation]:

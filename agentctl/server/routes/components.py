@@ -37,7 +37,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.bodies import RequestBody
-from agentctl.server.openapi.document import EVENT_STREAM_RESPONSES, RUN_RESPONSES
+from agentctl.server.openapi.responses import EVENT_STREAM_RESPONSES, RUN_RESPONSES
 from agentctl.server.parameters import Header, Path, Query
 from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (

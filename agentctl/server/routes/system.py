@@ -14,7 +14,7 @@ from agentctl.records.system import (
     ReadinessRecord,
 )
 from agentctl.server.answers import BytesResponse, document_response
-from agentctl.server.openapi.document import NOT_READY_RESPONSES
+from agentctl.server.openapi.responses import NOT_READY_RESPONSES
 from agentctl.server.routes.console import (
     is_console_enabled,
     prefers_html,
