@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,47 @@ def test_completion_can_be_installed(agentctl: Agentctl, environment: dict[str, 
     ended = agentctl("--install-completion", "bash")
     assert ended.code == 0
     assert "bash completion installed" in ended.stdout
+
+
+SERVER_CONFIGURATION = """
+[authorization]
+enabled = false
+
+[[models]]
+id = "default"
+provider = "openai"
+model = "m"
+base_url = "http://127.0.0.1:9/v1"
+
+[[agents]]
+id = "a"
+name = "A"
+model = "default"
+"""
+
+UNUSED_BY_SERVER = {
+    "agno", "anthropic", "asyncpg", "fastapi", "google", "httpx", "langgraph", "mcp",
+    "openai", "opentelemetry", "pydantic_ai", "rich", "textual",
+}  # fmt: skip
+"""Libraries that an idle server with SQLite and an OpenAI-compatible endpoint does not load."""
+
+
+def test_idle_server_imports_no_unused_library(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "agentctl.toml").write_text(SERVER_CONFIGURATION)
+    command = [sys.executable, "-c", PROBE, "serve", "--port", "0"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=without_coverage(environment),
+        text=True,
+        stderr=subprocess.PIPE,
+    ) as server:
+        assert server.stderr is not None
+        # At the end of the file a server that did not start has ended.
+        started = next((line for line in server.stderr if "listens on" in line), None)
+        server.terminate()
+        *_, modules = server.stderr
+    assert started is not None
+    loaded = set(modules.split())
+    assert {"apsw", "starlette", "uvicorn"} <= loaded
+    assert not loaded & UNUSED_BY_SERVER
