@@ -20,6 +20,7 @@ from tests.benchmarks import (
     cancellation,
     commands,
     engines,
+    idle,
     processes,
     reads,
     runs,
@@ -105,6 +106,11 @@ def compare_tokens(bench: Setup) -> Iterator[Row]:
     yield from tokens.measure_tokens(bench.folder, bench.model_url)
 
 
+def measure_idle_servers(bench: Setup) -> Iterator[Row]:
+    """Measure servers that no caller uses."""
+    yield from idle.measure_idle_servers(bench.folder)
+
+
 def compare_commands(bench: Setup) -> Iterator[Row]:
     """Compare commands with a bare Typer program."""
     (folder := bench.folder / "commands").mkdir()
@@ -125,6 +131,7 @@ PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
     "agentos": compare_with_agentos,
     "long": measure_long_sessions,
     "streams": measure_streams,
+    "idle": measure_idle_servers,
     "cancels": measure_hung_calls,
     "commands": compare_commands,
     "tokens": compare_tokens,

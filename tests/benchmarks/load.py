@@ -21,7 +21,15 @@ from pathlib import Path
 
 from tests.benchmarks.measure import Row, Target, build_ratio_row, run_rounds
 
-__all__ = ["Batch", "Load", "compare_loads", "require_wrk", "resident_megabytes", "wait_until_idle"]
+__all__ = [
+    "Batch",
+    "Load",
+    "compare_loads",
+    "list_processes",
+    "require_wrk",
+    "resident_megabytes",
+    "wait_until_idle",
+]
 
 CONNECTIONS = 16
 
@@ -204,6 +212,12 @@ def resident_megabytes(process_id: int) -> float:
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
     own = pages * os.sysconf("SC_PAGE_SIZE") / 1_048_576
     return own + sum(map(resident_megabytes, _children(process_id)))
+
+
+def list_processes(process_id: int) -> list[int]:
+    """Return a process and its children."""
+    below = [each for child in _children(process_id) for each in list_processes(child)]
+    return [process_id, *below]
 
 
 def _children(process_id: int) -> list[int]:

@@ -24,7 +24,7 @@ def compare_rates(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
     """Compare runs per second, each in a new session."""
     path = f"/agents/{AGENT}/runs"
     for work, stream, words, requests, goal in (
-        ("runs, plain", False, 3, 160, at_least(1.5)),
+        ("runs, plain", False, 3, 160, at_least(5)),
         (f"runs, streamed, {WORDS} words", True, WORDS, 64, None),
     ):
         body = encode_form(stream=stream, words=words)
