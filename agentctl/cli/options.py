@@ -107,6 +107,14 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation")]
 DbId = Annotated[
     str | None, typer.Option("--db", metavar="ID", help="Database id (default: the first database)")
 ]
+ForeignDatabase = Annotated[
+    str | None,
+    _target_option(
+        "--database",
+        metavar="URL",
+        help="Read this database of AgentOS: a URL, or the path of a SQLite file",
+    ),
+]
 TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Session table")]
 UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Filter by user")]
 KindOption = Annotated[

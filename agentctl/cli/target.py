@@ -12,11 +12,11 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -25,6 +25,7 @@ from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AsUser,
     ContextName,
+    ForeignDatabase,
     InsecureHttp,
     LocalConfig,
     Timeout,
@@ -36,7 +37,7 @@ from agentctl.errors import AgentctlError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
-    from agentctl.config.settings import Settings
+    from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
     from agentctl.service.service import Service
 
@@ -254,7 +255,11 @@ async def open_target(
 
 
 def with_target(
-    *, create: bool = False, needs_server: tuple[str, ...] = (), only_locally: str = ""
+    *,
+    create: bool = False,
+    needs_server: tuple[str, ...] = (),
+    only_locally: str = "",
+    reads_agentos: bool = False,
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
@@ -265,6 +270,8 @@ def with_target(
         needs_server: flags of the function that are rejected locally (exit code 2).
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
+        reads_agentos: the command can read a database of AgentOS. It has the option `--database`
+            then, and the parameters `db` and `table` of the function select one, too.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -273,19 +280,76 @@ def with_target(
             options = TargetOptions(**{each.name: values.pop(each.name) for each in common})
             server_flags = tuple(name for name in needs_server if values[name])
             rules = LocalRules(create, server_flags, only_locally)
-            run_until_done(_run_with_target(body, options, values, rules))
+            database = values.pop("database") if reads_agentos else None
+            if reads_agentos and (entry := _find_agentos_entry(options, database, values)):
+                run_until_done(_run_with_agentos(body, options, values, entry))
+            else:
+                run_until_done(_run_with_target(body, options, values, rules))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
         parameters = [*own, *common]
+        if reads_agentos:
+            parameters.append(_DATABASE_PARAMETER)
         # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         return command
 
     return decorate
+
+
+_DATABASE_PARAMETER = inspect.Parameter(
+    "database", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ForeignDatabase
+)
+
+
+def _find_agentos_entry(
+    options: TargetOptions, database: str | None, values: Mapping[str, Any]
+) -> Database | None:
+    """Return the database of AgentOS that the options select, None for any other target.
+
+    Raises:
+        UsageError: `--database` is not a URL, or excludes another option.
+    """
+    if database is not None:
+        names = ("url", "context", "token_file", "insecure_http", "timeout", "config", "as_user")
+        options.reject(names, "--database is read directly")
+        if values.get("db"):
+            raise UsageError("--database and --db exclude each other")
+        from agentctl.service.agentos import build_database_entry
+
+        return build_database_entry(database, Path.cwd())
+    db_id = values.get("db")
+    if not db_id or resolve_server(options)[0] is not None:
+        return None
+    from agentctl.config import load_settings
+
+    entries = load_settings(options.config).foreign_databases
+    return next((entry for entry in entries if entry.id == db_id), None)
+
+
+async def _run_with_agentos(
+    body: Callable[..., Awaitable[None]],
+    options: TargetOptions,
+    values: dict[str, Any],
+    entry: Database,
+) -> None:
+    from agentctl.cli.log import discard_log
+    from agentctl.service.agentos import open_agentos_database
+
+    discard_log()  # the command reports the failure
+    server_only = ("token_file", "insecure_http", "timeout", "as_user")
+    options.reject(server_only, "the database is read directly")
+    async with open_agentos_database(entry, values.get("table")) as database:
+        place = f"in {database.place}"
+        product = database.name.removeprefix("a database of ")
+        note(f"note: {database.place} is {database.name}")
+        flags = f" --database {shlex.quote(database.place)}"
+        target = Target(cast("Operations", database), place, flags, product=product)
+        await _run_body(body, target, values)
 
 
 async def _run_with_target(
@@ -296,15 +360,22 @@ async def _run_with_target(
 ) -> None:
     with adding_config(options.config):
         async with open_target(options, rules) as target:
-            try:
-                await body(target, **values)
-            except NotFound as failure:
-                noun = failure.detail.partition(" ")[0].lower()
-                if failure.cause is None:
-                    failure.cause = f"not found {target.place}"
-                if noun in _LISTABLE_NOUNS and failure.hint is None:
-                    failure.hint = f"list them with: {target.command(f'{noun}s list')}"
-                raise
+            await _run_body(body, target, values)
+
+
+async def _run_body(
+    body: Callable[..., Awaitable[None]], target: Target, values: dict[str, Any]
+) -> None:
+    """Run the function of a command; a NotFound names the target and the command that lists."""
+    try:
+        await body(target, **values)
+    except NotFound as failure:
+        noun = failure.detail.partition(" ")[0].lower()
+        if failure.cause is None:
+            failure.cause = f"not found {target.place}"
+        if noun in _LISTABLE_NOUNS and failure.hint is None:
+            failure.hint = f"list them with: {target.command(f'{noun}s list')}"
+        raise
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:

@@ -116,7 +116,7 @@ def _check_openai(settings: Settings, places: Places) -> None:
 
 def _check_databases(settings: Settings, places: Places) -> None:
     owners: dict[tuple[str, str], Database] = {}
-    for database in settings.databases:
+    for database in settings.databases + settings.foreign_databases:
         key, where = f"databases.{database.id}", (database.url, database.search_path)
         if owner := owners.get(where):
             places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from agentctl.config.places import Place, join_quoted
 
 __all__ = [
+    "SQLITE_SCHEME",
     "check_database_url",
     "display_url",
     "is_loopback_host",

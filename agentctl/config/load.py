@@ -133,7 +133,11 @@ def _build_settings(
     sections: dict[str, Any] = {name: reader.read_section(document, name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
     sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
-    entries["databases"] = _complete_databases(entries["databases"], reader)
+    configured = entries["databases"]
+    foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
+    own = tuple(entry for entry in configured if entry.layout == "agentctl")
+    entries["databases"] = _complete_databases(own, reader)
+    entries["foreign_databases"] = _make_absolute(foreign, reader)
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
         entries[name] = tuple(
@@ -163,6 +167,10 @@ def _complete_databases(
         for name in key_types(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
+    return _make_absolute(databases, reader)
+
+
+def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
     return tuple(
         replace(
             database,

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
 
+__all__ = ["Place"]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

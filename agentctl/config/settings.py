@@ -297,6 +297,7 @@ class Database:
     In loaded settings `url` is `sqlite:////absolute/path` or `postgresql://…`. The other keys are
     for PostgreSQL: `pool_size` is the maximum number of connections of each process,
     `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement.
+    A database with the layout `agentos` belongs to AgentOS and is only read.
     """
 
     id: Id
@@ -308,6 +309,7 @@ class Database:
     search_path: SchemaName = ""
     tls: TlsMode = "prefer"
     tls_ca_file: Path | None = None
+    layout: Literal["agentctl", "agentos"] = "agentctl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +463,8 @@ class Settings:
     """All settings. A component without a `name` has its id as the name.
 
     Attributes:
+        databases: the entries of `[[databases]]` with the layout of agentctl.
+        foreign_databases: those with another layout, which are only read.
         path: the configuration file, or None.
         sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
             of the file with the line if known, or `env NAME`.
@@ -483,5 +487,6 @@ class Settings:
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    foreign_databases: tuple[Database, ...] = ()
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)

@@ -19,6 +19,7 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
 
 __all__ = [
+    "FINAL_STATUSES",
     "build_account",
     "build_chat_history",
     "build_component",
@@ -42,13 +43,8 @@ Record = Mapping[str, Any]
 _SECONDS_PER_ERA = 253_402_300_800
 """Seconds of the year 10000: a larger number is not a time in seconds."""
 
-_STATUSES = {
-    "PENDING": "PENDING",
-    "RUNNING": "RUNNING",
-    "COMPLETED": "COMPLETED",
-    "CANCELLED": "CANCELLED",
-    "ERROR": "ERROR",
-}
+FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+"""Statuses of AgentOS that do not change; it has further ones, such as PAUSED."""
 
 
 def parse_moment(value: object) -> int | None:
@@ -97,6 +93,8 @@ def find_kind(record: Record) -> ComponentKind | None:
 def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
     """Build a run record from the run of a response, of a session or of a database row.
 
+    It has no `stopped_at`, because AgentOS does not know when the work of a run has stopped.
+
     Args:
         run: the object of AgentOS.
         session_id: its session, for an object that does not name it.
@@ -109,7 +107,6 @@ def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
     if status == "ERROR":
         error, content = build_error(run, content), None
     messages = build_messages(run.get("messages"))
-    created = format_moment(run.get("created_at"))
     return {
         "run_id": _text(run.get("run_id")) or "",
         "session_id": _text(run.get("session_id")) or session_id or "",
@@ -128,13 +125,12 @@ def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
         "metadata": _object(run.get("metadata")),
         "session_state": _object(run.get("session_state")),
         "error": error,
-        "created_at": created,
+        "created_at": format_moment(run.get("created_at")),
         "started_at": None,
-        "finished_at": None,
+        "finished_at": _find_end(run) if status in FINAL_STATUSES else None,
         "cancel_requested_at": None,
         "cancel_requested_by": None,
         "cancel_reason": None,
-        "stopped_at": None,
         "late_result": None,
         "holding": None,
         "spans": [],
@@ -147,9 +143,8 @@ def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
 
 
 def build_status(value: object) -> str:
-    """Return a status of this interface; one that it does not have is kept."""
-    text = str(value or "").upper()
-    return _STATUSES.get(text, text or "UNKNOWN")
+    """Return a status, in upper case; one that this interface does not have is kept."""
+    return str(value or "").upper() or "UNKNOWN"
 
 
 def build_error(record: Record, text: str | None) -> dict[str, str]:
@@ -333,6 +328,15 @@ def build_memory(memory: Record) -> dict[str, Any]:
         "created_at": format_moment(memory.get("created_at")) or updated,
         "updated_at": updated,
     }
+
+
+def _find_end(run: Record) -> str | None:
+    """Return the end of a final run: AgentOS stores its start and its duration in seconds."""
+    created = parse_moment(run.get("created_at"))
+    seconds = (_object(run.get("metrics")) or {}).get("duration")
+    if created is None or not isinstance(seconds, int | float):
+        return None
+    return format_rfc3339(created + int(seconds * 1_000_000))
 
 
 def _find_input(run: Record, messages: list[dict[str, Any]]) -> str:

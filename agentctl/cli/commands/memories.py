@@ -89,7 +89,7 @@ _LIST_COLUMNS = Columns(
 
 
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
-@with_target()
+@with_target(reads_agentos=True)
 async def list_memories(
     target: Target,
     user: UserId = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -61,7 +61,7 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Session id
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
-@with_target()
+@with_target(reads_agentos=True)
 async def list_sessions(
     target: Target,
     type: KindOption = None,
@@ -91,10 +91,19 @@ async def list_sessions(
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
     document = await target.operations.get_sessions(SessionFilter(where, component, name, part))
     show_page(document, columns.SESSIONS, form, id_field="session_id")
+    if target.product is not None:
+        _note_problems(document.value["data"])
+
+
+def _note_problems(sessions: Sequence[Mapping[str, Any]]) -> None:
+    """Note the sessions of another product that cannot be read as a whole."""
+    for session in sessions:
+        if session.get("problem"):
+            note(f"session {session['session_id']} cannot be read: {session['problem']}")
 
 
 @app.command("get", epilog="Example: agentctl sessions get s1 --last 3")
-@with_target()
+@with_target(reads_agentos=True)
 async def get_session(
     target: Target,
     session_id: SessionId,
@@ -153,7 +162,7 @@ async def _print_transcript(
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
-@with_target()
+@with_target(reads_agentos=True)
 async def list_session_runs(
     target: Target,
     session_id: SessionId,

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from agentctl import errors
-from agentctl.records.agentos import build_run
+from agentctl.records.agentos import FINAL_STATUSES, build_run
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -35,8 +35,6 @@ SHORT_POLLS = 8
 """Reads after which the pause becomes `LONG_POLL_SECONDS`."""
 
 LONG_POLL_SECONDS = 1.0
-
-FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 
 class RunOperations(AgentOSRequests):
