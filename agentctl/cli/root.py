@@ -25,6 +25,7 @@ _COMMANDS = {
     "workflows": "components:workflows",
     "sessions": "sessions:app",
     "runs": "runs.list:app",
+    "top": "top:show_top",
     "memories": "memories:app",
     "mcp": "mcp:app",
     "accounts": "accounts:app",

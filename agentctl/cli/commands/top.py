@@ -1,0 +1,98 @@
+"""`agentctl top`: watch the live runs on a full screen, and cancel them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.io import current_io
+from agentctl.cli.options import AgentId, TeamId, UserId, WorkflowId, resolve_component
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import AgentctlError, UsageError
+from agentctl.requests import RunFilter
+
+if TYPE_CHECKING:
+    from agentctl.cli.top.app import TopApp
+
+EXAMPLE = "agentctl top --url http://127.0.0.1:7777"
+
+LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 2.0
+"""Defaults of --every."""
+
+
+@with_target()
+async def show_top(
+    target: Target,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    user: UserId = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            min=0.2,
+            max=3600,
+            help="Seconds between two readings (default: 1 locally, 2 on a server)",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Cancel nothing")] = False,
+) -> None:
+    """Watch live runs on a full screen, and cancel them.
+
+    Arrow keys select a run, c cancels it, / filters; the last line of the screen
+    has all keys. Needs the extra `top`.
+    """
+    io = current_io()
+    if not (io.stdin_is_terminal and io.out_is_terminal):
+        raise UsageError("top needs a terminal", hint="elsewhere use: agentctl runs list --live")
+    seconds = every or (LOCAL_SECONDS if target.local is not None else REMOTE_SECONDS)
+    kind, component_id = resolve_component(agent, team, workflow) or (None, None)
+    wanted = RunFilter(component_type=kind, component_id=component_id, user_id=user)
+    app = create_app(
+        target, wanted, every=seconds, read_only=await _find_reason(target, read_only=read_only)
+    )
+    # A note on stderr would be written into the screen.
+    was_quiet, io.quiet = io.quiet, True
+    try:
+        await app.feed.refresh()
+        await app.run_async()
+    finally:
+        io.quiet = was_quiet
+
+
+def create_app(target: Target, wanted: RunFilter, *, every: float, read_only: str) -> TopApp:
+    """Create the screen.
+
+    Raises:
+        UsageError: Textual is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("textual") is None:
+        raise UsageError(
+            "top needs the package textual", hint="install it: pip install 'agentctl[top]'"
+        )
+    from agentctl.cli.top.app import TopApp
+    from agentctl.cli.top.feed import Feed
+
+    return TopApp(target, Feed(target.operations, wanted), every=every, read_only=read_only)
+
+
+async def _find_reason(target: Target, *, read_only: bool) -> str:
+    """Return the reason that the caller cannot cancel; empty if there is none."""
+    if read_only:
+        return "--read-only"
+    if target.local is not None:
+        return ""
+    try:
+        me: dict[str, Any] = dict((await target.operations.get_me()).value)
+    except AgentctlError:
+        return ""
+    operations = me.get("operations")
+    cancels = ("cancel_agent_run", "cancel_team_run", "cancel_workflow_run")
+    if not isinstance(operations, list) or any(name in operations for name in cancels):
+        return ""
+    return "the token needs a scope such as agents:run"
