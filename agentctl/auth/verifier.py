@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from agentctl.auth.keys.keyring import Keyring
+from agentctl.auth.keys.fetch import FETCH_SECONDS
+from agentctl.auth.keys.keyring import Keyring, has_remote_keys
+from agentctl.auth.keys.remote import RemoteKeys, RemoteKeyState
 from agentctl.auth.principal import Principal, anonymous_principal
 from agentctl.auth.tokens.account_tokens import account_token_prefix
 from agentctl.auth.tokens.claims import ClaimRules, Claims, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
-from agentctl.errors import InvalidToken, Unauthenticated
+from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from agentctl.auth.tokens.account_lookup import AccountTokens
@@ -29,6 +33,7 @@ _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
+_WAIT_SECONDS = FETCH_SECONDS + 1
 
 _log = logging.getLogger("agentctl.auth")
 
@@ -99,7 +104,13 @@ class Verifier:
         self._monotonic = monotonic
         self._keyring = Keyring(self._authorization) if self._authorization.enabled else None
         self._generation = None if self._keyring is None else _KeyGeneration(self._keyring.keys)
-        self._reload_lock = threading.Lock()
+        self._reload_lock = threading.RLock()
+        self._remote: RemoteKeys | None = None
+        self._remote_keys: KeySet | None = None
+        if self._keyring is not None and has_remote_keys(self._authorization):
+            self._remote = RemoteKeys(
+                self._authorization, self._use_remote_keys, clock=clock, monotonic=monotonic
+            )
         self._is_watched = False
         self._next_check = monotonic() + _POLL_SECONDS
 
@@ -110,8 +121,16 @@ class Verifier:
 
     @property
     def problem(self) -> str | None:
-        """The reason why changed key files are not in use, or None; for the operator only."""
-        return None if self._keyring is None else self._keyring.problem
+        """The reason why changed keys are not in use, or None; for the operator only."""
+        if self._keyring is not None and self._keyring.problem is not None:
+            return self._keyring.problem
+        state = self.remote_state
+        return None if state is None or state.error is None else state.detail
+
+    @property
+    def remote_state(self) -> RemoteKeyState | None:
+        """The state of the keys that are fetched over HTTP; None without such keys."""
+        return None if self._remote is None else self._remote.state
 
     @property
     def keys(self) -> KeySet | None:
@@ -136,7 +155,19 @@ class Verifier:
         token = self._read_bearer(authorization)
         if self._accounts is not None and token.startswith(self._account_prefix):
             return await self._accounts.identify(token)
-        return self._verify_cached(token)
+        if self._remote is None:
+            return self._verify_cached(token)
+        await self.load_remote_keys()
+        try:
+            return self._verify_cached(token)
+        except InvalidToken as error:
+            await _wait(self._refresh_for(error))
+        return self._verify_after_refresh(token)
+
+    async def load_remote_keys(self) -> None:
+        """Wait for the first fetch of the remote keys, for a limited time."""
+        if self._remote is not None:
+            await _wait(self._remote.refresh_missing())
 
     def identify_jwt(self, authorization: str | None) -> Principal:
         """Return the principal of an Authorization header with a JWT; see `identify`.
@@ -147,7 +178,50 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
-        return self._verify_cached(self._read_bearer(authorization))
+        token = self._read_bearer(authorization)
+        if self._remote is None:
+            return self._verify_cached(token)
+        _block(self._remote.refresh_missing())
+        try:
+            return self._verify_cached(token)
+        except InvalidToken as error:
+            _block(self._refresh_for(error))
+        return self._verify_after_refresh(token)
+
+    def fetch_remote_keys(self) -> None:
+        """Fetch the remote keys now and wait for the end, for a limited time; for commands."""
+        if self._remote is not None:
+            _block(self._remote.refresh())
+
+    def _refresh_for(self, error: InvalidToken) -> Future[None]:
+        """Return the fetch that may find the key of a token.
+
+        Raises:
+            InvalidToken: it cannot, because the token has another fault or the last fetch is new.
+            Unavailable: there are no remote keys, and no fetch is started now.
+        """
+        assert self._remote is not None
+        if error.check != "key":
+            raise error
+        flight = self._remote.refresh_unknown()
+        if flight is None:
+            raise error if self._remote.has_keys else _keys_unavailable()
+        return flight
+
+    def _verify_after_refresh(self, token: str) -> Principal:
+        """Verify a token again.
+
+        Raises:
+            InvalidToken: its key is still unknown.
+            Unavailable: there are no remote keys.
+        """
+        assert self._remote is not None
+        try:
+            return self._verify_cached(token)
+        except InvalidToken as error:
+            if error.check == "key" and not self._remote.has_keys:
+                raise _keys_unavailable() from None
+            raise
 
     def _read_bearer(self, authorization: str | None) -> str:
         if authorization is None:
@@ -180,16 +254,34 @@ class Verifier:
             self._next_check = self._monotonic() + _POLL_SECONDS
             before = self._keyring.problem
             if self._keyring.reload():
-                self._generation = _KeyGeneration(self._keyring.keys)
+                self._generation = _KeyGeneration(self._merge_keys(self._remote_keys))
                 _log.info("verification keys changed")
             if self._keyring.problem not in (None, before):
                 _log.error("%s", self._keyring.problem)
             elif before is not None and self._keyring.problem is None:
                 _log.info("the key files are valid again and in use")
 
+    def _use_remote_keys(self, keys: KeySet | None) -> None:
+        """Use other remote keys next to those of the files.
+
+        Raises:
+            InvalidKey: a `kid` is in both.
+        """
+        with self._reload_lock:
+            merged = self._merge_keys(keys)
+            self._remote_keys, self._generation = keys, _KeyGeneration(merged)
+        _log.info("verification keys changed")
+
+    def _merge_keys(self, remote: KeySet | None) -> KeySet:
+        assert self._keyring is not None
+        local = self._keyring.keys
+        return local if remote is None else local.merge(remote)
+
     @contextmanager
     def watch_key_files(self) -> Iterator[None]:
         """Check the key files every second in a thread, so that no request waits for a disk.
+
+        Remote keys are fetched in time as well.
 
         Within the context `problem` is up to date without requests, and requests read no file.
         """
@@ -197,6 +289,8 @@ class Verifier:
             yield
             return
         stop = threading.Event()
+        if self._remote is not None:
+            self._remote.poll()
         thread = threading.Thread(target=self._watch, args=(stop,), name="keys", daemon=True)
         thread.start()
         self._is_watched = True
@@ -210,6 +304,8 @@ class Verifier:
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(_POLL_SECONDS):
             try:
+                if self._remote is not None:
+                    self._remote.poll()
                 self.reload_keys()
             except Exception:
                 # If the thread ended here, removed keys would stay in use for ever.
@@ -224,6 +320,26 @@ class Verifier:
             expires_at,
             moment + _CACHE_SECONDS,
         )
+
+
+async def _wait(flight: Future[None] | None) -> None:
+    """Wait for a fetch without blocking the event loop, for a limited time."""
+    if flight is not None:
+        await asyncio.wait({asyncio.wrap_future(flight)}, timeout=_WAIT_SECONDS)
+
+
+def _block(flight: Future[None] | None) -> None:
+    """Wait for a fetch, for a limited time; for commands only."""
+    if flight is not None:
+        with suppress(TimeoutError):
+            flight.result(_WAIT_SECONDS)
+
+
+def _keys_unavailable() -> Unavailable:
+    return Unavailable(
+        "The verification keys are not available",
+        hint="the log of the server and `agentctl doctor` have the reason",
+    )
 
 
 def _remember(cache: dict[bytes, _CachedToken], digest: bytes, entry: _CachedToken) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
+from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
 from agentctl.config.mcp_servers import check_mcp_servers
@@ -53,6 +54,7 @@ def check_settings(settings: Settings, places: Places) -> None:
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_audience,
+        _check_remote_keys,
         _check_bounds,
         _check_metrics,
         _check_openai,
@@ -81,6 +83,26 @@ def _check_audience(settings: Settings, places: Places) -> None:
             "has no effect while authorization.verify_audience is false",
             hint="set verify_audience = true, or remove audience",
         )
+
+
+def _check_remote_keys(settings: Settings, places: Places) -> None:
+    """Check the keys that are fetched over HTTP: only public ones, from an address with https."""
+    given = settings.authorization
+    key = "jwks_url" if given.jwks_url else "oidc_discovery"
+    if not given.jwks_url and not given.oidc_discovery:
+        return
+    place = places[f"authorization.{key}"]
+    if given.jwks_url and given.oidc_discovery:
+        place.refuse("has no effect with oidc_discovery = true", hint="remove one of the two")
+    if given.algorithm.startswith("HS"):
+        place.refuse(f"{given.algorithm} needs a shared secret, which is never fetched")
+    address = urlsplit(given.jwks_url or given.issuer)
+    if not address.hostname:
+        place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
+    if address.scheme != "https" and not (
+        address.scheme == "http" and is_loopback_host(address.hostname or "")
+    ):
+        place.refuse("must be fetched with https, except from this machine")
 
 
 def _check_bounds(settings: Settings, places: Places) -> None:

@@ -204,13 +204,15 @@ def require_verification_key(settings: Settings) -> None:
         not authorization.enabled
         or authorization.verification_keys
         or authorization.verification_key_files
+        or authorization.jwks_url
+        or authorization.oidc_discovery
     ):
         return
     if authorization.jwks_file is None:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
             "key is configured",
-            hint="set verification_key_files or jwks_file in [authorization], or "
+            hint="set verification_key_files, jwks_file or jwks_url in [authorization], or "
             "JWT_VERIFICATION_KEY or JWT_JWKS_FILE; `agentctl init` creates a key pair",
         )
 

@@ -191,6 +191,10 @@ class Authorization:
     Attributes:
         verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
         jwks_file: a key set; JWT_JWKS_FILE overrides the file. None for no key set.
+        jwks_url: the URL of a key set; empty for none.
+        oidc_discovery: fetch the key set that the configuration of `issuer` names.
+        jwks_refresh_seconds: time after which a fetched key set is fetched again.
+        jwks_stale_seconds: maximum age of a fetched key set that cannot be fetched again.
         audience: the value for `aud` with `verify_audience`; empty for `server.id`.
         leeway_seconds: clock difference for `nbf` and `iat`, never for `exp`.
         token_prefix: the prefix of service account tokens: `<prefix>_pat_...`.
@@ -201,6 +205,10 @@ class Authorization:
     verification_keys: tuple[Annotated[NotEmpty, Secret()], ...] = field(default=(), repr=False)
     verification_key_files: tuple[Path, ...] = ()
     jwks_file: Path | None = None
+    jwks_url: BaseUrl = ""
+    oidc_discovery: bool = False
+    jwks_refresh_seconds: Annotated[float, Range(10, 86_400)] = 600
+    jwks_stale_seconds: Annotated[float, Range(0, 2_592_000)] = 86_400
     verify_audience: bool = False
     audience: str = ""
     issuer: str = ""

@@ -178,6 +178,7 @@ def test_report_has_the_valid_claims(tmp_path: Path) -> None:
         "subject": "me",
         "scopes": ["agent_os:admin"],
         "admin": True,
+        "remote_keys": None,
     }
 
 

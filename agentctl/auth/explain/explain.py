@@ -177,23 +177,28 @@ async def explain_request(
 async def _identify(
     verifier: Verifier, settings: Settings, token: str | None, now: float
 ) -> _Identification:
+    await verifier.load_remote_keys()
     keys, jwt_skipped = verifier.keys, tuple(_skip(JWT_CHECKS))
     if keys is None:
         text = "off: every caller is an administrator without a name"
         first = ExplainedCheck("authorization", "passed", text)
         steps = (first, ExplainedCheck("credential", "skipped"), *jwt_skipped)
         return _Identification(await verifier.identify(None), None, steps, None)
-    text = f"on: {keys.spec.name}, with {describe_keys(keys)}"
+    text = f"on: {keys.spec.name}, with {describe_keys(keys) or 'no key'}"
+    if (state := verifier.remote_state) is not None:
+        text = f"{text}; {state.describe(now)}"
     first = ExplainedCheck("authorization", "passed", text)
     if token is None:
         missing = ExplainedCheck("credential", "failed", *MISSING_CREDENTIAL)
         return _Identification(None, Unauthenticated(), (first, missing, *jwt_skipped), None)
-    facts = collect_facts(token, settings, keys, stale=verifier.problem is not None, now=now)
     principal, failure = None, None
     try:
         principal = await verifier.identify(f"Bearer {token}")
     except (InvalidToken, Unavailable) as error:
         failure = error
+    # After the verification, which may have fetched other keys.
+    keys = verifier.keys or keys
+    facts = collect_facts(token, settings, keys, stale=verifier.problem is not None, now=now)
     steps = (first, *_explain_verification(facts, failure))
     return _Identification(principal, failure, steps, facts)
 

@@ -16,7 +16,7 @@ from agentctl.errors import InvalidKey
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = ["MAXIMUM_POLLS", "Keyring", "load_key_set", "read_key_files"]
+__all__ = ["MAXIMUM_POLLS", "Keyring", "has_remote_keys", "load_key_set", "read_key_files"]
 
 MAXIMUM_POLLS = 3
 """Polls that wait for a file to be written completely, before it is read anyway."""
@@ -136,6 +136,11 @@ def _is_recent(found: list[FileStamp]) -> bool:
     return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in found)
 
 
+def has_remote_keys(authorization: Authorization) -> bool:
+    """Return True if keys are fetched over HTTP (`auth.keys.remote`)."""
+    return bool(authorization.jwks_url) or authorization.oidc_discovery
+
+
 def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
     """Load all configured verification keys as one set (docs/contract.md "Authentication").
 
@@ -144,7 +149,7 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         files: the result of `read_key_files`.
 
     Raises:
-        InvalidKey: a key is rejected, or none is configured.
+        InvalidKey: a key is rejected, or none is configured and none is fetched over HTTP.
     """
     spec = get_algorithm(authorization.algorithm)
     texts = [
@@ -156,6 +161,8 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         for path in authorization.verification_key_files
     ]
     in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
+    if authorization.jwks_file is None and not in_turn and has_remote_keys(authorization):
+        return KeySet(spec, {})
     if authorization.jwks_file is None and not in_turn:
         raise InvalidKey(
             "Authorization is on, but no verification key is configured",

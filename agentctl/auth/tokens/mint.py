@@ -169,10 +169,11 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
     Returns:
         `verified` true with `header`, `claims`, `subject`, `scopes` (those that count) and `admin`;
         or `verified` false with `check`, the failed check, its `reason`, and `cause` and `remedy`
-        as in `auth explain`.
+        as in `auth explain`. `remote_keys` describes keys that are fetched over HTTP, else None.
 
     Raises:
         InvalidKey: a configured key is rejected.
+        Unavailable: keys are fetched over HTTP and cannot be.
     """
     from agentctl.auth.explain.checks import diagnose
     from agentctl.auth.explain.credential import collect_facts
@@ -180,18 +181,25 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
 
     given = replace(settings.authorization, enabled=True)
     verifier = Verifier(replace(settings, authorization=given))
-    assert verifier.keys is not None
-    facts = collect_facts(token, settings, verifier.keys, stale=False, now=time.time())
+    failed: InvalidToken | None = None
     try:
         principal = verifier.identify_jwt(f"Bearer {token}")
     except InvalidToken as failure:
-        diagnosis = diagnose(failure.check, failure.reason, facts)
+        failed = failure
+    # After the verification, which may have fetched other keys.
+    assert verifier.keys is not None
+    now, state = time.time(), verifier.remote_state
+    facts = collect_facts(token, settings, verifier.keys, stale=False, now=now)
+    remote_keys = None if state is None else state.describe(now)
+    if failed is not None:
+        diagnosis = diagnose(failed.check, failed.reason, facts)
         return {
             "verified": False,
-            "check": failure.check,
-            "reason": failure.reason,
+            "check": failed.check,
+            "reason": failed.reason,
             "cause": diagnosis.cause,
             "remedy": diagnosis.remedy,
+            "remote_keys": remote_keys,
         }
     return {
         "verified": True,
@@ -200,4 +208,5 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
         "subject": principal.subject,
         "scopes": sorted(principal.scopes),
         "admin": principal.admin,
+        "remote_keys": remote_keys,
     }

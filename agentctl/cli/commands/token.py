@@ -159,6 +159,8 @@ def verify_token(
             hint="verify it with: agentctl auth whoami --url URL --token-file FILE",
         )
     report = mint.build_verification_report(token, load_settings(config))
+    if report["remote_keys"] is not None:
+        note(report["remote_keys"])
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
         failure.cause = _full_cause(report)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from agentctl.auth.keys.generate import key_thumbprint, read_private_key
-from agentctl.auth.keys.keyring import load_key_set, read_key_files
+from agentctl.auth.keys.keyring import has_remote_keys, load_key_set, read_key_files
 from agentctl.auth.keys.published import open_published_files
 from agentctl.auth.keys.signing import SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
+from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey
 from agentctl.records.times import format_rfc3339, now
 from agentctl.service.doctor.files import check_permissions
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 _CHECK = "keys"
 
@@ -34,6 +36,7 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
             count = len(keys.keys)
             number = "1 key verifies" if count == 1 else f"{count} keys verify"
             yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
+            yield from _check_remote_keys(settings)
             for entry in keys.skipped:
                 name = "without kid" if entry.kid is None else f"{entry.kid!r}"
                 text = f"JWKS key {name} is skipped: {entry.reason}"
@@ -52,9 +55,26 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         yield from _check_signing_key(settings, key, keys)
 
 
+def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
+    """Fetch the keys of an identity provider as the server does, and report their state."""
+    if not has_remote_keys(settings.authorization):
+        return
+    verifier = Verifier(settings)
+    verifier.fetch_remote_keys()
+    state = verifier.remote_state
+    assert state is not None
+    if state.error is None:
+        yield ok(_CHECK, state.describe(time.time()))
+    else:
+        text = f"the keys of {state.source} cannot be fetched: {state.detail} ({state.error})"
+        yield wrong(_CHECK, text, "correct jwks_url or issuer in [authorization]")
+
+
 def has_third_party_keys(settings: Settings) -> bool:
     """Return True if the JWKS has keys that are not the current or a replaced signing key."""
     given = settings.authorization
+    if given.enabled and has_remote_keys(given):
+        return True
     if not given.enabled or given.jwks_file is None:
         return False
     try:

@@ -1,0 +1,219 @@
+"""The key set of an identity provider, by URL or discovery (docs/decisions/0066).
+
+A fetch runs in a separate thread with its own event loop, at most one at a time, so no request and
+no other check waits for the network unless it needs the result. During an outage the last key set
+stays in use for `jwks_stale_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentctl.auth.keys.fetch import FetchError, FetchErrorCode, fetch_key_set
+from agentctl.auth.tokens.jws import KeySet
+from agentctl.errors import InvalidKey
+from agentctl.records.times import format_span
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Authorization
+
+__all__ = ["RemoteKeyState", "RemoteKeys"]
+
+UNKNOWN_KEY_SECONDS = 10.0
+"""Minimum time between two fetches because of tokens with an unknown key."""
+
+FIRST_RETRY_SECONDS = 1.0
+MAXIMUM_RETRY_SECONDS = 60.0
+"""Pauses after failures: the first one, doubled after each, and the longest one."""
+
+_log = logging.getLogger("agentctl.auth")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteKeyState:
+    """The state of a remote key set, for the operator. Times are seconds since the epoch.
+
+    Attributes:
+        source: the URL of the key set, or the issuer.
+        count: number of keys in use.
+        fetched_at: time of the last successful fetch; None if there was none.
+        error: class of the last failure; None if the last fetch succeeded.
+        detail: the last failure in a sentence.
+        failed_at: time of the last failure.
+        next_refresh_at: time of the next fetch.
+        is_expired: True if the keys are too old to be used.
+    """
+
+    source: str
+    count: int
+    fetched_at: float | None
+    error: FetchErrorCode | None
+    detail: str
+    failed_at: float | None
+    next_refresh_at: float
+    is_expired: bool
+
+    def describe(self, now: float) -> str:
+        """Return the state in one line."""
+        if self.fetched_at is None:
+            text = f"keys of {self.source}: not fetched"
+        else:
+            number = "1 key" if self.count == 1 else f"{self.count} keys"
+            age = format_span(now - self.fetched_at)
+            text = f"{number} of {self.source}, fetched {age} ago"
+            if self.is_expired:
+                text += ", too old to be used"
+        if self.error is not None and self.failed_at is not None:
+            text += f"; last error {format_span(now - self.failed_at)} ago: {self.error}"
+            text += f" ({self.detail})"
+        ahead = self.next_refresh_at - now
+        return f"{text}; next refresh {'in ' + format_span(ahead) if ahead > 0 else 'now'}"
+
+
+class RemoteKeys:
+    """The key set of a URL or of an issuer.
+
+    Args:
+        authorization: `[authorization]`, with `jwks_url` or `oidc_discovery`.
+        use: takes a new key set into use, and None when the last one expires; raises InvalidKey if
+            it does not fit the other keys.
+        clock: the wall clock, for the state.
+        monotonic: a clock that never jumps, for all decisions.
+    """
+
+    def __init__(
+        self,
+        authorization: Authorization,
+        use: Callable[[KeySet | None], None],
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._algorithm = authorization.algorithm
+        self._url = authorization.jwks_url
+        self._issuer = "" if self._url else authorization.issuer
+        self._refresh_seconds = authorization.jwks_refresh_seconds
+        self._stale_seconds = max(authorization.jwks_stale_seconds, self._refresh_seconds)
+        self._use = use
+        self._clock, self._monotonic = clock, monotonic
+        self._lock = threading.Lock()
+        self._flight: Future[None] | None = None
+        self._document: dict[str, Any] | None = None
+        self._keys: KeySet | None = None
+        self._fetched: float | None = None
+        self._attempted: float | None = None
+        self._next = monotonic()
+        self._failures = 0
+        self._error: FetchError | None = None
+        self._failed = 0.0
+
+    @property
+    def has_keys(self) -> bool:
+        """True if a key set is in use."""
+        return self._keys is not None
+
+    @property
+    def state(self) -> RemoteKeyState:
+        """The state now."""
+        moment, now = self._monotonic(), self._clock()
+        error = self._error
+        return RemoteKeyState(
+            source=self._url or self._issuer,
+            count=0 if self._keys is None else len(self._keys.keys),
+            fetched_at=None if self._fetched is None else now - (moment - self._fetched),
+            error=None if error is None else error.code,
+            detail="" if error is None else error.detail,
+            failed_at=None if error is None else now - (moment - self._failed),
+            next_refresh_at=now + (self._next - moment),
+            is_expired=self._fetched is not None and self._keys is None,
+        )
+
+    def poll(self) -> None:
+        """Start a fetch if it is due, and drop keys that are too old. Never waits."""
+        moment = self._monotonic()
+        if moment >= self._next:
+            self.refresh()
+        if self._keys is not None and self._is_too_old(moment):
+            _log.error("the keys of %s are too old to be used", self._url or self._issuer)
+            self._keys = self._document = None
+            self._use(None)
+
+    def refresh_missing(self) -> Future[None] | None:
+        """Return a fetch to wait for if no fetch has ended yet, else None."""
+        with self._lock:
+            is_first = self._fetched is None and self._error is None
+        return self.refresh() if is_first else None
+
+    def refresh_unknown(self) -> Future[None] | None:
+        """Return a fetch to wait for because of a token with an unknown key.
+
+        None if the last fetch began less than `UNKNOWN_KEY_SECONDS` ago and has ended.
+        """
+        with self._lock:
+            flight, attempted = self._flight, self._attempted
+        if flight is not None:
+            return flight
+        if attempted is not None and self._monotonic() - attempted < UNKNOWN_KEY_SECONDS:
+            return None
+        return self.refresh()
+
+    def refresh(self) -> Future[None]:
+        """Start a fetch, unless one is under way, and return it. It never has an exception."""
+        with self._lock:
+            if self._flight is not None:
+                return self._flight
+            flight = self._flight = Future[None]()
+            self._attempted = self._monotonic()
+        threading.Thread(target=self._fetch, args=(flight,), name="jwks", daemon=True).start()
+        return flight
+
+    def _fetch(self, flight: Future[None]) -> None:
+        try:
+            self._take(asyncio.run(fetch_key_set(self._url, self._issuer)))
+        except FetchError as error:
+            self._fail(error)
+        except InvalidKey as error:
+            self._fail(FetchError("invalid_keys", error.detail))
+        except Exception:
+            _log.exception("the fetch of the verification keys failed")
+            self._fail(FetchError("internal", "the log has the details"))
+        finally:
+            with self._lock:
+                self._flight = None
+            flight.set_result(None)
+
+    def _take(self, document: dict[str, Any]) -> None:
+        """Use a fetched key set.
+
+        Raises:
+            InvalidKey: it is not valid, or does not fit the other keys.
+        """
+        if document != self._document:
+            keys = KeySet.from_jwks(document, algorithm=self._algorithm)
+            self._use(keys)
+            self._keys, self._document = keys, document
+        if self._error is not None:
+            _log.warning("the keys of %s can be fetched again", self._url or self._issuer)
+        self._fetched = self._monotonic()
+        self._error, self._failures = None, 0
+        self._next = self._fetched + self._refresh_seconds
+
+    def _fail(self, error: FetchError) -> None:
+        if self._error is None or self._error.code != error.code:
+            source = self._url or self._issuer
+            _log.error("the keys of %s cannot be fetched: %s", source, error.detail)
+        self._failed = self._monotonic()
+        self._error = error
+        pause = FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10)
+        self._failures += 1
+        self._next = self._failed + min(pause, MAXIMUM_RETRY_SECONDS, self._refresh_seconds)
+
+    def _is_too_old(self, moment: float) -> bool:
+        return self._fetched is not None and moment - self._fetched > self._stale_seconds

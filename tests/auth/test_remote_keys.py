@@ -1,0 +1,266 @@
+"""Keys of an identity provider by URL and by discovery, from a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from agentctl.auth.keys import fetch
+from agentctl.auth.keys.remote import UNKNOWN_KEY_SECONDS
+from agentctl.auth.verifier import Verifier
+from agentctl.config import load_settings
+from agentctl.config.settings import Settings
+from agentctl.errors import InvalidConfiguration, InvalidToken, Unavailable
+from tests.auth.key_server import KeyServer, serve_keys
+from tests.commands import run_command
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Signer:
+    """A key of the provider: its entry in the key set, and tokens that it signs."""
+
+    def __init__(self, kid: str) -> None:
+        self.kid = kid
+        self._key = Ed25519PrivateKey.generate()
+
+    @property
+    def jwk(self) -> dict[str, Any]:
+        raw = self._key.public_key().public_bytes_raw()
+        x = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+        return {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": self.kid, "alg": "EdDSA"}
+
+    def sign(self, subject: str = "ada", **claims: Any) -> str:
+        given = {"sub": subject, "scopes": ["agents:read"], **claims}
+        return jwt.encode(given, self._key, "EdDSA", headers={"kid": self.kid})
+
+
+@pytest.fixture
+def server() -> Iterator[KeyServer]:
+    with serve_keys() as state:
+        yield state
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Build = Callable[..., Verifier]
+
+
+@pytest.fixture
+def build(server: KeyServer, clock: Clock, tmp_path: Path) -> Build:
+    def build_verifier(**changes: Any) -> Verifier:
+        return Verifier(settings(server, tmp_path, **changes), monotonic=clock)
+
+    return build_verifier
+
+
+def settings(server: KeyServer, folder: Path, **changes: Any) -> Settings:
+    path = folder / "agentctl.toml"
+    path.write_text(f'[authorization]\nalgorithm = "EdDSA"\njwks_url = "{server.jwks_url}"\n')
+    found = load_settings(path, {})
+    return replace(found, authorization=replace(found.authorization, **changes))
+
+
+def identify(verifier: Verifier, token: str) -> str | None:
+    return asyncio.run(verifier.identify(f"Bearer {token}")).subject
+
+
+def test_tokens_of_the_provider_are_accepted(server: KeyServer, build: Build) -> None:
+    signer = Signer("one")
+    server.keys = [signer.jwk]
+    verifier = build()
+    assert [identify(verifier, signer.sign(user)) for user in ("ada", "bob")] == ["ada", "bob"]
+    assert server.requests == ["/jwks"]
+    state = verifier.remote_state
+    assert state is not None
+    assert (state.count, state.error) == (1, None)
+    assert "1 key of http://127.0.0.1" in state.describe(time.time())
+
+
+def test_discovery_finds_the_keys_of_the_issuer(server: KeyServer, build: Build) -> None:
+    signer = Signer("one")
+    server.keys = [signer.jwk]
+    options = {"jwks_url": "", "oidc_discovery": True, "issuer": server.url}
+    assert identify(build(**options), signer.sign(iss=server.url)) == "ada"
+    with pytest.raises(InvalidToken):
+        identify(build(**options), signer.sign(iss="http://other"))
+    server.issuer = "http://127.0.0.1:1"
+    verifier = build(**options)
+    with pytest.raises(Unavailable):
+        identify(verifier, signer.sign(iss=server.url))
+    assert verifier.remote_state is not None
+    assert verifier.remote_state.error == "issuer_mismatch"
+
+
+def test_rotated_key_is_fetched_at_a_bounded_rate(
+    server: KeyServer, build: Build, clock: Clock
+) -> None:
+    old, new, unknown = Signer("old"), Signer("new"), Signer("unknown")
+    server.keys = [old.jwk]
+    verifier = build()
+    assert identify(verifier, old.sign()) == "ada"
+    server.keys = [new.jwk]
+    clock.now += UNKNOWN_KEY_SECONDS
+    assert identify(verifier, new.sign()) == "ada"
+    for _ in range(5):
+        with pytest.raises(InvalidToken):
+            identify(verifier, unknown.sign())
+    with pytest.raises(InvalidToken):
+        identify(verifier, old.sign())
+    assert server.requests == ["/jwks"] * 2
+
+
+def test_concurrent_requests_share_one_fetch(server: KeyServer, build: Build) -> None:
+    signer = Signer("one")
+    server.keys = [signer.jwk]
+    server.released.clear()
+    verifier = build()
+
+    async def identify_many() -> list[str | None]:
+        tasks = [
+            asyncio.create_task(verifier.identify(f"Bearer {signer.sign(f'u{number}')}"))
+            for number in range(20)
+        ]
+        # The event loop works while the server is silent.
+        await asyncio.sleep(0)
+        threading.Timer(0.05, server.released.set).start()
+        return [(await task).subject for task in tasks]
+
+    assert asyncio.run(identify_many()) == [f"u{number}" for number in range(20)]
+    assert server.requests == ["/jwks"]
+
+
+def test_keys_stay_in_use_during_an_outage_within_the_bound(
+    server: KeyServer, build: Build, clock: Clock
+) -> None:
+    signer = Signer("one")
+    server.keys = [signer.jwk]
+    verifier = build(jwks_refresh_seconds=600, jwks_stale_seconds=3_600)
+    assert identify(verifier, signer.sign()) == "ada"
+    server.status = 500
+    clock.now += 700
+    with verifier.watch_key_files():
+        verifier.fetch_remote_keys()
+        assert identify(verifier, signer.sign("bob")) == "bob"
+        state = verifier.remote_state
+        assert state is not None
+        assert (state.error, state.is_expired) == ("status", False)
+        assert verifier.problem == "the server responds with 500"
+        clock.now += 3_000
+        deadline = time.monotonic() + 10
+        while not verifier.remote_state.is_expired:  # type: ignore[union-attr]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(Unavailable):
+            identify(verifier, signer.sign())
+        server.status = 200
+        verifier.fetch_remote_keys()
+        assert identify(verifier, signer.sign()) == "ada"
+
+
+def oct_key() -> dict[str, Any]:
+    return {"kty": "oct", "k": "c2VjcmV0" * 8, "kid": "secret", "alg": "HS256"}
+
+
+FAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("too_large", {"body": b" " * (fetch.MAXIMUM_BYTES + 1)}),
+    ("not_json", {"body": b"<html>"}),
+    ("not_json", {"body": b"[]"}),
+    ("invalid_keys", {"body": b'{"keys": {}}'}),
+    ("invalid_keys", {"keys": [oct_key()]}),
+    ("invalid_keys", {"keys": [oct_key(), Signer("one").jwk]}),
+    ("invalid_keys", {"keys": [Signer("one").jwk, Signer("one").jwk]}),
+    ("redirect", {"location": "http://127.0.0.2:9/jwks"}),
+    ("redirect", {"location": "https://example.org/jwks"}),
+    ("redirect", {"location": "/jwks"}),
+    ("status", {"status": 404}),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"), FAULTS, ids=[f"{error}{number}" for number, (error, _) in enumerate(FAULTS)]
+)
+def test_faulty_response_gives_no_keys(
+    server: KeyServer, build: Build, error: str, fault: dict[str, Any]
+) -> None:
+    for name, value in fault.items():
+        setattr(server, name, value)
+    verifier = build()
+    with pytest.raises(Unavailable):
+        identify(verifier, Signer("one").sign())
+    assert verifier.remote_state is not None
+    assert verifier.remote_state.error == error
+
+
+def test_redirect_within_the_origin_is_followed(server: KeyServer, build: Build) -> None:
+    signer = Signer("one")
+    server.keys, server.location = [signer.jwk], f"{server.url}/moved"
+    assert identify(build(), signer.sign()) == "ada"
+    assert server.requests == ["/jwks", "/moved"]
+
+
+def test_silent_server_is_given_up(
+    server: KeyServer, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "FETCH_SECONDS", 0.2)
+    server.released.clear()
+    verifier = build()
+    with pytest.raises(Unavailable):
+        identify(verifier, Signer("one").sign())
+    assert verifier.remote_state is not None
+    assert verifier.remote_state.error == "timeout"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'jwks_url = "http://id.example.org/jwks"',
+        'jwks_url = "https://id.example.org/jwks"\nalgorithm = "HS256"',
+        "oidc_discovery = true",
+        'oidc_discovery = true\nissuer = "http://id.example.org"',
+        'jwks_url = "https://a.example/jwks"\noidc_discovery = true\nissuer = "https://a.example"',
+    ],
+)
+def test_unsafe_source_of_keys_is_refused(tmp_path: Path, lines: str) -> None:
+    path = tmp_path / "agentctl.toml"
+    path.write_text(f"[authorization]\n{lines}\n")
+    with pytest.raises(InvalidConfiguration):
+        load_settings(path, {})
+
+
+def test_commands_show_the_state_of_the_keys(server: KeyServer, tmp_path: Path) -> None:
+    signer = Signer("one")
+    server.keys = [signer.jwk]
+    settings(server, tmp_path)
+    environment = {"AGENTCTL_TOKEN": signer.sign(), "HOME": str(tmp_path)}
+    verified = run_command("token", "verify", environment=environment, folder=tmp_path)
+    assert (verified.code, "1 key of" in verified.stderr) == (0, True)
+    explained = run_command(
+        "auth", "explain", "GET", "/agents", environment=environment, folder=tmp_path
+    )
+    assert "1 key of http://127.0.0.1" in explained.stdout
+    assert "next refresh" in explained.stdout
+    server.status = 503
+    found = run_command("doctor", environment=environment, folder=tmp_path)
+    assert "cannot be fetched: the server responds with 503" in found.stdout + found.stderr
