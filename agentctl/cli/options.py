@@ -32,7 +32,7 @@ Output = Annotated[
     typer.Option(
         "--output", "-o",
         metavar="FORM",
-        help="Output format: table, json, jsonl, tsv or name"
+        help="Output format: table, wide, json, jsonl, tsv or name"
         "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
     ),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -103,5 +103,14 @@ def root(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
     ] = False,
+    color: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            "--color",
+            metavar="WHEN",
+            help="Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]",
+        ),
+    ] = "auto",
 ) -> None:
     """Run and administer a server for agents, teams and workflows."""
+    current_io().color = color

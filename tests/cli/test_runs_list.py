@@ -80,6 +80,6 @@ def test_a_table_shows_age_and_duration(
     through: Agentctl, session: str, two: tuple[str, str]
 ) -> None:
     table = through("runs", "list", "--session", session, "-o", "table").lines
-    assert table[0].split()[:6] == ["RUN", "ID", "STATUS", "COMPONENT", "AGE", "TOOK"]
-    assert re.search(r" (?:RUNNING|PENDING) +slow +\d+ (s|min) ", table[1])
-    assert re.search(r" COMPLETED +echo +\d+ (s|min) +[\d.]+ (s|ms) ", table[2])
+    assert table[0].split()[:6] == ["RUN", "STATUS", "COMPONENT", "AGE", "TOOK", "TOKENS"]
+    assert re.search(r" (?:● running|◌ queued) +slow +\d+ (s|min) ", table[1])
+    assert re.search(r" ✓ completed +echo +\d+ (s|min) +[\d.]+ (s|ms) ", table[2])

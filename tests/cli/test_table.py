@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import io
 import os
+import re
+from collections.abc import Sequence
 from unittest.mock import patch
 
 import pytest
 
 from agentctl.cli.io import IO
+from agentctl.cli.show.columns import RUNS
 from agentctl.cli.show.table import (
     Column,
     format_fields,
     format_table,
     format_time,
     print_table,
+    shorten_ids,
+    wrap_with_indent,
 )
 from agentctl.cli.show.terminal import display_width
 from tests.cli.conftest import Terminal
 from tests.cli.demo import Demo
 
 ID = "01997a3c-5f0e-7c7e-8f39-2f1f0a6c1b5d"
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12} ")
 TIME = "2026-11-20T10:27:29.123456Z"
 COLUMNS = [
     Column("run_id"),
@@ -34,11 +40,13 @@ COLUMNS = [
 RECORD = {"run_id": ID, "status": "ERROR", "created_at": TIME, "session_id": ID}
 
 
-def drawn(record: dict[str, object], width: int) -> tuple[list[str], list[str]]:
+def drawn(
+    record: dict[str, object], width: int, columns: Sequence[Column] = COLUMNS
+) -> tuple[list[str], list[str]]:
     """Draw a table of one record on a terminal: its lines, and the hidden columns."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     with patch.dict(os.environ, {"COLUMNS": str(width), "NO_COLOR": "1"}):
-        hidden = print_table([record], COLUMNS, IO(io.StringIO(), out, io.StringIO()))
+        hidden = print_table([record], columns, IO(io.StringIO(), out, io.StringIO()))
     out.seek(0)
     return [line.rstrip() for line in out.read().splitlines()], hidden
 
@@ -97,7 +105,40 @@ def test_a_terminal_names_the_hidden_columns(terminal: Terminal, demo: Demo) -> 
     here = ("--session", "t-1", "--config", str(demo.config))
     narrow = terminal("runs", "list", *here, env={"COLUMNS": "74"}).screen.splitlines()
     assert max(map(len, narrow)) <= 74
-    assert narrow[0].split() == ["RUN", "ID", "STATUS", "COMPONENT", "AGE", "TOOK"]
-    assert narrow[-1] == "hidden: session id, tokens, user (-o tsv shows all)"
-    wide = terminal("runs", "list", *here, env={"COLUMNS": "200"}).screen.splitlines()
-    assert wide[0].split()[-4:] == ["SESSION", "ID", "TOKENS", "USER"]
+    assert narrow[0].split() == ["RUN", "STATUS", "COMPONENT", "AGE", "TOOK", "TOKENS", "SESSION"]
+    assert narrow[-1] == "hidden: user (-o wide shows all)"
+    wide = terminal("runs", "list", "-o", "wide", *here, env={"COLUMNS": "50"}).screen.splitlines()
+    assert wide[0].split()[-6:] == ["SESSION", "USER", "CREATED", "AT", "FINISHED", "AT"]
+    assert UUID.match(wide[1])
+    assert not UUID.match(narrow[1])
+
+
+def test_an_error_is_shown_at_any_width() -> None:
+    failed = {**RECORD, "error": {"code": "MODEL_UNAVAILABLE"}, "agent_id": "clerk"}
+    lines, hidden = drawn(failed, 80, RUNS.table)
+    assert lines[1].startswith(ID[:13] + "  ✗ failed  clerk  ")
+    assert lines[1].endswith("MODEL_UNAVAILABLE")
+    assert "error" not in hidden
+    narrow, hidden = drawn(failed, 40, RUNS.table)
+    assert narrow[1].startswith(f"{ID[:13]}  ")
+    assert narrow[1].endswith("MODEL_UNAVAILABLE")
+    assert "component" in hidden
+
+
+def test_numbers_are_aligned_to_the_right() -> None:
+    column = Column("total_tokens", heading="tokens", right=True)
+    lines = format_table([{"total_tokens": 5}, {"total_tokens": 12345}], [column])
+    assert lines == ["TOKENS", "     5", " 12345"]
+
+
+def test_ids_are_cut_to_their_least_unique_prefix() -> None:
+    near, far = ID[:15] + "f" + ID[16:], "11" + ID[2:]
+    assert shorten_ids([ID, near, ID, far, "s1"]) == [ID[:16], near[:16], ID[:16], far[:13], "s1"]
+
+
+def test_long_values_are_wrapped_below_themselves() -> None:
+    lines = wrap_with_indent("name  ", "some words and " + "x" * 60, 30)
+    assert lines[0] == "name  some words and"
+    assert all(line.startswith(" " * 6) and len(line) <= 30 for line in lines[1:])
+    assert "".join(line.strip() for line in lines[1:]) == "x" * 60
+    assert wrap_with_indent("name  ", "x" * 60, None) == ["name  " + "x" * 60]

@@ -69,7 +69,7 @@ def test_agentctl_output_selects_the_format(agentctl: Agentctl, context: str) ->
     assert asked.stdout.startswith('{"name":')
     wrong = agentctl("context", "list", env={"AGENTCTL_OUTPUT": "yaml"})
     assert (wrong.code, wrong.stdout) == (2, "")
-    assert "table, json, jsonl, tsv, name" in wrong.stderr
+    assert "table, wide, json, jsonl, tsv, name" in wrong.stderr
 
 
 @pytest.mark.parametrize(

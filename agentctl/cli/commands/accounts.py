@@ -59,7 +59,7 @@ TokenOutput = Annotated[
         "--output",
         "-o",
         metavar="FORM",
-        help="Print the whole record, token included: table, json, jsonl, tsv or name",
+        help="Print the whole record, token included: table, wide, json, jsonl, tsv or name",
     ),
 ]
 

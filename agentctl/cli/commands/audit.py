@@ -295,7 +295,7 @@ def _write_rows(rows: list[AuditRow], form: Format) -> None:
     for row in rows:
         if form in ("json", "jsonl"):
             write_json(orjson.dumps(row))
-        elif form == "table":
+        elif form in ("table", "wide"):
             write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
         elif form == "tsv":
             write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))

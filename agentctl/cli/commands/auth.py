@@ -219,7 +219,7 @@ def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
     if form == "json":
         write_json(document.raw)
     else:
-        whole = form != "table"
+        whole = form not in ("table", "wide")
         steps = [step for step in record["steps"] if whole or step["outcome"] != "skipped"]
         columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
         show_list(build_document(steps), columns, form, id_field="name")

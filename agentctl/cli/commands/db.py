@@ -116,7 +116,7 @@ def migrate(
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
     finally:
-        if records or form != "table":
+        if records or form not in ("table", "wide"):
             _show(records, _MIGRATIONS, form, "migration")
 
 

@@ -63,7 +63,7 @@ def show_findings(findings: Sequence[Finding], form: Format) -> None:
     """Write the findings, in the table format as lines, so that no remedy is cut."""
     from agentctl.records.document import build_document
 
-    if form != "table":
+    if form not in ("table", "wide"):
         records = [asdict(finding) for finding in findings]
         show_list(build_document(records), _COLUMNS, form, id_field="check")
         return

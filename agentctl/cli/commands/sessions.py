@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from agentctl.cli.help import CommandApp
+from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session_ids
 from agentctl.cli.options import (
     Cursor,
     DbId,
@@ -79,13 +80,13 @@ async def list_sessions(
     sort_by: Annotated[
         Literal["created_at", "updated_at"],
         typer.Option("--sort-by", metavar="TIME", help="Sort key: created_at or updated_at"),
-    ] = "created_at",
+    ] = "updated_at",
     sort_order: SortOrder = "desc",
     db: DbId = None,
     table: TableName = None,
     output: Output = None,
 ) -> None:
-    """List sessions, newest first."""
+    """List sessions, most recently used first."""
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
@@ -131,6 +132,7 @@ async def get_session(
     """
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
+    session_id = await resolve_session_id(target, session_id, db)
     document = await target.operations.get_session_by_id(session_id, where)
     if not is_transcript(form):
         show_record(document, columns.SESSION, form, id_field="session_id")
@@ -185,6 +187,8 @@ async def list_session_runs(
     """List the runs of a session, oldest first."""
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
+    session_id = await resolve_session_id(target, session_id, db)
+    after = after and await resolve_run_id(target, after, db)
     query = SessionRunsQuery(where, limit, after)
     document = await target.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
@@ -205,6 +209,7 @@ async def rename_session(
     """Rename a session."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
+    session_id = await resolve_session_id(target, session_id, db)
     document = await target.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
     target.report_done(f"renamed session {session_id}")
@@ -222,6 +227,7 @@ async def summarize_session(
     """Summarize a session now."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
+    session_id = await resolve_session_id(target, session_id, db)
     async with progress.showing_progress("summarizing the session"):
         document = await target.operations.summarize_session(session_id, where)
     show_record(document, columns.SUMMARIZED, form, id_field="session_id")
@@ -247,7 +253,7 @@ async def delete_sessions(
 
     Several sessions are deleted together: all of them or none.
     """
-    unique = tuple(dict.fromkeys(session_ids))
+    unique = tuple(await resolve_session_ids(target, session_ids, db))
     if dry_run:
         await _print_sessions(target, unique, SessionLocator(db_id=db))
         return

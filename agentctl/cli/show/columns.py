@@ -1,20 +1,26 @@
-"""Columns of sessions and runs, and runs and histories for people."""
+"""Columns of sessions and runs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.cli.durations import format_elapsed, format_span
+from agentctl.cli.io import current_io
 from agentctl.cli.options import find_component
 from agentctl.cli.show.table import Column, Columns
-
-if TYPE_CHECKING:
-    pass
+from agentctl.records.phase import describe_phase
+from agentctl.records.times import now
 
 Record = Mapping[str, Any]
+
+RELATIVE_SECONDS = 7 * 86_400
+"""Ages under 7 days are shown as such, others as a date."""
+
+PHASE_STYLES = {"grey": "bright_black"}
+"""Styles of rich for colours of states that it names differently."""
 
 
 def component_id_of(record: Record) -> str | None:
@@ -35,6 +41,39 @@ def format_holding(record: Record) -> str | None:
     return "?" if record["holding"] is None else ", ".join(record["holding"])
 
 
+def _format_tokens(record: Record) -> str:
+    """Return the tokens of a session or run with separators."""
+    total = record.get("total_tokens", _total_tokens(record))
+    return f"{total:,}" if isinstance(total, int) else ""
+
+
+def _format_state(record: Record) -> str:
+    """Return the state of a run as glyph and words, with a warning if its work goes on."""
+    phase = describe_phase(record, now())
+    glyph = phase.glyph if _is_unicode() else phase.ascii
+    warning = f" ! {phase.warning}" if phase.warning else ""
+    return f"{glyph} {phase.words}{warning}"
+
+
+def _style_state(record: Record) -> str:
+    phase = describe_phase(record, now())
+    return "yellow" if phase.warning else PHASE_STYLES.get(phase.color, phase.color)
+
+
+def _format_last_state(session: Record) -> str:
+    """Return the state of the newest run of a session."""
+    status = session.get("last_status")
+    return _format_state({"status": status}) if status else ""
+
+
+def _style_last_state(session: Record) -> str:
+    return _style_state({"status": session.get("last_status")})
+
+
+def _is_unicode() -> bool:
+    return (current_io().out.encoding or "utf-8").lower().startswith("utf")
+
+
 def _error_code(record: Record) -> object:
     return (record.get("error") or {}).get("code")
 
@@ -45,9 +84,21 @@ def _error(record: Record) -> str | None:
 
 
 def _format_age(record: Record) -> str | None:
-    """Return the time since its creation."""
-    created = _to_timestamp(record.get("created_at"))
-    return None if created is None else format_span(time.time() - created)
+    """Return the time since its creation, after 7 days the day."""
+    return _format_distance(record.get("created_at"))
+
+
+def _format_last_use(session: Record) -> str | None:
+    """Return the time since the last use of a session, after 7 days the day."""
+    return _format_distance(session.get("updated_at"))
+
+
+def _format_distance(moment: object) -> str | None:
+    at = _to_timestamp(moment)
+    if at is None:
+        return None
+    seconds = time.time() - at
+    return format_span(seconds) if seconds < RELATIVE_SECONDS else str(moment)[:10]
 
 
 def _format_duration(run: Record) -> str | None:
@@ -86,14 +137,14 @@ SESSIONS = Columns(
         Column("updated_at"),
     ],
     table=[
-        Column("session_id"),
+        Column("session_id", look="id"),
         Column("session_name", heading="name", look="text"),
-        Column("last_status", heading="status"),
+        Column("last_status", _format_last_state, heading="status", style=_style_last_state),
         Column("component", component_id_of),
-        Column("updated_at", heading="updated"),
-        Column("run_count", heading="runs"),
+        Column("last_use", _format_last_use, heading="used", right=True),
+        Column("run_count", heading="runs", right=True),
         Column("user_id", heading="user"),
-        Column("total_tokens", heading="tokens"),
+        Column("total_tokens", _format_tokens, heading="tokens", right=True),
         Column("session_type", heading="type"),
     ],
 )
@@ -126,24 +177,22 @@ _RUNS = [
     Column("holding", format_holding),
 ]
 _RUNS_OF_SESSION = [
-    Column("run_id"),
-    Column("status"),
+    Column("run_id", heading="run", look="id"),
+    Column("status", _format_state, style=_style_state),
     Column("component", component_id_of),
-    Column("created_at", heading="created"),
-    Column("error", _error_code),
-    Column("total_tokens", _total_tokens, heading="tokens"),
+    Column("age", _format_age, right=True),
+    Column("duration", _format_duration, heading="took", right=True),
+    Column("total_tokens", _format_tokens, heading="tokens", right=True),
+    Column("error", _error_code, look="text", keep=True, style=lambda _: "red"),
     Column("user_id", heading="user"),
 ]
 RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
 RUNS = Columns(
     tsv=_RUNS,
     table=[
-        *_RUNS_OF_SESSION[:3],
-        Column("age", _format_age),
-        Column("duration", _format_duration, heading="took"),
-        Column("error", _error_code),
-        Column("session_id"),
-        *_RUNS_OF_SESSION[5:],
+        *_RUNS_OF_SESSION[:6],
+        Column("session_id", heading="session", look="id"),
+        *_RUNS_OF_SESSION[6:],
     ],
 )
 RUN = [

@@ -27,7 +27,7 @@ from agentctl.records.text import escape_json_controls
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
-CommonFormat = Literal["table", "json", "jsonl", "tsv", "name"]
+CommonFormat = Literal["table", "wide", "json", "jsonl", "tsv", "name"]
 """The formats of every command."""
 
 Format = Literal[CommonFormat, "text", "markdown"]
@@ -86,8 +86,10 @@ def show_record(
     """Write a document that is one record: in tables one line for each field."""
     if format == "json":
         write_json(document.raw)
-    elif format == "table":
-        _write_lines(format_fields(document.value, columns))
+    elif format in ("table", "wide"):
+        io = current_io()
+        width = io.width(io.out) if io.out_is_terminal else None
+        _write_lines(format_fields(document.value, columns, width))
     else:
         _show_records([document.value], columns, format, id_field)
 
@@ -148,6 +150,8 @@ def _show_records(
         columns = Columns(columns, columns)
     if format == "table":
         _write_table(records, columns.table, id_field)
+    elif format == "wide":
+        _write_wide_table(records, columns, id_field)
     elif format == "tsv":
         head = "\t".join(column.name for column in columns.tsv)
         rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
@@ -165,14 +169,28 @@ def _show_records(
 def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field: str) -> None:
     io = current_io()
     if not records:
-        noun, is_id, _ = id_field.partition("_id")
-        plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-        note(f"no {plural}" if is_id else "no results")
-    elif io.out_is_terminal:
+        _note_empty(id_field)
+    elif io.out_is_terminal or io.styles(io.out):
         if hidden := print_table(records, columns, io):
-            note(f"hidden: {', '.join(hidden)} (-o tsv shows all)")
+            note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
     else:
         _write_lines(format_table(records, columns))
+
+
+def _write_wide_table(records: Sequence[Record], columns: Columns, id_field: str) -> None:
+    """Write all columns of a list, those of the table first, in lines of any length."""
+    if not records:
+        _note_empty(id_field)
+        return
+    shown = {column.name for column in columns.table}
+    rest = [column for column in columns.tsv if column.name not in shown]
+    _write_lines(format_table(records, [*columns.table, *rest]))
+
+
+def _note_empty(id_field: str) -> None:
+    noun, is_id, _ = id_field.partition("_id")
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    note(f"no {plural}" if is_id else "no results")
 
 
 def _write_lines(lines: Iterable[str]) -> None:

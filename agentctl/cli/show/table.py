@@ -20,6 +20,11 @@ COLUMN_GAP = "  "
 MINIMUM_TEXT_WIDTH = 16
 """Columns of the screen that a column of text keeps at least."""
 
+SHORT_ID = 13
+"""Least characters of a shortened id: those with the milliseconds of a UUIDv7."""
+
+UUID_LENGTH = 36
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
@@ -30,14 +35,21 @@ class Column(NamedTuple):
         name: the field, and the heading in TSV.
         read: the value to show instead of the field.
         heading: the heading in tables instead of the name: `session_id` would be SESSION ID.
-        look: in tables on a narrow terminal: `plain` is never cut, `text` is, `whole` is wrapped;
-            all but `whole` and the first column are hidden if there is no room.
+        look: in tables on a narrow terminal: `plain` is never cut, `text` is, `whole` is wrapped,
+            `id` becomes its least unique prefix; all but `whole` and the first column are hidden
+            if there is no room.
+        right: aligned to the right, for numbers.
+        keep: never hidden.
+        style: returns the style of rich for a cell.
     """
 
     name: str
     read: Callable[[Record], object] | None = None
     heading: str = ""
-    look: Literal["plain", "text", "whole"] = "plain"
+    look: Literal["plain", "text", "whole", "id"] = "plain"
+    right: bool = False
+    keep: bool = False
+    style: Callable[[Record], str] | None = None
 
     @property
     def label(self) -> str:
@@ -71,6 +83,7 @@ class _Filled(NamedTuple):
 
     column: Column
     cells: list[str]
+    styles: list[str]
 
     @property
     def width(self) -> int:
@@ -78,8 +91,16 @@ class _Filled(NamedTuple):
 
     @property
     def minimum(self) -> int:
-        plain = self.column.look == "plain"
-        return self.width if plain else min(self.width, MINIMUM_TEXT_WIDTH)
+        is_whole = self.column.look in ("plain", "id")
+        return self.width if is_whole else min(self.width, MINIMUM_TEXT_WIDTH)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.column.keep or self.column.look == "whole"
+
+    def pad(self, text: str) -> str:
+        space = " " * (self.width - display_width(text))
+        return space + text if self.column.right else text + space
 
 
 def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
@@ -90,7 +111,7 @@ def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[s
         columns: by importance.
     """
     padded = [
-        [_pad(text, filled.width) for text in (filled.column.label.upper(), *filled.cells)]
+        [filled.pad(text) for text in (filled.column.label.upper(), *filled.cells)]
         for filled in _fill(records, columns)
     ]
     return [COLUMN_GAP.join(row).rstrip() for row in zip(*padded, strict=True)]
@@ -106,8 +127,8 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
     from rich.table import Table
     from rich.text import Text
 
-    filled, width = _fill(records, columns), io.width(io.out)
-    shown = [each for each in filled if each is filled[0] or each.column.look == "whole"]
+    filled, width = _fill(records, columns, short=True), io.width(io.out)
+    shown = [each for each in filled if each is filled[0] or each.is_kept]
     needed = sum(each.minimum + len(COLUMN_GAP) for each in shown) - len(COLUMN_GAP)
     for each in filled:
         more = each.minimum + len(COLUMN_GAP)
@@ -116,14 +137,26 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
             needed += more
     shown = [each for each in filled if each in shown]
     table = Table(box=None, pad_edge=False, padding=(0, len(COLUMN_GAP), 0, 0))
-    for column, _ in shown:
-        table.add_column(Text(column.label.upper()))
-    for at, each in enumerate(shown):
-        table.columns[at].min_width = each.minimum
-        table.columns[at].no_wrap = each.column.look == "plain"
-    looks = [_LOOKS[each.column.look] for each in shown]
-    for row in zip(*(each.cells for each in shown), strict=True):
-        table.add_row(*(Text(cell, **look) for cell, look in zip(row, looks, strict=True)))
+    for each in shown:
+        table.add_column(
+            Text(each.column.label.upper()),
+            min_width=each.minimum,
+            no_wrap=each.column.look in ("plain", "id"),
+            justify="right" if each.column.right else "left",
+        )
+    cells = [
+        [
+            Text(
+                each.pad(cell) if each.column.right else cell,
+                style=style,
+                **_LOOKS[each.column.look],
+            )
+            for cell, style in zip(each.cells, each.styles, strict=True)
+        ]
+        for each in shown
+    ]
+    for row in zip(*cells, strict=True):
+        table.add_row(*row)
     # The screen is wider than the terminal if the first column alone does not fit: ids stay whole.
     everything = sum(each.width + len(COLUMN_GAP) for each in shown)
     io.console(io.out, max(needed, width or everything)).print(table)
@@ -134,15 +167,61 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "plain": {"no_wrap": True, "overflow": "ignore"},
     "text": {"no_wrap": True, "overflow": "ellipsis"},
     "whole": {"no_wrap": False, "overflow": "fold"},
+    "id": {"no_wrap": True, "overflow": "ignore"},
 }
 
 
-def format_fields(record: Record, columns: Sequence[Column]) -> list[str]:
-    """Format a record as lines of name and value, without empty fields."""
+def format_fields(record: Record, columns: Sequence[Column], width: int | None = None) -> list[str]:
+    """Format a record as lines of name and value, without empty fields.
+
+    Args:
+        width: columns of the terminal; a longer value is wrapped below itself. None: any.
+    """
     found = [(column.label, column.short(record)) for column in columns]
     filled = [(label, value) for label, value in found if value]
     widest = max((display_width(label) for label, _ in filled), default=0)
-    return [f"{_pad(label, widest)}{COLUMN_GAP}{value}" for label, value in filled]
+    lines = []
+    for label, value in filled:
+        head = _pad(label, widest) + COLUMN_GAP
+        lines += wrap_with_indent(head, value, width)
+    return lines
+
+
+def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
+    """Return the lines of a text after a head; following lines are below the text.
+
+    A word that is longer than a line is broken. With less than `MINIMUM_TEXT_WIDTH` columns for the
+    text nothing is wrapped.
+    """
+    indent = display_width(head)
+    room = (width or 0) - indent
+    if room < MINIMUM_TEXT_WIDTH or display_width(text) <= room:
+        return [head + text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        joined = f"{line} {word}" if line else word
+        if display_width(joined) <= room:
+            line = joined
+            continue
+        if line:
+            lines.append(line)
+        line = word
+        while display_width(line) > room:
+            kept = _count_fitting(line, room)
+            lines.append(line[:kept])
+            line = line[kept:]
+    lines.append(line)
+    return [head + lines[0], *(" " * indent + each for each in lines[1:])]
+
+
+def _count_fitting(text: str, width: int) -> int:
+    """Return the number of characters that fit, at least 1."""
+    used = 0
+    for at, character in enumerate(text):
+        used += display_width(character)
+        if used > width:
+            return max(at, 1)
+    return len(text)
 
 
 def format_time(text: str) -> str:
@@ -151,8 +230,27 @@ def format_time(text: str) -> str:
     return f"{found[1]} {found[2]}Z" if found else text
 
 
-def _fill(records: Sequence[Record], columns: Sequence[Column]) -> list[_Filled]:
-    filled = [_Filled(column, [column.short(record) for record in records]) for column in columns]
+def shorten_ids(ids: Sequence[str]) -> list[str]:
+    """Return each UUID as its least prefix that is unique among `ids`; other ids unchanged."""
+    lengths = range(SHORT_ID, UUID_LENGTH)
+    distinct = sorted({each for each in ids if _UUID.fullmatch(each)})
+    short = {}
+    for at, each in enumerate(distinct):
+        near = distinct[max(0, at - 1) : at] + distinct[at + 1 : at + 2]
+        unique = (n for n in lengths if not any(other.startswith(each[:n]) for other in near))
+        short[each] = each[: next(unique, UUID_LENGTH)]
+    return [short.get(each, each) for each in ids]
+
+
+def _fill(
+    records: Sequence[Record], columns: Sequence[Column], *, short: bool = False
+) -> list[_Filled]:
+    filled = []
+    for column in columns:
+        cells = [column.short(record) for record in records]
+        cells = shorten_ids(cells) if short and column.look == "id" else cells
+        styles = [column.style(record) if column.style else "" for record in records]
+        filled.append(_Filled(column, cells, styles))
     return [each for each in filled if any(each.cells)] or filled[:1]
 
 

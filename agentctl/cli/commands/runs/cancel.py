@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.ids import resolve_run_ids
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -138,7 +139,8 @@ async def cancel_runs(
             raise UsageError(
                 "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
             )
-        await _cancel_by_ids(target, tuple(dict.fromkeys(run_ids)), component, request, db, form)
+        ids = await resolve_run_ids(target, run_ids, db)
+        await _cancel_by_ids(target, ids, component, request, db, form)
         return
     if run_ids:
         raise UsageError("--all and RUN_ID exclude each other")
@@ -290,7 +292,7 @@ async def _cancel_all(
     """
     selection = await _select_runs(target, wanted)
     if dry_run or not selection.runs:
-        if selection.runs or form != "table":
+        if selection.runs or form not in ("table", "wide"):
             _show_records(selection.runs, columns.RUNS, form)
         found = f"{selection} would be cancelled" if selection.runs else "no live runs to cancel"
         note(f"{found} {target.place}")

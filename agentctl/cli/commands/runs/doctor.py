@@ -51,7 +51,7 @@ async def examine_runs(
             raise _problems_found(target, problems, repairable, db, fix=fix)
         return
     if not yes:
-        if form == "table":
+        if form in ("table", "wide"):
             _show_problems(problems, form)
         confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
     done = await _repair_problems(target, target.local, problems)
@@ -103,7 +103,7 @@ def _show_problems(problems: Sequence[Problem], form: Format) -> None:
     records = [asdict(problem) for problem in problems]
     if form == "name":
         records = [record for record in records if record["run_id"] is not None]
-    if records or form != "table":
+    if records or form not in ("table", "wide"):
         show_list(build_document(records), columns.PROBLEMS, form, id_field="run_id")
 
 

@@ -13,6 +13,7 @@ from agentctl.cli.commands.runs.wait import wait_for_runs
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp, join_alternatives
+from agentctl.cli.ids import resolve_run_id, resolve_session_id
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -112,7 +113,7 @@ async def list_runs(
         status=status,
         component_type=kind,
         component_id=component_id,
-        session_id=session,
+        session_id=session and await resolve_session_id(target, session, db),
         user_id=user,
         db_id=db,
         page=Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order),
@@ -158,6 +159,7 @@ async def get_run(
     """
     form = resolve_format(output)
     where = SessionLocator(db_id=db)
+    run_id = await resolve_run_id(target, run_id, db)
     if session is None:
         document = await target.operations.get_run(run_id, db_id=db)
     else:

@@ -112,7 +112,7 @@ async def start_run(
         parse_object("--output-schema", output_schema),
     )
     if stream is None:
-        stream = not background and form in ("table", "tsv", "jsonl")
+        stream = not background and form in ("table", "wide", "tsv", "jsonl")
     if stream and form in ("json", "name"):
         raise UsageError(f"-o {form} excludes --stream", hint="use -o jsonl, or --no-stream")
     await (_stream_run if stream else _wait_for_run)(target, component, request, form)
@@ -182,7 +182,7 @@ async def _wait_for_run(
         raise
     run = document.value
     _note_started(target, request, run["run_id"], run["session_id"])
-    if form in ("table", "tsv") and not request.background:
+    if form in ("table", "wide", "tsv") and not request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:

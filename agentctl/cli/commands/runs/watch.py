@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.ids import resolve_run_id
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -89,6 +90,7 @@ async def watch_run(
     """
     form = resolve_format(output)
     component = resolve_component(agent, team, workflow)
+    run_id = await resolve_run_id(target, run_id, db)
     by_component = component is not None and session is not None
     watched = _WatchedRun(target, run_id, component, session, db, by_component)
     watch = await _start_watch(watched, form, -1 if after is None else after)
@@ -205,7 +207,7 @@ class _Watch:
         self.state = state
         self.output = RunOutput(
             watched.component[0],
-            to_stdout=form in ("table", "tsv"),
+            to_stdout=form in ("table", "wide", "tsv"),
             run_id=watched.run_id,
             whole=after < 0,
         )
@@ -219,7 +221,7 @@ class _Watch:
         self.last, self.known = event.seq, True
         if self.form == "jsonl":
             write_json(event.data)
-        if self.form in ("table", "tsv"):
+        if self.form in ("table", "wide", "tsv"):
             self.lines.take(event)
         else:
             self.output.take(event)
