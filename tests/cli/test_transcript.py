@@ -125,7 +125,7 @@ def test_a_growing_text_is_split_into_complete_blocks() -> None:
 @pytest.fixture
 def session(demo: Demo) -> str:
     """A session with three runs."""
-    name = f"t-{next(_numbers)}"
+    name = f"transcript-{next(_numbers)}"
     for text in ("one", "**two**", "three"):
         demo.run(name, text)
     return name

@@ -38,6 +38,8 @@ class Shell:
                 "HOME": str(home),
                 "PATH": os.defpath,
                 "TERM": "xterm",
+                "NO_COLOR": "1",
+                "AGENTCTL_PAGER": "",
                 "LANG": "C.UTF-8",
                 "USER": "you",
                 **variables,
