@@ -11,9 +11,20 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-__all__ = ["CHROMIUM", "ConsolePage", "expect", "open_browser", "open_console"]
+from tests.console.vendor import FOLDERS, read_vendored
+
+__all__ = [
+    "CHROMIUM",
+    "ConsolePage",
+    "check_accessibility",
+    "expect",
+    "open_browser",
+    "open_console",
+]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+AXE = FOLDERS[1] / "axe.min.js.xz"
 
 SECONDS = 15.0
 
@@ -64,6 +75,31 @@ class ConsolePage:
         assert self.page.evaluate("window.violations") == []
         hosts = {urlsplit(url).netloc for url in self.requests if not url.startswith("blob:")}
         assert hosts == {urlsplit(self.url).netloc}
+
+
+def check_accessibility(shown: ConsolePage) -> None:
+    """Check a page with axe-core in both color schemes and at 360 px."""
+    page = shown.page
+    size = page.viewport_size
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(read_vendored(AXE).decode())
+    contrast = "color-contrast"
+    for scheme, width, choice in (
+        ("light", 1280, {}),
+        ("dark", 1280, {"runOnly": [contrast]}),
+        ("light", 360, {"rules": {contrast: {"enabled": False}}}),
+    ):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_viewport_size({"width": width, "height": 720})
+        options = {"resultTypes": ["violations"], **choice}
+        found = page.evaluate("options => axe.run(document, options)", options)
+        assert [
+            (place["id"], node["html"], node["failureSummary"])
+            for place in found["violations"]
+            for node in place["nodes"]
+        ] == [], f"{page.url}, {scheme}, {width} px"
+    if size is not None:
+        page.set_viewport_size(size)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,17 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser
 
+from agentctl.config.settings import Console
 from agentctl.server import create_app
-from tests.console.browser import CHROMIUM, expect, open_browser, open_console
-from tests.deployment import create_deployment
+from tests.cli.proxy import proxied
+from tests.console.browser import (
+    CHROMIUM,
+    check_accessibility,
+    expect,
+    open_browser,
+    open_console,
+)
+from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -25,6 +35,10 @@ pytestmark = [
 ]
 
 READS = ("agents:read", "teams:read", "workflows:read", "sessions:read")
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+HOSTILE = f"{MARKUP}\u202e\u001b[31m"
+"""A text that is dangerous as HTML, and at a terminal; it has to be shown as text."""
+
 RUNS = ("agents:run", "teams:run", "workflows:run")
 
 HOLD = """
@@ -52,7 +66,16 @@ id = "hold"
 name = "Hold"
 model = "hold"
 tools = ["console_tools:hold"]
+
+[[agents]]
+id = "hostile"
+name = "<img src=x onerror=alert(1)>"
+description = "<script>alert(2)</script>"
+model = "echo"
 """
+
+MAXIMUM_REQUESTS = 16
+"""Requests for the page and its files until a list is shown."""
 
 PHASES = Path(__file__).parents[1] / "records" / "phases.json"
 
@@ -75,6 +98,7 @@ def browser() -> Iterator[Browser]:
 
 
 def token(server: ThreadedServer, *scopes: str) -> str:
+    """Mint a token of `me`, by default one that reads and runs everything."""
     return server.deployment.token("me", *(scopes or (*READS, *RUNS, "sessions:write")))
 
 
@@ -185,3 +209,261 @@ def test_message_starts_a_run_that_is_followed(server: ThreadedServer, browser: 
         expect(shown.page.locator(".turn")).to_have_count(2)
         expect(shown.page.locator(".turn strong")).to_have_text("bold")
         expect(shown.page.locator(".turn .status").last).to_contain_text("completed")
+
+
+def test_administrator_sees_every_page(server: ThreadedServer, browser: Browser) -> None:
+    run = start(server, "teams/crew", "seen", "Look up the price").json()
+    admin = server.deployment.token("boss", ADMIN)
+    with open_console(browser, server.url, "#/sessions", token=admin) as shown:
+        shown.see("Sessions", "Look up the price", "boss · admin")
+        shown.go("#/runs?all=1&session=seen")
+        shown.see("Crew", "2 runs")
+        shown.go(f"#/runs/{run['run_id']}/timeline")
+        shown.see("Crew · timeline", "member Echo", "model delegate", "model ")
+        shown.page.click("[data-span=model] >> nth=0")
+        shown.see("first token")
+        shown.page.keyboard.press("Escape")
+        shown.go("#/agents")
+        shown.see("A leader and two members", "Workflows")
+        shown.go("#/agents/teams/crew")
+        shown.see("Members", "Hang", "team · model delegate · mode coordinate", "completed")
+        shown.go("#/audit?operation=create_team_run")
+        shown.see("✓ allowed", "create_team_run")
+        shown.go("#/access?method=GET&path=/agents/echo")
+        shown.see("administrator", "200 allowed by policy", "checks passed")
+
+
+def test_reader_sees_data_and_starts_nothing(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "read", "Only to read")
+    with open_console(browser, server.url, "#/sessions/read", token=token(server, *READS)) as shown:
+        shown.see("Only to read")
+        expect(shown.page.locator("[data-message]")).to_be_disabled()
+        message = shown.page.locator("[data-message]").get_attribute("placeholder")
+        assert message == "Sending needs agents:echo:run"
+        shown.go("#/agents/agents/echo")
+        shown.see("Starting needs agents:echo:run.", "Only to read")
+        shown.go("#/audit")
+        shown.see("Not allowed", "This needs audit:read", "agentctl auth explain GET /audit")
+        shown.go("#/access")
+        shown.see("✗ run", "needs agents:run", "Explaining here needs the admin scope")
+
+
+def test_run_only_token_starts_a_run_and_sees_its_answer(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    only = token(server, "agents:run")
+    with open_console(browser, server.url, "#/agents", token=only) as shown:
+        shown.see("This needs agents:read; your token has agents:run.")
+        shown.page.fill("input[name=id]", "echo")
+        shown.page.click("text=Open")
+        shown.see("Reading this needs agents:echo:read.")
+        shown.page.fill("[data-message]", "said with *little* rights")
+        shown.page.click("button:text-is('Start')")
+        expect(shown.page.locator(".turn em")).to_have_text("little")
+        shown.go("#/sessions")
+        shown.see("This needs sessions:read; your token has agents:run.")
+
+
+def test_token_without_scopes_opens_no_page(server: ThreadedServer, browser: Browser) -> None:
+    empty = server.deployment.token("me")
+    with open_console(browser, server.url, "#/access", token=empty) as shown:
+        shown.see("none: this token allows nothing")
+        for place in ("#/sessions", "#/sessions/told", "#/runs", "#/agents", "#/audit"):
+            shown.go(place)
+            expect(shown.page.locator("h2:text-is('Not allowed')")).to_have_count(1)
+            shown.see("your token has no scopes")
+
+
+def test_runs_are_cancelled_from_the_list(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/hang", "hung", "wait", background=True)
+    start(server, "agents/hold", "hung", '{"name": "go on"}', background=True)
+    place = "#/runs?session=hung"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.see("2 running")
+        for number in range(2):
+            shown.page.locator("tbody input[type=checkbox]").nth(number).check()
+        shown.page.click("text=Cancel 2 runs…")
+        expect(shown.page.locator("dialog button:text-is('Keep running')")).to_be_focused()
+        shown.page.click("dialog .danger")
+        dialog = shown.page.locator("dialog")
+        expect(dialog).to_contain_text("2 of 2")
+        expect(dialog).to_contain_text("1 of 2 · waiting")
+        expect(dialog).to_contain_text("ended, but tool hold has not returned")
+        (server.deployment.folder / "go on").touch()
+        expect(dialog.locator("dd").nth(1)).to_have_text("2 of 2")
+        dialog.locator("text=Close").click()
+        shown.see("last action: 2 requested · 2 stopped", "No runs match.")
+
+
+def test_cancel_of_a_finished_run_changes_nothing(server: ThreadedServer, browser: Browser) -> None:
+    run = start(server, "agents/hold", "late", '{"name": "now"}', background=True).json()
+    place = f"/sessions/late/runs/{run['run_id']}"
+    with open_console(browser, server.url, "#/runs?session=late", token=token(server)) as shown:
+        shown.page.click("tbody button")
+        (server.deployment.folder / "now").touch()
+        wait_for_status(server, place, "COMPLETED")
+        shown.page.click("dialog .danger")
+        expect(shown.page.locator("dialog")).to_contain_text("had ended before1")
+        expect(shown.page.locator("dialog dd").first).to_contain_text("0 of 1")
+    record = server.client.get(place, headers=server.bearer("me", *READS)).json()
+    assert record["cancel_requested_at"] is None
+
+
+def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:
+    headers, deadline = server.bearer("me", *READS), time.monotonic() + 20
+    while server.client.get(place, headers=headers).json()["status"] != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_stream_that_breaks_is_resumed_without_a_gap(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    start(server, "agents/trickle", "cut", "count", background=True)
+    with (
+        proxied(server.url, cut_behind=b'"content":"w9 "', times=2) as between,
+        open_console(browser, between.url, "#/sessions/cut", token=token(server)) as shown,
+    ):
+        text = shown.page.locator(".markdown")
+        expect(text).to_contain_text("w60")
+        words = text.inner_text().split()
+        assert words == [f"w{number}" for number in range(len(words))]
+        assert between.cut
+        shown.page.click("[data-cancel]")
+        shown.page.click("dialog .danger")
+        expect(shown.page.locator("[data-facts]")).to_contain_text("Stopped")
+
+
+def test_revoked_token_asks_again_over_the_page(server: ThreadedServer, browser: Browser) -> None:
+    admin = server.bearer("boss", ADMIN)
+    scopes = [{"scope": scope, "effect": "allow"} for scope in READS]
+    body = {"name": "console", "scopes": scopes}
+    account = server.client.post("/service-accounts", json=body, headers=admin).json()
+    with open_console(browser, server.url, "#/runs", token=account["token"]) as shown:
+        shown.see("Nothing is running")
+        server.client.delete(f"/service-accounts/{account['id']}", headers=admin)
+        expect(shown.page.locator(".signin.over")).to_contain_text("did not accept the token")
+        shown.sign_in(token(server))
+        shown.see("Nothing is running")
+        assert shown.evaluate("location.hash") == "#/runs"
+
+
+def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browser) -> None:
+    headers = server.bearer(MARKUP, *READS, *RUNS, "sessions:write", "audit:read")
+    message = f"{HOSTILE} [x](javascript:alert(3)) ![y](https://other.invalid/y.png)"
+    body = {"message": message, "session_id": "hostile", "stream": False}
+    body |= {"metadata": {MARKUP: MARKUP}}
+    answer = server.client.post("/agents/hostile/runs", json=body, headers=headers)
+    run = answer.json()["run_id"]
+    renamed = {"session_name": HOSTILE}
+    server.client.post("/sessions/hostile/rename", json=renamed, headers=headers)
+    place = {"session_state": {MARKUP: MARKUP}, "metadata": {MARKUP: MARKUP}}
+    server.client.patch("/sessions/hostile", json=place, headers=headers)
+    secret = headers["Authorization"].partition(" ")[2]
+    places = (
+        "#/sessions", "#/sessions/hostile", "#/runs?all=1", f"#/runs/{run}/timeline",
+        "#/agents", "#/agents/agents/hostile", "#/audit", "#/access",
+    )  # fmt: skip
+    with open_console(browser, server.url, places[0], token=secret) as shown:
+        for place in places:
+            shown.go(place)
+            shown.see("<img src=x onerror=alert(1)>")
+            assert shown.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
+            assert "\u202e" not in shown.page.locator("#app").inner_text()
+        shown.go("#/sessions/hostile")
+        expect(shown.page.locator(".markdown")).to_contain_text("x (javascript:alert(3))")
+        expect(shown.page.locator(".markdown")).to_contain_text("\\u202e")
+        link = shown.page.locator(".markdown a")
+        expect(link).to_have_attribute("rel", "noreferrer noopener nofollow")
+        shown.page.locator("[aria-label='Session as JSON']").click()
+        shown.see(f'"{MARKUP}": "{MARKUP}"')
+
+
+def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "keys", "By key")
+    place = "#/sessions?name=By%20key"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.see("By key")
+        press = shown.page.keyboard.press
+        press("/")
+        expect(shown.page.locator("input[type=search]").first).to_be_focused()
+        press("Escape")
+        press("j")
+        press("Enter")
+        shown.see("Rename")
+        press("n")
+        expect(shown.page.locator("[data-message]")).to_be_focused()
+        press("Escape")
+        press("t")
+        shown.see("Echo · timeline")
+        press("?")
+        shown.see("Single-letter keys")
+        press("Escape")
+        expect(shown.page.locator("dialog")).to_have_count(0)
+        press("g")
+        press("a")
+        shown.see("Workflows")
+
+
+def test_lists_and_assets_stay_within_their_budgets(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    headers = server.bearer("many", *READS, "sessions:write")
+    for number in range(130):
+        made = {"session_id": f"many-{number}", "agent_id": "echo"}
+        assert server.client.post("/sessions", json=made, headers=headers).status_code == 201
+    many = headers["Authorization"].partition(" ")[2]
+    with open_console(browser, server.url, "#/sessions", token=many) as shown:
+        shown.page.click("text=Load 100 more")
+        expect(shown.page.locator("table")).to_have_attribute("aria-rowcount", "131")
+        assert shown.page.locator("tbody tr").count() < 60
+        assert shown.evaluate("document.querySelectorAll('*').length") < 900
+        shown.evaluate("document.getElementById('main').scrollTo(0, 1e6)")
+        expect(shown.page.locator("tr[aria-rowindex='131']")).to_have_count(1)
+        assets = [url for url in shown.requests if "/console" in url]
+        assert len(assets) <= MAXIMUM_REQUESTS
+        assert len(assets) == len(set(assets))
+
+
+def test_pages_are_accessible_in_both_schemes_and_on_small_screens(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    start(server, "agents/tool-add", "axe", '{"a": 1, "b": 2}')
+    run = start(server, "agents/http-500", "axe", "a failure").json()["run_id"]
+    admin = server.deployment.token("boss", ADMIN)
+    with open_console(browser, server.url) as shown:
+        check_accessibility(shown)
+        shown.sign_in(admin)
+        for place, text in {
+            "#/sessions": "Last used",
+            "#/sessions/axe": "add(a=1, b=2)",
+            "#/runs?all=1": "completed",
+            f"#/runs/{run}/timeline": "timeline",
+            "#/agents": "Workflows",
+            "#/agents/agents/tool-add": "Last runs",
+            "#/audit": "create_agent_run",
+            "#/access?method=GET&path=/agents": "checks passed",
+        }.items():
+            shown.go(place)
+            shown.see(text)
+            check_accessibility(shown)
+
+
+def test_open_server_shows_a_warning_and_no_sign_in(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    settings = server.deployment.settings
+    off = replace(settings, authorization=replace(settings.authorization, enabled=False))
+    with (
+        serve_in_thread(server.deployment, create_app(off)) as host,
+        open_console(browser, host.url) as shown,
+    ):
+        shown.see("Authorization is off", "Sessions")
+        expect(shown.page.locator(".signin")).to_have_count(0)
+
+
+def test_disabled_console_is_not_served(server: ThreadedServer) -> None:
+    off = replace(server.deployment.settings, console=Console(enabled=False))
+    with serve_in_thread(server.deployment, create_app(off)) as host:
+        assert host.client.get("/console").status_code == 404
+        assert host.client.get("/", headers={"Accept": "text/html"}).json()["name"] == "World"

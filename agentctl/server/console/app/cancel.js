@@ -51,7 +51,7 @@ export function useCancels(db) {
     runs,
     failures: sent?.failures || new Map(),
     requested: runs.filter((run) => run.cancel_requested_at != null).length,
-    stopped: runs.filter(isAtRest).length,
+    stopped: runs.filter((run) => isAtRest(run) && run.cancel_requested_at != null).length,
     clear: () => setSent(null),
   };
 }
@@ -96,8 +96,8 @@ function Progress({ cancels, now }) {
   const { sent, runs, requested, stopped, failures } = cancels;
   if (!sent) return null;
   const holding = runs.filter((run) => isFinal(run) && run.stopped_at == null);
-  const final = runs.filter((run) => isAtRest(run) && run.cancel === "already_final").length;
-  const waiting = runs.length + failures.size < sent.total || stopped < runs.length;
+  const final = runs.filter((run) => isFinal(run) && run.cancel_requested_at == null).length;
+  const waiting = runs.length + failures.size < sent.total || !runs.every(isAtRest);
   return html`<div role="status">
     <dl class="facts">
       <dt>cancel requested</dt><dd>${requested} of ${sent.total} · ${formatClock(sent.at)}</dd>

@@ -106,7 +106,10 @@ function itemsOf(run) {
     }
   }
   for (const tool of tools.values()) items.push({ type: "tool", tool });
-  const rest = members.map((id) => ({ type: "member", id }));
+  const rest = members.flatMap((id) => {
+    const step = (run.spans || []).find((span) => span.kind === "step" && span.member_run_id === id);
+    return [...(step ? [{ type: "step", name: step.name }] : []), { type: "member", id }];
+  });
   if (!shown && run.content) items.push({ type: "text", text: textOf(run.content) });
   return rest.concat(items);
 }

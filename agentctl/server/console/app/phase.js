@@ -37,8 +37,8 @@ export function describePhase(run, at = Date.now()) {
   if ((name === "queued" || name === "running") && run.cancel_requested_at != null) {
     name = "stopping";
   }
-  const ended = ["stopped", "completed", "failed"].includes(name);
-  const warning = ended && "stopped_at" in run && run.stopped_at == null ? WORK_GOES_ON : "";
+  const ended = ["stopped", "completed", "failed"].includes(name) && run.finished_at != null;
+  const warning = ended && run.stopped_at == null ? WORK_GOES_ON : "";
   const [glyph, ascii, color] = LOOKS[name] || ["?", "?", "dim"];
   const words = name === "unknown" ? status.toLowerCase() || name : name;
   const sentence = findFacts(run, name, warning, at).filter(Boolean).join("; ");

@@ -69,17 +69,21 @@ function rowsOf(run, members, names, now, depth = 0) {
   const tools = new Map((run.tools || []).map((tool) => [tool.tool_call_id, tool]));
   const told = new Set();
   const spans = [...(run.spans || [])].sort((a, b) => (a.started_at < b.started_at ? -1 : 1));
+  const steps = new Set(spans.filter((span) => span.kind === "step").map((span) => span.id));
   for (const span of spans) {
     const tool = tools.get(span.id);
-    const member = members.get(span.member_run_id);
-    if (span.member_run_id) told.add(span.member_run_id);
+    const member = span.kind === "member" ? members.get(span.member_run_id) : null;
+    // The call of a tool that delegates and the member have the same times.
+    if (span.kind === "tool" && span.member_run_id) continue;
+    if (span.kind === "member") told.add(span.member_run_id);
+    const below = steps.has(span.parent) ? 1 : 0;
     rows.push({
-      key: `${run.run_id}/${span.id}`, kind: span.kind, depth, span, tool, run: member || run,
-      name: member ? nameOf(member, names) : span.name, failed: ["error", "ERROR", "failed"].includes(span.status),
+      key: `${run.run_id}/${span.id}`, kind: span.kind, depth: depth + below, span, tool, run: member || run,
+      name: member ? nameOf(member, names) : span.name, failed: span.status === "failed",
       start: Date.parse(span.started_at), first: span.first_token_at ? Date.parse(span.first_token_at) : null,
       end: span.finished_at ? Date.parse(span.finished_at) : end, open: !span.finished_at && !isFinal(run),
     });
-    if (member && depth < DEPTH) rows.push(...rowsOf(member, members, names, now, depth + 1));
+    if (member && depth < DEPTH) rows.push(...rowsOf(member, members, names, now, depth + below + 1));
   }
   for (const id of run.member_runs || []) {
     const member = members.get(id);

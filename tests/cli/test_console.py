@@ -1,0 +1,52 @@
+"""`agentctl console` prints a token, and only the token, on stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+from tests.commands import run_command
+from tests.deployment import Deployment, create_deployment
+
+
+def deploy(folder: Path, extra: str = "") -> Deployment:
+    return create_deployment(folder, "http://127.0.0.1:9/v1", extra=extra)
+
+
+def test_token_is_printed_and_the_page_is_named(tmp_path: Path) -> None:
+    deployment = deploy(tmp_path)
+    config = ("--config", str(deployment.path))
+    done = run_command(
+        "console", "--sub", "me", "--no-open", *config, environment={}, folder=tmp_path
+    )
+    assert done.code == 0
+    principal = deployment.principal(done.stdout.strip())
+    assert principal.subject == "me"
+    assert not principal.admin
+    assert "sessions:read" in principal.scopes
+    assert "/console" in done.stderr
+    assert done.stdout.strip() not in done.stderr
+
+
+def test_browser_gets_no_token_in_the_url(tmp_path: Path) -> None:
+    deployment = deploy(tmp_path)
+    config = ("--config", str(deployment.path), "--url", "https://agents.example.com/")
+    with patch("webbrowser.open", return_value=False) as opened:
+        done = run_command("console", "--sub", "me", *config, environment={}, folder=tmp_path)
+    opened.assert_called_once_with("https://agents.example.com/console")
+    assert "open the page yourself" in done.stderr
+
+
+def test_admin_scope_needs_a_confirmation(tmp_path: Path) -> None:
+    config = ("--config", str(deploy(tmp_path).path), "--no-open")
+    scope = ("console", "--scope", "agent_os:admin")
+    assert run_command(*scope, *config, environment={}, folder=tmp_path).code == 2
+    assert run_command(*scope, "--yes", *config, environment={}, folder=tmp_path).code == 0
+
+
+def test_disabled_console_is_reported(tmp_path: Path) -> None:
+    config = ("--config", str(deploy(tmp_path, "[console]\nenabled = false\n").path))
+    done = run_command("console", *config, environment={}, folder=tmp_path)
+    assert done.code == 2
+    assert done.stdout == ""
+    assert "the console is disabled" in done.stderr
