@@ -26,7 +26,7 @@ from agentctl.runtime.model_calls import (
 )
 from agentctl.runtime.openai_answer import THINKING_TAGS, OpenAIAnswer, join_details
 from agentctl.runtime.openai_errors import build_status_failure, build_transport_failure
-from agentctl.runtime.provider import build_http_client
+from agentctl.runtime.provider import build_stream_client
 from agentctl.runtime.response_limits import iterate_events
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class OpenAIConnection(ModelConnection):
         self._model = model.model
         self._dialect = DIALECTS[model.provider]
         self._takes_schemas = _takes_schemas(model)
-        self._http = build_http_client(run_bytes)
+        self._http = build_stream_client(run_bytes)
         self._url = httpx2.URL(_build_url(model))
         self._headers = {
             "Content-Type": "application/json",

@@ -1,0 +1,222 @@
+"""The transport of streams on real sockets: pieces, connections, timeouts and broken servers."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from agentctl.runtime import stream_transport
+from agentctl.runtime.stream_transport import StreamTransport
+from tests.loops import wait_until
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+TLS = ssl.create_default_context()
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Server:
+    """A server that answers each request with the same bytes.
+
+    Attributes:
+        connections: number of connections so far.
+        requests: the received requests.
+    """
+
+    def __init__(self, *answer: bytes, closes: bool = False) -> None:
+        self.answer = answer
+        self.closes = closes
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0] or 0)
+                self.requests.append(head + await reader.readexactly(length))
+                for piece in self.answer:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0.005)
+                if self.closes:
+                    break
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    @asynccontextmanager
+    async def running(
+        self, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator[httpx2.AsyncClient]:
+        """Run the server; yield a client with the transport."""
+        listening = await asyncio.start_server(self.serve, "127.0.0.1", 0, ssl=server_tls)
+        scheme, port = "https" if server_tls else "http", listening.sockets[0].getsockname()[1]
+        self.url = f"{scheme}://127.0.0.1:{port}/v1/x?a=b"
+        transport = StreamTransport(client_tls or TLS)
+        async with httpx2.AsyncClient(transport=transport, timeout=5) as client:
+            yield client
+        listening.close()
+
+
+async def read(client: httpx2.AsyncClient, url: str) -> list[bytes]:
+    async with client.stream("POST", url, content=b"{}") as answer:
+        assert answer.status_code == 200
+        return [piece async for piece in answer.stream]  # type: ignore[union-attr]
+
+
+async def test_chunks_of_one_read_are_one_piece() -> None:
+    together = b"".join(chunk(b"%d" % number) for number in range(10))
+    server = Server(CHUNKED + together, chunk(b"later"), chunk(b""))
+    async with server.running() as client:
+        pieces = await read(client, server.url)
+    assert pieces[0] == b"0123456789"
+    assert b"".join(pieces) == b"0123456789later"
+    assert server.requests[0].startswith(b"POST /v1/x?a=b HTTP/1.1\r\n")
+    assert server.requests[0].endswith(b"\r\n\r\n{}")
+
+
+async def test_complete_response_keeps_its_connection() -> None:
+    server = Server(CHUNKED, chunk(b"x"), chunk(b""))
+    async with server.running() as client:
+        for _ in range(3):
+            assert b"".join(await read(client, server.url)) == b"x"
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "closes", "body"),
+    [
+        ([HEAD + b"\r\n", b"until the end"], True, b"until the end"),
+        ([HEAD + b"Content-Length: 2\r\nConnection: close\r\n\r\nok"], False, b"ok"),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED, chunk(b"ok"), chunk(b"")], False, b"ok"),
+        ([CHUNKED[:20], CHUNKED[20:], b"2\r", b"\nok\r\n0\r\nx: y\r\n\r\n"], False, b"ok"),
+        ([CHUNKED + chunk(b"ok") + chunk(b"") + CHUNKED], False, b"ok"),
+    ],
+    ids=["close", "length", "continue", "pieces and trailer", "a second response"],
+)
+async def test_body_is_read_to_its_end(answer: list[bytes], closes: bool, body: bytes) -> None:
+    server = Server(*answer, closes=closes)
+    async with server.running() as client:
+        for _ in range(2):
+            assert b"".join(await read(client, server.url)) == body
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ([], httpx2.RemoteProtocolError),
+        ([b"SSH-2.0 hello\r\n\r\n"], httpx2.RemoteProtocolError),
+        ([CHUNKED, chunk(b"half")], httpx2.RemoteProtocolError),
+        ([CHUNKED, b"zz\r\n"], httpx2.RemoteProtocolError),
+        ([HEAD + b"Content-Length: 9\r\n\r\nhalf"], httpx2.RemoteProtocolError),
+        ([HEAD + b"x: " + b"y" * 70_000 + b"\r\n\r\n"], httpx2.RemoteProtocolError),
+    ],
+    ids=["nothing", "not HTTP", "cut", "bad chunk", "short", "large header"],
+)
+async def test_broken_response_is_an_error(answer: list[bytes], error: type[Exception]) -> None:
+    server = Server(*answer, closes=True)
+    async with server.running() as client:
+        with pytest.raises(error):
+            await read(client, server.url)
+        with pytest.raises(error):
+            await read(client, server.url)
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("answer", [[], [CHUNKED], [CHUNKED, chunk(b"x")]])
+async def test_silence_is_a_timeout(answer: list[bytes]) -> None:
+    server = Server(*answer)
+    async with server.running() as client:
+        client.timeout = httpx2.Timeout(0.1)
+        with pytest.raises(httpx2.ReadTimeout):
+            await read(client, server.url)
+
+
+async def test_cancel_closes_the_connection() -> None:
+    server = Server(CHUNKED)
+    async with server.running() as client:
+        for count in (1, 2):
+            reading = asyncio.create_task(read(client, server.url))
+            await wait_until(lambda count=count: len(server.requests) == count)  # type: ignore[misc]
+            reading.cancel()
+            await asyncio.wait({reading})
+            assert reading.cancelled()
+    assert server.connections == 2
+
+
+async def test_reader_that_waits_bounds_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_transport, "BUFFER_BYTES", 1_000)
+    body = b"x" * 3_000_000
+    server = Server(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    async with server.running() as client, client.stream("GET", server.url) as answer:
+        pieces = []
+        async for piece in answer.stream:  # type: ignore[union-attr]
+            pieces.append(piece)
+            await asyncio.sleep(0.001)
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) < 2_000_000
+
+
+async def test_refused_connection_and_bad_field_are_errors() -> None:
+    async with httpx2.AsyncClient(
+        transport=StreamTransport(ssl.create_default_context())
+    ) as client:
+        with pytest.raises(httpx2.ConnectError):
+            await client.get("http://127.0.0.1:9/")
+        with pytest.raises(httpx2.LocalProtocolError, match="line break") as refused:
+            await client.get("http://127.0.0.1:9/", headers={"Authorization": "Bearer key\nx: y"})
+    assert "key" not in str(refused.value)
+
+
+def create_certificate(folder: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "model")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.DNSName("localhost")
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    built = built.public_key(key.public_key()).serial_number(1).not_valid_before(now)
+    built = built.not_valid_after(now + datetime.timedelta(days=1))
+    signed = built.add_extension(x509.SubjectAlternativeName([address]), critical=False).sign(
+        key, hashes.SHA256()
+    )
+    path = folder / "model.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+async def test_certificate_is_verified(tmp_path: Path) -> None:
+    path = create_certificate(tmp_path)
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(path)
+    server = Server(CHUNKED, chunk(b"x"), chunk(b""))
+    async with server.running(own, ssl.create_default_context(cafile=str(path))) as client:
+        local = server.url.replace("127.0.0.1", "localhost")
+        assert b"".join(await read(client, local)) == b"x"
+        with pytest.raises(httpx2.ConnectError):
+            await read(client, server.url)
+    async with server.running(own) as client:
+        with pytest.raises(httpx2.ConnectError):
+            await read(client, server.url.replace("127.0.0.1", "localhost"))
