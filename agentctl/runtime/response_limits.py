@@ -112,11 +112,19 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 if first:
                     await asyncio.sleep(0)
                 events: list[bytes] = []
-                for end in ends[first : first + _EVENTS_OF_A_TURN]:
-                    events.append(bytes(pending[sent:end]))
-                    self._check_event(events[-1])
-                    sent = end
-                yield events
+                refusal: UnusableResponse | None = None
+                try:
+                    for end in ends[first : first + _EVENTS_OF_A_TURN]:
+                        event = bytes(pending[sent:end])
+                        self._check_event(event)
+                        events.append(event)
+                        sent = end
+                except UnusableResponse as error:
+                    refusal = error
+                if events:
+                    yield events
+                if refusal is not None:
+                    raise refusal
             del pending[:sent]
             self._check_size(len(pending))
         if pending:

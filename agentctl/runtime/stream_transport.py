@@ -232,7 +232,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None or self._is_complete:
-            self.close()  # Data that no request asked for.
+            self.close()  # No request waits for this data.
             return
         try:
             self._parser.feed_data(data)
@@ -271,7 +271,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._is_complete:
-            self._keeps_alive = False  # A second response, which no request asked for.
+            self._keeps_alive = False  # No request waits for a second response.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
