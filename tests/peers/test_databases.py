@@ -242,6 +242,81 @@ def test_uncommitted_changes_of_a_crash_are_not_read(reader: Agentctl, legacy: P
     assert fingerprint(crashed) == before
 
 
+MEMORIES = """
+    CREATE TABLE agno_memories (
+        memory_id VARCHAR NOT NULL PRIMARY KEY, memory JSON NOT NULL, agent_id VARCHAR,
+        team_id VARCHAR, user_id VARCHAR, topics JSON, created_at BIGINT, updated_at BIGINT
+    )
+"""
+
+
+def test_import_can_be_repeated_and_continued(
+    reader: Agentctl, legacy: Path, tmp_path: Path
+) -> None:
+    connection = sqlite3.connect(legacy)
+    connection.execute(MEMORIES)
+    connection.executemany(
+        "INSERT INTO agno_memories VALUES (?, ?, 'a', NULL, ?, ?, 50, 60)",
+        [
+            ("m1", '"Likes tea"', "ada", '["drinks"]'),
+            ("m2", '{"memory": "Old form"}', "ada", "null"),
+            ("m3", '"Of nobody"', None, "null"),
+        ],
+    )
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    tool = {"role": "tool", "content": "1", "tool_call_id": "c1", "tool_name": "f"}
+    calls = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}, tool]
+    runs = [
+        build_run("p1", "member", parent_run_id="p2"),
+        build_run("p2", "lead", messages=[*calls, {"role": "assistant", "content": "fine"}]),
+        build_run("p3", "gone", status="CANCELLED", messages=calls[:2]),
+        build_run("p4", "now", status="RUNNING"),
+    ]
+    connection.execute(
+        "INSERT INTO agno_sessions (session_id, session_type, agent_id, runs, created_at)"
+        " VALUES ('s5', 'agent', 'echo', ?, 50)",
+        [twice(runs)],
+    )
+    connection.commit()
+    connection.close()
+    before = fingerprint(legacy)
+    config = tmp_path / "agentctl.toml"
+    config.write_text(
+        '[[databases]]\nid = "main"\nurl = "sqlite:///main.db"\n[[models]]\nid = "echo"\n'
+        'provider = "demo"\nmodel = "echo"\n[[agents]]\nid = "echo"\nmodel = "echo"\n'
+    )
+    here = ("--config", str(config))
+
+    def count(*words: str) -> dict[str, int]:
+        ended = reader("db", "import", str(legacy), *here, *words, "-o", "json", remote=False)
+        assert ended.code == 1, ended.stderr
+        for text in ("s2: unreadable: session_data", "p4: the run is RUNNING", "m3: the memory"):
+            assert f"left out: {text}" in ended.stderr
+        return {row["what"]: row["count"] for row in json.loads(ended.stdout)}
+
+    assert count() == {"sessions": 3, "runs": 5, "memories": 2}
+    assert count() == {
+        "sessions that existed": 3, "runs that existed": 5, "memories that existed": 2,
+    }  # fmt: skip
+    assert fingerprint(legacy) == before
+    for session_id in ("s1", "s5"):
+        words = ("sessions", "runs", session_id)
+        ended = reader(*words, *here, "-o", "json", remote=False)
+        ours = {run["run_id"]: run for run in json.loads(ended.stdout)}
+        theirs = {run["run_id"]: run for run in read(reader, legacy, *words)}
+        assert theirs.keys() - ours.keys() == ({"p4"} if session_id == "s5" else set())
+        for run_id, run in ours.items():
+            for name in ("status", "input", "content", "error", "metrics", "parent_run_id"):
+                assert run[name] == theirs[run_id][name], (run_id, name)
+    again = ("runs", "start", "--agent", "echo", "-m", "more", "--session", "s5")
+    assert reader(*again, *here, remote=False).stdout == "more\n"
+    memories = reader("memories", "list", *here, "-o", "json", remote=False)
+    assert [row["memory"] for row in json.loads(memories.stdout)["data"]] == [
+        "Old form", "Likes tea",
+    ]  # fmt: skip
+    assert reader("db", "check", *here, remote=False).code == 0
+
+
 def test_schema_of_postgresql_is_read(reader: Agentctl, postgres_url: str) -> None:
     name = f"agentos_{uuid4().hex[:12]}"
 

@@ -276,3 +276,61 @@ def _format_size(count: int | None) -> str:
     from agentctl.records.numbers import format_bytes
 
     return "" if count is None else format_bytes(count)
+
+
+_IMPORTED = [Column("what"), Column("count")]
+
+
+@app.command("import", epilog="Example: agentctl db import agentos.db")
+def import_database(
+    source: Annotated[
+        str, typer.Argument(metavar="URL", help="Database of AgentOS: a URL, or a SQLite file")
+    ],
+    config: Config = None,
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Import sessions, runs and memories from a database of AgentOS.
+
+    The database of AgentOS is only read. What exists already is skipped, so an import can be
+    repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
+    """
+    form = resolve_format(output)
+    chosen = _select_databases(config, db)[0]
+    system = _select_databases(config, None)[0]
+    run_until_done(_import(source, chosen, system, form))
+
+
+async def _import(source: str, chosen: Database, system: Database, form: Format) -> None:
+    from contextlib import AsyncExitStack
+
+    from agentctl.config.databases import display_url
+    from agentctl.errors import PartFailed
+    from agentctl.service.agentos import build_database_entry, open_agentos_database
+    from agentctl.service.importing import import_agentos
+    from agentctl.store.databases import open_database
+
+    entry, counter = build_database_entry(source, Path.cwd()), Counter("")
+    async with AsyncExitStack() as stack:
+        theirs = await stack.enter_async_context(open_agentos_database(entry))
+        note(f"note: {theirs.place} is {theirs.name}")
+        target = open_database(chosen, create=True)
+        stack.push_async_callback(target.close)
+        first = target
+        if system.id != chosen.id:
+            first = open_database(system, create=True)
+            stack.push_async_callback(first.close)
+        async with showing_progress(counter):
+            made = await import_agentos(theirs.reader, target, first, counter.show)
+    rows = [{"what": name, "count": count} for name, count in made.counts.items() if count]
+    _show(rows, Columns(_IMPORTED, _IMPORTED), form, "what")
+    for text in made.unused:
+        note(f"no place for {text}")
+    for name, reason in made.left:
+        note(f"left out: {name}: {reason}")
+    note(f"imported {theirs.place} into {display_url(chosen.url)}")
+    if made.left:
+        raise PartFailed(f"{len(made.left)} sessions, runs or memories were left out")
