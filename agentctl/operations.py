@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.errors import Unsupported
-from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS
+from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS, FULL_VIEW
 
 if TYPE_CHECKING:
     from agentctl.records.accounts import AccountPage, NewAccountRecord
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ResumeRequest,
         RunFilter,
         RunRequest,
+        RunView,
         SessionFilter,
         SessionLocator,
         SessionPatch,
@@ -110,14 +111,22 @@ class Operations(Protocol):
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]: ...
 
-    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]: ...
+    async def get_run(
+        self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]: ...
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]: ...
 
     async def get_component_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        *,
+        session_id: str | None = None,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]: ...
 
     async def cancel_run(
@@ -157,7 +166,12 @@ class Operations(Protocol):
     ) -> Document[list[RunRecord]]: ...
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]: ...
 
     # Memories

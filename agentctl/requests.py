@@ -22,8 +22,10 @@ __all__ = [
     "DEFAULT_LOCATOR",
     "DELETION_WAIT",
     "FIRST_RUNS",
+    "FULL_VIEW",
     "MAXIMUM_ACCOUNT_DAYS",
     "MAXIMUM_CANCEL_WAIT",
+    "MAXIMUM_CUT",
     "MAXIMUM_DELETED_SESSIONS",
     "MAXIMUM_EVENT_NUMBER",
     "MAXIMUM_LIMIT",
@@ -33,6 +35,7 @@ __all__ = [
     "MAXIMUM_SCOPES",
     "MAXIMUM_SESSION_NAME_LENGTH",
     "MAXIMUM_USER_ID_LENGTH",
+    "MINIMUM_ID_PREFIX",
     "SUMMARY_WAIT",
     "AccountFilter",
     "AuditFilter",
@@ -51,6 +54,7 @@ __all__ = [
     "ResumeRequest",
     "RunFilter",
     "RunRequest",
+    "RunView",
     "SessionFilter",
     "SessionLocator",
     "SessionPatch",
@@ -61,6 +65,12 @@ __all__ = [
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
 """Rows of one page of a list."""
+
+MINIMUM_ID_PREFIX = 8
+"""Characters of the shortest beginning of an id that a list is filtered by."""
+
+MAXIMUM_CUT = 1_000_000
+"""The largest number of characters at which the texts of a run are cut."""
 
 MAXIMUM_OFFSET = 10_000
 """Rows that a page number can skip; a cursor goes further (docs/contract.md "Lists")."""
@@ -137,13 +147,34 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class RunView:
+    """The form of the runs in a response.
+
+    Attributes:
+        view: `summary` leaves out the content, the messages and the tool calls.
+        cut: characters after which messages and results of tools are cut; None: not at all.
+    """
+
+    view: Literal["full", "summary"] = "full"
+    cut: int | None = None
+
+
+FULL_VIEW = RunView()
+"""The whole record."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """The filter of a list of sessions. `session_name` is a case-insensitive prefix."""
+    """The filter of a list of sessions. `session_name` is a case-insensitive prefix.
+
+    `id_prefix` is the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
+    """
 
     where: SessionLocator = field(default_factory=SessionLocator)
     component_id: str | None = None
     session_name: str | None = None
     page: Page = field(default_factory=Page)
+    id_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +184,8 @@ class RunFilter:
     Attributes:
         live: only runs without a final status; not together with `status`.
         created_after, created_before: microseconds UTC, the first inclusive, the second exclusive.
+        id_prefix: the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
+        form: the form of the runs.
     """
 
     status: RunStatus | None = None
@@ -165,15 +198,27 @@ class RunFilter:
     live: bool = False
     created_after: int | None = None
     created_before: int | None = None
+    id_prefix: str | None = None
+    form: RunView = FULL_VIEW
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRunsQuery:
-    """The runs of one session, oldest first: at most `limit`, after the run id `after`."""
+    """The runs of one session: at most `limit`.
+
+    Attributes:
+        after, before: ids of runs of the session, which are not part of the result.
+        parent: `none` leaves out the runs of members and steps, and background work.
+        order: `asc`: oldest first; `desc`: newest first.
+    """
 
     where: SessionLocator = field(default_factory=SessionLocator)
     limit: int = MAXIMUM_LIMIT
     after: str | None = None
+    before: str | None = None
+    parent: Literal["none"] | None = None
+    order: Literal["asc", "desc"] = "asc"
+    form: RunView = FULL_VIEW
 
 
 FIRST_RUNS = SessionRunsQuery()

@@ -17,6 +17,8 @@ __all__ = [
     "RunPage",
     "RunRecord",
     "RunStatus",
+    "RunSummary",
+    "RunSummaryPage",
 ]
 
 RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
@@ -96,6 +98,46 @@ class RunRecord(TypedDict):
     holding: list[str] | None
     spans: list[SpanRecord]
     member_runs: list[str]
+
+
+class RunSummary(TypedDict):
+    """One run without its content, messages and tool calls, as `view=summary` returns it.
+
+    `input` has at most 200 characters. `total_tokens` includes the runs of members and steps, which
+    `metrics` does not. `tool_calls` is null until the run has ended, and if it is not known.
+    """
+
+    run_id: str
+    session_id: str
+    parent_run_id: str | None
+    agent_id: NotRequired[str]
+    team_id: NotRequired[str]
+    workflow_id: NotRequired[str]
+    user_id: str | None
+    status: RunStatus
+    input: str
+    purpose: Literal["summary", "memory"] | None
+    metrics: dict[str, Any]
+    total_tokens: int
+    tool_calls: int | None
+    member_count: int
+    error: RunErrorRecord | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    cancel_requested_at: Timestamp | None
+    cancel_requested_by: str | None
+    cancel_reason: str | None
+    stopped_at: Timestamp | None
+    late_result: LateResult | None
+    holding: list[str] | None
+
+
+class RunSummaryPage(TypedDict):
+    """A page of summaries of runs, across sessions."""
+
+    data: list[RunSummary]
+    meta: PageMeta
 
 
 class RunPage(TypedDict):

@@ -57,6 +57,7 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
     FIRST_RUNS,
+    FULL_VIEW,
     SUMMARY_WAIT,
     AccountFilter,
     AuditFilter,
@@ -72,6 +73,7 @@ from agentctl.requests import (
     ResumeRequest,
     RunFilter,
     RunRequest,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -256,10 +258,11 @@ class RemoteOperations:
             RunPage, build_path("get_runs"), query_of(filter, without=("sort_by",))
         )
 
-    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
-        return await self._get(
-            RunRecord, build_path("get_run", run_id=run_id), build_query(db_id=db_id)
-        )
+    async def get_run(
+        self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
+        query = build_query(db_id=db_id) + query_of(form)
+        return await self._get(RunRecord, build_path("get_run", run_id=run_id), query)
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
@@ -270,10 +273,17 @@ class RemoteOperations:
         )
 
     async def get_component_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        *,
+        session_id: str | None = None,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
         path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
-        return await self._get(RunRecord, path, build_query(session_id=session_id))
+        query = build_query(session_id=session_id) + query_of(form)
+        return await self._get(RunRecord, path, query)
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
@@ -346,10 +356,15 @@ class RemoteOperations:
         return await self._get(list[RunRecord], path, query_of(query))
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
-        return await self._get(RunRecord, path, query_of(where))
+        return await self._get(RunRecord, path, query_of(where) + query_of(form))
 
     # Memories
 

@@ -16,7 +16,9 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.requests import (
+    FULL_VIEW,
     Page,
+    RunView,
 )
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.states import is_final
@@ -25,7 +27,13 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import runs
 from agentctl.store.repositories.runs import RunRow, RunState
-from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
+from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
+
+INPUT_LENGTH = 200
+"""Characters of the input in the summary of a run."""
+
+MAXIMUM_DEPTH = 8
+"""Levels of members whose tokens are added in the summary of a run."""
 
 JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
@@ -213,10 +221,12 @@ def build_page_document(
     return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
 
-def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
+def build_run_document(row: RunRow, member_runs: Sequence[str], cut: int | None = None) -> bytes:
     """Build a run record (docs/contract.md "Run record").
 
-    `member_runs` are the ids of the runs that it started.
+    Args:
+        member_runs: the ids of the runs that it started.
+        cut: characters after which messages and results of tools are cut; None: not at all.
     """
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
@@ -228,8 +238,8 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "status": _dump(row.status),
         "input": _dump(row.input),
         "content": _dump(row.content),
-        "messages": _stored_json(row.messages or "[]"),
-        "tools": _stored_json(row.tools or "[]"),
+        "messages": _cut_entries(row.messages, "content", cut),
+        "tools": _cut_entries(row.tools, "result", cut),
         "metrics": _stored_json(row.metrics or NO_USAGE),
         "output": _stored_json(row.output),
         "reasoning_content": _dump(row.reasoning_content),
@@ -237,6 +247,47 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "metadata": _stored_json(row.metadata),
         "session_state": _stored_json(row.session_state),
         "error": orjson.dumps(error),
+        **_life_members(row),
+        "spans": _stored_json(row.spans or "[]"),
+        "member_runs": orjson.dumps(list(member_runs)),
+    }
+    return _join_object(members)
+
+
+def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> bytes:
+    """Build the summary of a run (docs/contract.md "Run summary").
+
+    Args:
+        row: the run, read with `SUMMARY_COLUMNS`.
+        member_count: number of runs that it started.
+        total_tokens: its tokens, with those of the runs below it.
+    """
+    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
+    spans = None if row.spans is None else orjson.loads(row.spans)
+    members = {
+        "run_id": _dump(row.run_id),
+        "session_id": _dump(row.session_id),
+        "parent_run_id": _dump(row.parent_run_id),
+        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
+        "user_id": _dump(row.user_id),
+        "status": _dump(row.status),
+        "input": _dump(_cut_text(row.input, INPUT_LENGTH)),
+        "purpose": _dump(row.purpose),
+        "metrics": _stored_json(row.metrics or NO_USAGE),
+        "total_tokens": _dump(total_tokens),
+        "tool_calls": _dump(
+            None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
+        ),
+        "member_count": _dump(member_count),
+        "error": orjson.dumps(error),
+        **_life_members(row),
+    }
+    return _join_object(members)
+
+
+def _life_members(row: RunRow) -> dict[str, JsonText]:
+    """Return the times of a run, its cancel request, and the work after its end."""
+    return {
         "created_at": _dump_time(row.created_at),
         "started_at": _dump_time(row.started_at),
         "finished_at": _dump_time(row.finished_at),
@@ -246,10 +297,27 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "stopped_at": _dump_time(row.stopped_at),
         "late_result": _dump("dropped" if row.late_result else None),
         "holding": _dump_holding(row),
-        "spans": _stored_json(row.spans or "[]"),
-        "member_runs": orjson.dumps(list(member_runs)),
     }
-    return _join_object(members)
+
+
+def _cut_text(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
+    """Return a stored JSON array with the texts in a field of its entries cut.
+
+    A cut entry has `truncated`: `{"characters": N}` with the whole length.
+    """
+    if stored is None or cut is None:
+        return _stored_json(stored or "[]")
+    entries = orjson.loads(stored)
+    for entry in entries:
+        text = entry.get(field)
+        if isinstance(text, str) and len(text) > cut:
+            entry[field] = text[:cut]
+            entry["truncated"] = {"characters": len(text)}
+    return orjson.dumps(entries)
 
 
 def _dump_holding(run: RunRow | RunState) -> bytes:
@@ -260,10 +328,42 @@ def _dump_holding(run: RunRow | RunState) -> bytes:
 
 
 @unit
-def read_run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
-    """Build the documents of runs, each with the ids of the runs that it started."""
+def read_run_documents(rows: Sequence[RunRow], form: RunView = FULL_VIEW) -> Steps[list[bytes]]:
+    """Build the documents of runs, each with the runs that it started.
+
+    Args:
+        rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
+    """
+    if form.view == "summary":
+        return (yield from _read_run_summaries(rows))
     members = yield from runs.list_children([row.run_id for row in rows])
-    return [build_run_document(row, members[row.run_id]) for row in rows]
+    return [build_run_document(row, members[row.run_id], form.cut) for row in rows]
+
+
+@unit
+def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
+    counts = dict.fromkeys((row.run_id for row in rows), 0)
+    tokens = {row.run_id: _total_tokens(row.metrics) for row in rows}
+    # By id of a run below one of the rows: the rows above it.
+    above = {row.run_id: [row.run_id] for row in rows}
+    level = list(above)
+    for depth in range(MAXIMUM_DEPTH):
+        children = yield from runs.list_children_usage(level)
+        if not children:
+            break
+        following: dict[str, list[str]] = {}
+        for parent_run_id, run_id, metrics in children:
+            if not depth:
+                counts[parent_run_id] += 1
+            following[run_id] = above[parent_run_id]
+            for root in above[parent_run_id]:
+                tokens[root] += _total_tokens(metrics)
+        above, level = following, list(following)
+    return [build_run_summary(row, counts[row.run_id], tokens[row.run_id]) for row in rows]
+
+
+def _total_tokens(metrics: str | None) -> int:
+    return parse_counters(metrics)["total_tokens"]
 
 
 def build_cancel_document(cancellation: CancelResult) -> bytes:

@@ -11,7 +11,9 @@ from agentctl.auth.principal import Principal
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.validation import check_text
 from agentctl.requests import (
+    FULL_VIEW,
     MAXIMUM_USER_ID_LENGTH,
+    RunView,
     SessionLocator,
 )
 from agentctl.runtime.catalog import SESSION_TABLE
@@ -144,21 +146,21 @@ class Lookups:
         return row
 
     @unit
-    def run_document(self, run_id: str) -> Steps[bytes]:
+    def run_document(self, run_id: str, form: RunView = FULL_VIEW) -> Steps[bytes]:
         """Read the document of a run.
 
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from runs.get(run_id, self.visibility)
+        row = yield from runs.get(run_id, self.visibility, summary=form.view == "summary")
         if row is None:
             raise errors.NotFound("Run not found")
-        (document,) = yield from read_run_documents([row])
+        (document,) = yield from read_run_documents([row], form)
         return document
 
     @unit
     def session_run_document(
-        self, session_id: str, run_id: str, where: SessionLocator
+        self, session_id: str, run_id: str, where: SessionLocator, form: RunView = FULL_VIEW
     ) -> Steps[bytes]:
         """Read the document of a run of a session.
 
@@ -167,10 +169,10 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from runs.get(run_id, EVERYONE)
+        row = yield from runs.get(run_id, EVERYONE, summary=form.view == "summary")
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
-        (document,) = yield from read_run_documents([row])
+        (document,) = yield from read_run_documents([row], form)
         return document
 
     async def run_database(

@@ -8,9 +8,12 @@ import binascii
 from agentctl import errors
 from agentctl.records.validation import check_text
 from agentctl.requests import (
+    MAXIMUM_CUT,
     MAXIMUM_LIMIT,
     MAXIMUM_OFFSET,
+    MINIMUM_ID_PREFIX,
     Page,
+    RunView,
 )
 from agentctl.store.listing import Cursor, Slice
 
@@ -77,3 +80,26 @@ def _decode_cursor(noun: str, page: Page) -> Cursor | None:
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
         raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
     return position
+
+
+def check_run_view(form: RunView) -> None:
+    """Check the form of the runs in a response.
+
+    Raises:
+        ValidationFailed: `cut` is out of range.
+    """
+    if form.cut is not None and not 1 <= form.cut <= MAXIMUM_CUT:
+        raise errors.ValidationFailed(f"cut must be a number of characters from 1 to {MAXIMUM_CUT}")
+
+
+def check_id_prefix(prefix: str | None) -> None:
+    """Check the beginning of an id.
+
+    Raises:
+        ValidationFailed: it is too short, or no database accepts it.
+    """
+    if prefix is None:
+        return
+    if len(prefix) < MINIMUM_ID_PREFIX:
+        raise errors.ValidationFailed(f"id_prefix must be at least {MINIMUM_ID_PREFIX} characters")
+    check_text("id_prefix", prefix)

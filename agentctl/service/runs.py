@@ -21,6 +21,7 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
+    FULL_VIEW,
     MAXIMUM_CANCEL_WAIT,
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
@@ -29,6 +30,7 @@ from agentctl.requests import (
     ResumeRequest,
     RunFilter,
     RunRequest,
+    RunView,
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
@@ -363,25 +365,36 @@ class RunOperations(OperationFamily):
             session_id=filter.session_id,
             user_id=filter.user_id,
         )
+        paging.check_run_view(filter.form)
+        paging.check_id_prefix(filter.id_prefix)
         part = paging.build_slice("runs", filter.page)
         work = _read_page(filter, self.lookups.visibility, part, database.totals)
         return Document(await database.read(work, size="large"))
 
-    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
+    async def get_run(
+        self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
         """Return one run of any component and session."""
         async with self.audit("get_run", run_id=run_id):
-            return Document(
-                await self.lookups.database(db_id).read(self.lookups.run_document(run_id))
-            )
+            database = self.lookups.database(db_id)
+            paging.check_run_view(form)
+            return Document(await database.read(self.lookups.run_document(run_id, form)))
 
     async def get_component_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        *,
+        session_id: str | None = None,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
         """Return one run of a component."""
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).get_run, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
-            return Document(await database.read(self.lookups.run_document(run_id)))
+            paging.check_run_view(form)
+            return Document(await database.read(self.lookups.run_document(run_id, form)))
 
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
@@ -456,7 +469,7 @@ def _read_page(
     filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals
 ) -> Steps[bytes]:
     found = yield from runs.list_page(filter, visibility, part, totals)
-    items = yield from documents.read_run_documents(found.rows)
+    items = yield from documents.read_run_documents(found.rows, filter.form)
     return documents.build_page_document("runs", items, filter.page, found)
 
 

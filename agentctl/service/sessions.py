@@ -20,11 +20,13 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
     FIRST_RUNS,
+    FULL_VIEW,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_LIMIT,
     MAXIMUM_SESSION_NAME_LENGTH,
     BulkDeletion,
     NewSession,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -55,6 +57,7 @@ class SessionOperations(OperationFamily):
                 component_id=filter.component_id,
                 user_id=filter.where.user_id,
             )
+            paging.check_id_prefix(filter.id_prefix)
             part = paging.build_slice("sessions", filter.page)
             work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
             found = await database.read(work, size="unknown")
@@ -265,30 +268,53 @@ class SessionOperations(OperationFamily):
         yield from self.lookups.session(session_id, query.where)
         if not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
-        after_seq = None
-        if query.after is not None:
-            last = yield from runs.get(query.after, EVERYONE)
-            if last is None or last.session_id != session_id:
-                raise errors.ValidationFailed("after must be the id of a run of the session")
-            after_seq = last.seq
-        rows = yield from runs.list_in_session(session_id, limit=query.limit, after_seq=after_seq)
-        return (yield from documents.read_run_documents(rows))
+        paging.check_run_view(query.form)
+        rows = yield from runs.list_in_session(
+            session_id,
+            limit=query.limit,
+            after_seq=(yield from _find_seq(session_id, "after", query.after)),
+            before_seq=(yield from _find_seq(session_id, "before", query.before)),
+            top_level=query.parent == "none",
+            order=query.order,
+            summary=query.form.view == "summary",
+        )
+        return (yield from documents.read_run_documents(rows, query.form))
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
         """Return one run of a session."""
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.lookups.session_database(where)
-            return Document(
-                await database.read(self.lookups.session_run_document(session_id, run_id, where))
-            )
+            paging.check_run_view(form)
+            work = self.lookups.session_run_document(session_id, run_id, where, form)
+            return Document(await database.read(work))
 
 
 @unit
 def _insert(row: SessionRow) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
+
+
+@unit
+def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | None]:
+    """Return the number of a run of a session; None for None.
+
+    Raises:
+        ValidationFailed: the session has no such run; `name` is the parameter.
+    """
+    if run_id is None:
+        return None
+    found = yield from runs.get(run_id, EVERYONE, summary=True)
+    if found is None or found.session_id != session_id:
+        raise errors.ValidationFailed(f"{name} must be the id of a run of the session")
+    return found.seq
 
 
 def _build_changes(patch: SessionPatch) -> dict[str, str | None]:

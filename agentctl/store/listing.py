@@ -89,6 +89,14 @@ class Conditions:
         """Add a condition."""
         return Conditions((*self.texts, text), {**self.values, **values})
 
+    def with_prefix(self, column: str, prefix: str) -> Conditions:
+        """Add the condition that a column begins with a text."""
+        end = prefix_end(prefix)
+        found = self.with_condition(f"{column} >= :{column}_from", **{f"{column}_from": prefix})
+        if end is None:
+            return found
+        return found.with_condition(f"{column} < :{column}_to", **{f"{column}_to": end})
+
     def with_equal(self, **values: Value) -> Conditions:
         """Add `column = value` for each column whose value is not None."""
         present = {name: value for name, value in values.items() if value is not None}

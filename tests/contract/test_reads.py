@@ -16,6 +16,7 @@ from agentctl.requests import (
     Page,
     RunFilter,
     RunRequest,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -64,6 +65,9 @@ def filled_sessions(shared: Backends) -> dict[str, str]:
             return {**runs, "memory": memory}
 
     return asyncio.run(fill())
+
+
+SUMMARY = RunView("summary")
 
 
 def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
@@ -127,6 +131,26 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
         "get_session_runs part": lambda operations: operations.get_session_runs(
             "t1", SessionRunsQuery(limit=1, after=ids["t1"])
         ),
+        "get_session_runs last": lambda operations: operations.get_session_runs(
+            "t1",
+            SessionRunsQuery(limit=2, before=ids["t1"], parent="none", order="desc", form=SUMMARY),
+        ),
+        "get_session_runs bad before": lambda operations: operations.get_session_runs(
+            "t1", SessionRunsQuery(before="missing")
+        ),
+        "get_runs summaries": lambda operations: operations.get_runs(RunFilter(form=SUMMARY)),
+        "get_runs prefix": lambda operations: operations.get_runs(
+            RunFilter(id_prefix=ids["a1"][:13], form=RunView(cut=2))
+        ),
+        "get_runs short prefix": lambda operations: operations.get_runs(
+            RunFilter(id_prefix="0123456")
+        ),
+        "get_sessions prefix": lambda operations: operations.get_sessions(
+            SessionFilter(id_prefix="missing-one")
+        ),
+        "get_run summary": lambda operations: operations.get_run(ids["t1"], form=SUMMARY),
+        "get_run cut": lambda operations: operations.get_run(ids["t1"], form=RunView(cut=1)),
+        "get_run bad cut": lambda operations: operations.get_run(ids["t1"], form=RunView(cut=0)),
         "get_session_runs bad after": lambda operations: operations.get_session_runs(
             "t1", SessionRunsQuery(after=ids["a1"])
         ),

@@ -27,6 +27,7 @@ from agentctl.requests import (
     Page,
     RunFilter,
     RunRequest,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -40,6 +41,8 @@ WHERE = SessionLocator(type="team", user_id="u/1", db_id="other", table="session
 PAGE = Page(limit=5, page=2, sort_by="updated_at", sort_order="asc")
 ODD = "a b/ü?%"
 ODD_QUOTED = "a%20b%2F%C3%BC%3F%25"
+
+SUMMARY = RunView("summary")
 
 READS: list[tuple[Call, str]] = [
     (lambda o: o.get_api(), "/"),
@@ -97,6 +100,23 @@ READS: list[tuple[Call, str]] = [
         lambda o: o.get_session_runs("s", SessionRunsQuery(SessionLocator(db_id="d"), 3, "r")),
         "/sessions/s/runs?db_id=d&limit=3&after=r",
     ),
+    (
+        lambda o: o.get_session_runs(
+            "s", SessionRunsQuery(before="r", parent="none", order="desc", form=SUMMARY)
+        ),
+        "/sessions/s/runs?before=r&parent=none&order=desc&view=summary",
+    ),
+    (lambda o: o.get_session_run("s", "r", form=SUMMARY), "/sessions/s/runs/r?view=summary"),
+    (lambda o: o.get_run("r", form=RunView(cut=9)), "/runs/r?cut=9"),
+    (
+        lambda o: o.get_component_run("agent", "a", "r", form=SUMMARY),
+        "/agents/a/runs/r?view=summary",
+    ),
+    (
+        lambda o: o.get_runs(RunFilter(id_prefix="01a1fe5c", form=SUMMARY)),
+        "/runs?id_prefix=01a1fe5c&view=summary",
+    ),
+    (lambda o: o.get_sessions(SessionFilter(id_prefix="support-")), "/sessions?id_prefix=support-"),
     (lambda o: o.get_session_run("s", "r"), "/sessions/s/runs/r"),
     (
         lambda o: o.get_session_run("s", "r", SessionLocator(user_id="u")),

@@ -11,7 +11,7 @@ from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.requests import AccountFilter, MemoryFilter
+from agentctl.requests import AccountFilter, MemoryFilter, RunView
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
@@ -56,9 +56,19 @@ def list_statements() -> set[Sql]:
                 accounts.list_page(AccountFilter(name), Slice(order=order, after=after))
             )
     remembering += _memory_lists()
+    remembering += _lists_of_ids()
     for work in remembering:
         found |= {statement.sql for statement in statements_of(work, 1)}
     return found
+
+
+def _lists_of_ids() -> Iterator[Work[Any]]:
+    """Yield lists of summaries, and lists by the beginning of an id."""
+    for summary, prefix, everyone in product((False, True), (None, "12345678"), (False, True)):
+        seen = EVERYONE if everyone else Visibility(everyone=False, user_id="ada")
+        form = RunView("summary" if summary else "full")
+        yield list_runs(seen, id_prefix=prefix, form=form)
+        yield list_sessions(seen, id_prefix=prefix)
 
 
 def _memory_lists() -> Iterator[Work[Any]]:

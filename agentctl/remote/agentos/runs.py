@@ -20,10 +20,12 @@ from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import Query, build_query, query_of
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
+    FULL_VIEW,
     CancelRequest,
     ResumeRequest,
     RunFilter,
     RunRequest,
+    RunView,
     SessionLocator,
     StreamEvent,
 )
@@ -160,7 +162,13 @@ class RunOperations(AgentOSRequests):
         return _select_page([run for run in runs if _matches(run, filter)], filter)
 
     async def get_component_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        *,
+        session_id: str | None = None,
+        form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
         return build_document(await self._read_run(kind, component_id, run_id, session_id))

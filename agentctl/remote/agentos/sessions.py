@@ -28,6 +28,7 @@ from agentctl.remote.queries import (
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
+    FULL_VIEW,
     AccountFilter,
     BulkDeletion,
     MemoryDeletion,
@@ -36,6 +37,7 @@ from agentctl.requests import (
     NewAccount,
     NewMemory,
     NewSession,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -145,12 +147,14 @@ class SessionOperations(AgentOSRequests):
     ) -> Document[Any]:
         """Return the runs of a session; AgentOS has no pages of them, so they are selected here."""
         runs = await self.read_session_runs(session_id, query.where)
-        if query.after is not None:
-            ids = [run["run_id"] for run in runs]
-            if query.after not in ids:
-                raise self.server.add_name(errors.NotFound(f"Run {query.after!r} not found"))
-            runs = runs[ids.index(query.after) + 1 :]
-        return build_document(runs[: query.limit])
+        ids = [run["run_id"] for run in runs]
+        for bound in (query.after, query.before):
+            if bound is not None and bound not in ids:
+                raise self.server.add_name(errors.NotFound(f"Run {bound!r} not found"))
+        first = 0 if query.after is None else ids.index(query.after) + 1
+        end = len(ids) if query.before is None else ids.index(query.before)
+        found = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
+        return build_document((found[::-1] if query.order == "desc" else found)[: query.limit])
 
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
@@ -159,7 +163,12 @@ class SessionOperations(AgentOSRequests):
         return [build_run(run, session_id) for run in found]
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         found = await self.read_object(Request("GET", path, query_of(where)))

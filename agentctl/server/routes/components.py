@@ -16,7 +16,7 @@ from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunSummary, RunSummaryPage
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
@@ -29,6 +29,7 @@ from agentctl.requests import (
     ResumeRequest,
     RunFilter,
     RunRequest,
+    RunView,
 )
 from agentctl.server.answers import (
     EventStreamResponse,
@@ -42,12 +43,15 @@ from agentctl.server.parameters import Header, Path, Query
 from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (
     AfterCursor,
+    CutQuery,
     DatabaseId,
+    IdPrefix,
     Limit,
     PageNumber,
     RunId,
     SortOrder,
     UserId,
+    ViewQuery,
 )
 from agentctl.server.routes.runs import (
     CreatedAfter,
@@ -138,6 +142,9 @@ async def list_runs(
     live: LiveQuery = False,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
+    id_prefix: IdPrefix = None,
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
@@ -153,6 +160,8 @@ async def list_runs(
         live=live,
         created_after=created_after,
         created_before=created_before,
+        id_prefix=id_prefix,
+        form=RunView(view, cut),
     )
     return document_response(await call.operations.list_component_runs(kind, component_id, wanted))
 
@@ -163,10 +172,14 @@ async def get_run(
     component_id: ComponentPath,
     run_id: RunId,
     session_id: SessionIdQuery = None,
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
 ) -> Response:
     """Handle `GET /agents/{agent_id}/runs/{run_id}` and the same of the other kinds."""
     return document_response(
-        await call.operations.get_component_run(kind, component_id, run_id, session_id=session_id)
+        await call.operations.get_component_run(
+            kind, component_id, run_id, session_id=session_id, form=RunView(view, cut)
+        )
     )
 
 
@@ -288,9 +301,9 @@ def _build_family(kind: ComponentKind) -> list[Operation]:
             ids.list_runs,
             f"List the runs of {a_component}",
             "One page of the runs that the caller can see.",
-            result=RunPage,
+            result=RunPage | RunSummaryPage,
         ),
-        build(get_run, ids.get_run, f"Get a run of {a_component}", result=RunRecord),
+        build(get_run, ids.get_run, f"Get a run of {a_component}", result=RunRecord | RunSummary),
         build(
             cancel_run,
             ids.cancel_run,

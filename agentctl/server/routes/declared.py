@@ -8,7 +8,9 @@ from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
 from agentctl.requests import (
+    MAXIMUM_CUT,
     MAXIMUM_LIMIT,
+    MINIMUM_ID_PREFIX,
     SessionLocator,
 )
 from agentctl.server.bodies import RequestBody
@@ -34,6 +36,22 @@ PageNumber = Annotated[int, Query("Page number; after row 10,000 use `cursor`", 
 AfterCursor = Annotated[
     str | None,
     Query("`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1),
+]
+IdPrefix = Annotated[
+    str | None,
+    Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX),
+]
+ViewQuery = Annotated[
+    Literal["full", "summary"],
+    Query("`summary` leaves out the content, the messages and the tool calls"),
+]
+CutQuery = Annotated[
+    int | None,
+    Query(
+        "Characters after which messages and results of tools are cut; by default they are whole",
+        ge=1,
+        le=MAXIMUM_CUT,
+    ),
 ]
 SortOrder = Annotated[Literal["asc", "desc"], Query("Oldest first or newest first")]
 

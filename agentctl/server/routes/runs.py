@@ -6,25 +6,29 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from agentctl.records.runs import RunPage, RunRecord, RunStatus
+from agentctl.records.runs import RunPage, RunRecord, RunStatus, RunSummary, RunSummaryPage
 from agentctl.records.times import ParsedTimestamp
 from agentctl.requests import (
     DEFAULT_LIMIT,
     Page,
     RunFilter,
+    RunView,
 )
 from agentctl.server.answers import document_response
 from agentctl.server.parameters import Query
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
+    CutQuery,
     DatabaseId,
+    IdPrefix,
     Limit,
     PageNumber,
     RunId,
     SessionType,
     SortOrder,
     UserId,
+    ViewQuery,
 )
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
@@ -49,6 +53,9 @@ async def get_runs(
     live: LiveQuery = False,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
+    id_prefix: IdPrefix = None,
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
@@ -69,18 +76,27 @@ async def get_runs(
         live=live,
         created_after=created_after,
         created_before=created_before,
+        id_prefix=id_prefix,
+        form=RunView(view, cut),
     )
     return document_response(await call.operations.get_runs(wanted))
 
 
-async def get_run(call: Call, run_id: RunId, db_id: DatabaseId = None) -> Response:
+async def get_run(
+    call: Call,
+    run_id: RunId,
+    db_id: DatabaseId = None,
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
+) -> Response:
     """Get a run."""
-    return document_response(await call.operations.get_run(run_id, db_id=db_id))
+    form = RunView(view, cut)
+    return document_response(await call.operations.get_run(run_id, db_id=db_id, form=form))
 
 
 def build_operations() -> list[Operation]:
     """Return the operations on runs."""
     return [
-        Operation(get_runs, tag="Runs", result=RunPage),
-        Operation(get_run, tag="Runs", result=RunRecord),
+        Operation(get_runs, tag="Runs", result=RunPage | RunSummaryPage),
+        Operation(get_run, tag="Runs", result=RunRecord | RunSummary),
     ]

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from agentctl.errors import ValidationFailed
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import RunRecord
+from agentctl.records.runs import RunRecord, RunSummary
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -16,6 +16,7 @@ from agentctl.requests import (
     BulkDeletion,
     NewSession,
     Page,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -33,7 +34,9 @@ from agentctl.server.requests import (
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
+    CutQuery,
     DatabaseId,
+    IdPrefix,
     Limit,
     PageNumber,
     RunId,
@@ -43,6 +46,7 @@ from agentctl.server.routes.declared import (
     Table,
     TypeQuery,
     UserId,
+    ViewQuery,
     read_session_body,
 )
 from agentctl.server.routing import Operation
@@ -69,6 +73,7 @@ async def get_sessions(
         Literal["created_at", "updated_at"], Query("Field to sort by")
     ] = "created_at",
     sort_order: SortOrder = "desc",
+    id_prefix: IdPrefix = None,
     db_id: DatabaseId = None,
     table: Table = None,
 ) -> Response:
@@ -79,7 +84,9 @@ async def get_sessions(
     where = SessionLocator(type=type, user_id=user_id, db_id=db_id, table=table)
     part = Page(limit, page, cursor, sort_by, sort_order)
     return document_response(
-        await call.operations.get_sessions(SessionFilter(where, component_id, session_name, part))
+        await call.operations.get_sessions(
+            SessionFilter(where, component_id, session_name, part, id_prefix)
+        )
     )
 
 
@@ -227,13 +234,25 @@ async def get_session_runs(
     after: Annotated[
         str | None, Query("Only runs after the run with this id", min_length=1)
     ] = None,
+    before: Annotated[
+        str | None, Query("Only runs before the run with this id", min_length=1)
+    ] = None,
+    parent: Annotated[
+        Literal["none"] | None,
+        Query("`none` leaves out the runs of members and steps, and background work"),
+    ] = None,
+    order: SortOrder = "asc",
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
 ) -> Response:
     """List the runs of a session.
 
     Oldest first, including the runs of members and steps. If there are as many as `limit`, `after`
-    with the id of the last one continues the list.
+    with the id of the last one continues the list, or `before` if the order is `desc`.
     """
-    query = SessionRunsQuery(SessionLocator(type, user_id, db_id, table), limit, after)
+    where = SessionLocator(type, user_id, db_id, table)
+    form = RunView(view, cut)
+    query = SessionRunsQuery(where, limit, after, before, parent, order, form)
     return document_response(await call.operations.get_session_runs(session_id, query))
 
 
@@ -245,10 +264,13 @@ async def get_session_run(
     user_id: UserId = None,
     db_id: DatabaseId = None,
     table: Table = None,
+    view: ViewQuery = "full",
+    cut: CutQuery = None,
 ) -> Response:
     """Get a run of a session."""
-    where = SessionLocator(type, user_id, db_id, table)
-    return document_response(await call.operations.get_session_run(session_id, run_id, where))
+    where, form = SessionLocator(type, user_id, db_id, table), RunView(view, cut)
+    found = await call.operations.get_session_run(session_id, run_id, where, form=form)
+    return document_response(found)
 
 
 def build_operations() -> list[Operation]:
@@ -266,6 +288,6 @@ def build_operations() -> list[Operation]:
         Operation(delete_session, tag=tag, status=204, errors=(409,)),
         Operation(rename_session, tag=tag, result=SessionDetail, errors=(413, 415), body=_RENAME),
         Operation(summarize_session, tag=tag, result=SessionDetail, errors=(409,)),
-        Operation(get_session_runs, tag=tag, result=list[RunRecord]),
-        Operation(get_session_run, tag=tag, result=RunRecord),
+        Operation(get_session_runs, tag=tag, result=list[RunRecord] | list[RunSummary]),
+        Operation(get_session_run, tag=tag, result=RunRecord | RunSummary),
     ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import product
 
 from agentctl.requests import (
     RunFilter,
 )
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
 from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
@@ -17,19 +18,40 @@ from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 """The columns of `RunRow`, in its order."""
 
+_SUMMARY = {
+    **dict.fromkeys(
+        (
+            "content", "history", "messages", "tools", "metadata", "session_state", "output",
+            "reasoning_content",
+        ),
+        "NULL",
+    ),
+    "input": "substr(input, 1, 201)",
+}  # fmt: skip
+
+SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fields(RunRow))
+"""The columns of `RunRow` without the large ones, and with the beginning of the input."""
+
 IS_LIVE = "status IN ('PENDING', 'RUNNING')"
 """The condition that a run has no final status. Partial indexes have the same condition."""
 
 _STATE = ", ".join(field.name for field in fields(RunState))
 
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
+_GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 _GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
-_OF_SESSION = Sql(
-    f"SELECT {RUN_COLUMNS} FROM runs WHERE session_id = :session_id AND seq > :after_seq"
-    " ORDER BY seq LIMIT :limit"
-)
+_ALL_SEQS = 2**62
+
+_OF_SESSION = {
+    (summary, top_level, order): Sql(
+        f"SELECT {SUMMARY_COLUMNS if summary else RUN_COLUMNS} FROM runs"
+        " WHERE session_id = :session_id AND seq > :after_seq AND seq < :before_seq"
+        f"{' AND parent_run_id IS NULL' if top_level else ''} ORDER BY seq {order} LIMIT :limit"
+    )
+    for summary, top_level, order in product((False, True), (False, True), ("asc", "desc"))
+}
 
 _HISTORIES = Sql(
     "SELECT substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
@@ -102,6 +124,11 @@ _LIVE_WITHOUT_OWNER = Sql(
 _PARENTS = 20
 """Parents in one statement of `list_children`. A smaller last group is filled with NULL."""
 
+_CHILDREN_USAGE = Sql(
+    "SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN"
+    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+)
+
 _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
@@ -110,9 +137,14 @@ _CHILDREN = Sql(
 
 
 @single_unit
-def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
-    """Return the run, or None if no visible run has the id."""
-    rows = yield Statement(_GET, {"run_id": run_id, **visibility.parameters()})
+def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Steps[RunRow | None]:
+    """Return the run, or None if no visible run has the id.
+
+    Args:
+        summary: read `SUMMARY_COLUMNS` only; the others are None.
+    """
+    sql = _GET_SUMMARY if summary else _GET
+    rows = yield Statement(sql, {"run_id": run_id, **visibility.parameters()})
     return RunRow(*rows[0]) if rows else None
 
 
@@ -134,23 +166,57 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState 
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
     found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
-    for first in range(0, len(run_ids), _PARENTS):
-        group = run_ids[first : first + _PARENTS]
-        parameters: dict[str, Value] = {f"parent_{n}": None for n in range(_PARENTS)}
-        parameters |= {f"parent_{n}": run_id for n, run_id in enumerate(group)}
+    for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN, parameters)
         for parent_run_id, run_id in rows:
             found[parent_run_id].append(run_id)
     return found
 
 
+@unit
+def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
+    """Return parent, id and metrics (JSON, or None) of the children of some runs."""
+    found: list[tuple[str, str, str | None]] = []
+    for parameters in _group_parents(run_ids):
+        rows = yield Statement(_CHILDREN_USAGE, parameters)
+        found += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
+    return found
+
+
+def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
+    for first in range(0, len(run_ids), _PARENTS):
+        group = run_ids[first : first + _PARENTS]
+        parameters: dict[str, Value] = {f"parent_{n}": None for n in range(_PARENTS)}
+        yield parameters | {f"parent_{n}": run_id for n, run_id in enumerate(group)}
+
+
 @single_unit
 def list_in_session(
-    session_id: str, *, limit: int, after_seq: int | None = None
+    session_id: str,
+    *,
+    limit: int,
+    after_seq: int | None = None,
+    before_seq: int | None = None,
+    top_level: bool = False,
+    order: Order = "asc",
+    summary: bool = False,
 ) -> Steps[list[RunRow]]:
-    """Return at most `limit` runs of a session, with those of members, oldest first."""
+    """Return at most `limit` runs of a session.
+
+    Args:
+        after_seq, before_seq: only runs with numbers between these.
+        top_level: leave out the runs that have a parent.
+        order: by number, `asc`: oldest first.
+        summary: read `SUMMARY_COLUMNS` only; the others are None.
+    """
     rows = yield Statement(
-        _OF_SESSION, {"session_id": session_id, "after_seq": after_seq or 0, "limit": limit}
+        _OF_SESSION[summary, top_level, order],
+        {
+            "session_id": session_id,
+            "after_seq": after_seq or 0,
+            "before_seq": before_seq or _ALL_SEQS,
+            "limit": limit,
+        },
     )
     return [RunRow(*row) for row in rows]
 
@@ -273,6 +339,8 @@ RunRowPage = RowPage[RunRow]
 
 LISTING = Listing(table="runs", columns=RUN_COLUMNS, id="run_id", removals="runs")
 
+_SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removals="runs")
+
 
 @unit
 def list_page(
@@ -292,6 +360,8 @@ def list_page(
         session_id=filter.session_id,
         user_id=filter.user_id,
     )
+    if filter.id_prefix is not None:
+        conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
     if live:
         conditions = conditions.with_condition(IS_LIVE)
@@ -306,7 +376,9 @@ def list_page(
         bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
         before, part = bounds
     matching = _within(conditions, since, before)
-    return (yield from LISTING.read(matching, part, RunRow, total, sort_ids=live))
+    listing = _SUMMARIES if filter.form.view == "summary" else LISTING
+    sort_ids = live or filter.id_prefix is not None
+    return (yield from listing.read(matching, part, RunRow, total, sort_ids=sort_ids))
 
 
 def _within(conditions: Conditions, since: int | None, before: int | None) -> Conditions:

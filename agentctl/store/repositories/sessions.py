@@ -125,8 +125,12 @@ def list_page(
         component_id=filter.component_id,
         user_id=filter.where.user_id,
     )
+    if filter.id_prefix is not None:
+        conditions = conditions.with_prefix("session_id", filter.id_prefix)
     if not filter.session_name:
-        return (yield from LISTING.list_page(conditions, part, SummaryRow, totals))
+        total = yield from LISTING.count(conditions, totals)
+        by_id = filter.id_prefix is not None
+        return (yield from LISTING.read(conditions, part, SummaryRow, total, sort_ids=by_id))
     prefix = fold_prefix(filter.session_name)
     end = prefix_end(prefix)
     named = conditions.with_condition(f"{_NAME} >= :name_from", name_from=prefix)
