@@ -104,7 +104,7 @@ class Engine:
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
-        self._starting = 0
+        self._starting = self._root_count = 0
         self._draining = False
         self._shutdown: Ending | None = None
         # All tasks that write to the databases: starts, supervisors and ends of runs.
@@ -158,7 +158,7 @@ class Engine:
         """
         if self._draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._starting + len(self.root_runs()) >= self._settings.limits.concurrent_runs:
+        if self._starting + self._root_count >= self._settings.limits.concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
         spec = RunSpec(
             run_id=submission.run_id,
@@ -300,6 +300,7 @@ class Engine:
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
         """Start the work of a run whose row is committed."""
         self._live[run.run_id] = run
+        self._root_count += run.parent is None
         self._has_live.set()
         self.counters.count_started(run.spec.component.kind)
         run.mark_stored(
@@ -320,6 +321,7 @@ class Engine:
             await self._supervision.supervise(run)
         finally:
             del self._live[run.run_id]
+            self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
         if requires_background_work(run) and run.ended.result().status == "COMPLETED":

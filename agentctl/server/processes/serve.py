@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -34,6 +35,10 @@ GRACEFUL_SECONDS = 8
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
 
+
+GC_THRESHOLDS = (10_000, 20, 20)
+"""Allocations that start a collection of the young generation, and the collections of one
+generation that start one of the next."""
 
 SHOWN_RUNS = 20
 """Ids of cancelled runs in one log line."""
@@ -191,6 +196,17 @@ def _log_cancelled_runs(live: list[LiveRun]) -> None:
         )
 
 
+def _exempt_loaded_objects() -> None:
+    """Exempt the objects of the start from garbage collection, and collect others less often.
+
+    A full collection visits every object of the process: modules and declarations are most of
+    them, and they live as long as it does. With many live runs it would stop the server often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 class DrainingServer(Server):
     """A server that drains before it ends, in step with the other processes.
 
@@ -255,6 +271,7 @@ class DrainingServer(Server):
             self.request_exit(force=False)
 
     def on_listening(self) -> None:
+        _exempt_loaded_objects()
         self._controller.started()
 
     async def on_shutdown(self) -> None:
