@@ -20,6 +20,7 @@ from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import create_page
 from agentctl.cli.show.transcript.texts import Look
+from agentctl.cli.show.transcript.timeline import draw_timeline
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 
@@ -183,3 +184,39 @@ def test_a_long_transcript_goes_to_the_pager(
     terminal(*here, "--no-pager", env=pager)
     terminal(*here, env={**pager, "LINES": "100"})
     assert not file.exists()
+
+
+def test_timeline_shows_models_tools_and_members() -> None:
+    def span(kind: str, name: str, times: str, **more: str | None) -> dict[str, str | None]:
+        start, end, *first = (f"2026-11-22T08:00:0{each}Z" for each in times.split())
+        return {"kind": kind, "name": name, "started_at": start, "finished_at": end,
+                "first_token_at": first[0] if first else None, **more}  # fmt: skip
+
+    run = {"run_id": "r", "started_at": "2026-11-22T08:00:00Z", "spans": [
+        span("tool", "delegate_task_to_member", "1 3", member_run_id="m"),
+        span("member", "clerk", "1 3", member_run_id="m"),
+        span("model", "fast", "0 1 0.5"), span("model", "fast", "3 4 3")]}  # fmt: skip
+    member = {"run_id": "m", "spans": [span("tool", "nap", "1 2", status="failed")]}
+    lines = draw_timeline(run, {"r": [member]}, 76)
+    assert [line[26:].split() for line in lines[:-1]] == [
+        ["0", "4.0", "s"],
+        ["▒" * 5 + "█" * 5, "1.0", "s"],
+        ["█" * 20, "2.0", "s"],
+        ["█" * 10, "1.0", "s"],
+        ["█" * 10, "1.0", "s"],
+    ]
+    assert [line[:26].rstrip() for line in lines[1:5]] == [
+        "◇ fast",
+        "→ clerk",
+        "  ƒ nap ✗",
+        "◇ fast",
+    ]
+    assert lines[-1] == "total 4.0 s: model 50%, tool 25%, rest 25%"
+    assert draw_timeline({"run_id": "r"}, {}, 80) == ["no times are recorded for this run"]
+
+
+def test_run_is_shown_with_its_timeline(through: Agentctl, demo: Demo) -> None:
+    run_id = demo.run(f"timeline-{next(_numbers)}", "hello")
+    shown = through("runs", "get", run_id, "-o", "text", "--timeline")
+    assert re.search(r"^◇ echo .*█", shown.stdout, re.MULTILINE)
+    assert CONTROLS.findall(shown.stdout) == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
+from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.output import write_text
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalTarget, Target
@@ -170,11 +171,14 @@ _HINTS = {
 }
 
 
-def report_run_end(target: Target, run_id: str, end: Mapping[str, Any]) -> None:
+def report_run_end(
+    target: Target, run_id: str, end: Mapping[str, Any], seconds: float | None = None
+) -> None:
     """Note the successful end of a run.
 
     Args:
         end: the record of the run, or the fields of its last event.
+        seconds: duration of the run, if it is known.
 
     Raises:
         RunFailed: the run ended as ERROR or CANCELLED.
@@ -184,10 +188,16 @@ def report_run_end(target: Target, run_id: str, end: Mapping[str, Any]) -> None:
         raise build_run_failure(target, run_id, end.get("error") or {})
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
-    tokens = (end.get("metrics") or {}).get("total_tokens")
-    note(
-        f"run {run_id} {str(status).lower()}" + (f", {tokens} tokens" if tokens is not None else "")
-    )
+    metrics = end.get("metrics") or {}
+    counts = (metrics.get(f"{each}_tokens") for each in ("total", "input", "output"))
+    total, inward, outward = (each if isinstance(each, int) else None for each in counts)
+    text = f"run {run_id} {str(status).lower()}"
+    if seconds is not None:
+        text += f" in {format_elapsed(seconds)}"
+    if total is not None:
+        text += f", {total:,} tokens"
+        text += f" ({inward or 0:,} in, {outward or 0:,} out)" if inward or outward else ""
+    note(text)
 
 
 def build_run_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:

@@ -147,6 +147,9 @@ async def get_run(
     ] = None,
     full: Full = False,
     members: Members = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Show when models, tools and members worked")
+    ] = False,
     raw: Raw = False,
     local_time: LocalTime = False,
     no_pager: NoPager = False,
@@ -173,6 +176,8 @@ async def get_run(
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
         page.print_run(build_run_view(run, children))
+        if timeline:
+            page.print_timeline(run, children)
         page.print_details(run)
 
 

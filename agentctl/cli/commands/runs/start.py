@@ -7,6 +7,7 @@ stderr. `json` is the record of the run, `jsonl` one event in each line, `name` 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Annotated
 
 import typer
@@ -24,7 +25,9 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
+from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import RunOutput, report_run_end
+from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
@@ -125,23 +128,31 @@ async def _stream_run(
     import asyncio
 
     kind, component_id = component
+    began = time.monotonic()
     run_output = RunOutput(kind, to_stdout=form != "jsonl")
-    events = target.operations.stream_run(kind, component_id, request)
+    lines = EventLines(run_output)
+    stream = target.operations.stream_run(kind, component_id, request)
+    events = with_activity(stream, component_id, lambda: run_output.in_line)
     try:
         # Close the stream at once on an interrupt: the server then detects the disconnect.
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
+        async with contextlib.aclosing(events):
             async for event in events:
                 if form == "jsonl":
                     write_json(event.data)
-                if run_output.take(event):
+                if not run_output.run_id and run_output.take(event):
                     _note_started(target, request, run_output.run_id, run_output.session_id)
+                elif form == "jsonl":
+                    run_output.take(event)
+                else:
+                    lines.take(event)
     except asyncio.CancelledError:
-        run_output.end_line()
+        lines.flush()
         await _cancel_interrupted(target, component, request, run_output)
         raise
     look = target.get_run_command(run_output.run_id, run_output.session_id)
+    lines.flush()
     run_output.finish(f"check the run with: {look}")
-    report_run_end(target, run_output.run_id, run_output.end)
+    report_run_end(target, run_output.run_id, run_output.end, time.monotonic() - began)
 
 
 async def _cancel_interrupted(

@@ -30,6 +30,7 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
+from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import RunOutput, report_run_end
 from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json
@@ -306,7 +307,11 @@ async def _follow_streams(watch: _Watch) -> None:
         before, began = watch.last, time.monotonic()
         cause: AgentctlError | None = None
         try:
-            marked = with_idle_markers(watch.watched.events(watch.last), IDLE_SECONDS)
+            events = watch.watched.events(watch.last)
+            if watch.form in ("table", "wide", "tsv"):
+                component = watch.watched.component[1] if watch.watched.component else "run"
+                events = with_activity(events, component, lambda: watch.output.in_line)
+            marked = with_idle_markers(events, IDLE_SECONDS)
             async with contextlib.aclosing(marked):
                 async for event in marked:
                     if isinstance(event, Idle):

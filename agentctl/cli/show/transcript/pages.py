@@ -10,6 +10,7 @@ from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript import source
 from agentctl.cli.show.transcript.model import RunView, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, format_day
+from agentctl.cli.show.transcript.timeline import draw_timeline
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
@@ -18,6 +19,9 @@ __all__ = ["TranscriptPage", "create_look", "create_page", "is_transcript"]
 
 Record = Mapping[str, Any]
 Write = Callable[[str], object]
+
+TIMELINE_WIDTH = 100
+"""Columns of a timeline in Markdown."""
 
 _OBJECTS = ("output", "metadata", "session_state")
 
@@ -35,6 +39,10 @@ class TranscriptPage(Protocol):
 
     def print_details(self, run: Record) -> None:
         """Print the objects of a run, and its place among other runs."""
+        ...
+
+    def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
+        """Print when the parts of a run worked."""
         ...
 
     def print_foot(self, text: str) -> None:
@@ -94,6 +102,13 @@ class DrawnPage:
         for label, value in _describe_details(run):
             self._printer.print_line(Text(f"{label}: {value}", style="dim"))
 
+    def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
+        from rich.text import Text
+
+        for line in draw_timeline(run, children, self._printer.console.width):
+            self._printer.print(Text(line, no_wrap=True, overflow="ellipsis"))
+        self._printer.print()
+
     def print_foot(self, text: str) -> None:
         from rich.text import Text
 
@@ -121,6 +136,10 @@ class MarkdownPage:
     def print_details(self, run: Record) -> None:
         lines = [f"- {label}: {value}\n" for label, value in _describe_details(run)]
         self._write("".join(lines) + "\n")
+
+    def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
+        lines = draw_timeline(run, children, TIMELINE_WIDTH)
+        self._write("\n".join(["```text", *lines, "```", "", ""]))
 
     def print_foot(self, text: str) -> None:
         """Print nothing: the last line is about the command."""
