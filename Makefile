@@ -61,14 +61,23 @@ bench: $(VENV)/.installed-test .bench/.installed
 bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
 
-# Start the servers of three releases of AgentOS, and test with them and with their clients.
-test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed)
+# Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
+# interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm.
+test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
 	@echo 'Creating an environment for AgentOS $* in .peers'
 	@$(PYTHON) -m venv .peers/agentos-$*
 	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@touch $@
+
+.peers/openai/.installed: tests/peers/requirements-openai.txt
+	@echo 'Creating an environment for clients of OpenAI in .peers'
+	@$(PYTHON) -m venv .peers/openai/llm
+	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/openai openai@6.49.0; fi
 	@touch $@
 
 # Send random requests over every route for SECONDS (default 60).
