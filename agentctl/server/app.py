@@ -39,16 +39,17 @@ class _Application(Starlette):
     def build_middleware_stack(self) -> ASGIApp:
         routes = check_routes(self.routes)
         stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
-        for middleware, args, kwargs in reversed(self.user_middleware):
-            stack = middleware(stack, *args, **kwargs)
         state = get_app_state(self)
         if state.mcp_face is not None:
             stack = state.mcp_face.wrap(stack)
-        if not state.settings.openai.enabled:
-            return AuthenticationMiddleware(stack, state)
-        from agentctl.server.faces.openai.face import OpenAIErrors, OpenAIFace
+        if state.settings.openai.enabled:
+            from agentctl.server.faces.openai.face import OpenAIErrors, OpenAIFace
 
-        return OpenAIErrors(AuthenticationMiddleware(OpenAIFace(stack), state))
+            stack = OpenAIFace(stack)
+        for middleware, args, kwargs in reversed(self.user_middleware):
+            stack = middleware(stack, *args, **kwargs)
+        stack = AuthenticationMiddleware(stack, state)
+        return OpenAIErrors(stack) if state.settings.openai.enabled else stack
 
 
 def create_app(settings: Settings) -> Starlette:

@@ -45,6 +45,19 @@ _DEFAULT_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 
+_ALLOWED_HEADERS = (
+    "Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID",
+    # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
+    "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
+    "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",
+    "X-Stainless-Package-Version", "X-Stainless-Poll-Helper", "X-Stainless-Retry-Count",
+    "X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Timeout",
+)  # fmt: skip
+_EXPOSED_HEADERS = (
+    "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
+    "Mcp-Session-Id",
+)  # fmt: skip
+
 _SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
 
 HeaderFields = Iterable[tuple[bytes, bytes]]
@@ -215,8 +228,8 @@ class CrossOriginMiddleware(CORSMiddleware):
             app,
             allow_origins=origins,
             allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST"),
-            allow_headers=("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
-            expose_headers=("Retry-After", "X-Request-ID"),
+            allow_headers=_ALLOWED_HEADERS,
+            expose_headers=_EXPOSED_HEADERS,
             max_age=600,
         )
 

@@ -199,17 +199,11 @@ class Dispatcher:
         if scope["type"] != "http":
             await self.otherwise(scope, receive, send)
             return
-        caller = scope[CALLER_KEY]
-        tracked = TrackedSend(send)
-        try:
+
+        async def execute(tracked: Send) -> None:
             await self._match_operation(scope).app(scope, receive, tracked)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            service = caller.app_state.service
-            if isinstance(error, Unauthenticated) and service is not None:
-                count_rejection(service.hosting.audit_log.counter, error)
-            await send_error_response(error, caller.request_id, tracked, scope, receive)
+
+        await respond(execute, scope, receive, send)
 
     def _match_operation(self, scope: Scope) -> Operation:
         """Return the operation of a request and put its path parameters into the scope."""
@@ -220,6 +214,27 @@ class Dispatcher:
         scope["route"] = route
         scope["path_params"] = match.path_params
         return route
+
+
+async def respond(
+    execute: Callable[[Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Execute a request, send the response of its error, and count rejected credentials.
+
+    Args:
+        execute: sends the response with the given `send`.
+    """
+    caller = scope[CALLER_KEY]
+    tracked = TrackedSend(send)
+    try:
+        await execute(tracked)
+    except ClientDisconnect:
+        return
+    except Exception as error:
+        service = caller.app_state.service
+        if isinstance(error, Unauthenticated) and service is not None:
+            count_rejection(service.hosting.audit_log.counter, error)
+        await send_error_response(error, caller.request_id, tracked, scope, receive)
 
 
 def path_below_root(scope: Scope) -> str:

@@ -18,6 +18,8 @@ from tests.server.threaded_server import ThreadedServer, serve_in_thread
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 RUN = ("agents:run", "teams:run")
 
+ORIGIN = "https://app.example.org"
+
 EXTRA = """
 [openai]
 enabled = true
@@ -30,7 +32,9 @@ def served(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ThreadedServer]:
     folder = tmp_path_factory.mktemp("openai")
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=EXTRA)
+    origins = f'cors_origins = ["{ORIGIN}"]'
+    url = model_endpoint.base_url
+    deployment = create_deployment(folder, url, extra=EXTRA, server=origins)
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         yield host
 
@@ -319,6 +323,19 @@ def test_audit_log_names_the_runs_and_their_refusals(
     seen = {(entry["principal"], entry["operation"], entry["outcome"]) for entry in found}
     assert ("eve", "create_agent_run", "denied") in seen
     assert any(raw.headers["x-run-id"] in (entry["resource"] or "") for entry in found)
+
+
+def test_pages_of_allowed_origins_can_use_the_face(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    asked = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
+    fields = {"Access-Control-Request-Headers": "authorization, x-session-id, x-stainless-os"}
+    allowed = served.client.options("/v1/chat/completions", headers=asked | fields)
+    assert allowed.status_code == 204
+    for key in (client.api_key, "no"):
+        headers = {"Origin": ORIGIN, "Authorization": f"Bearer {key}"}
+        found = served.client.get("/v1/models", headers=headers)
+        assert found.headers["access-control-allow-origin"] == ORIGIN
 
 
 def test_face_is_off_by_default(server: ThreadedServer) -> None:

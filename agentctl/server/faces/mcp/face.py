@@ -27,8 +27,7 @@ from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthen
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.faces.mcp import calls
 from agentctl.server.faces.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
-from agentctl.server.refusals import count_rejection
-from agentctl.server.routing import path_below_root
+from agentctl.server.routing import path_below_root, respond
 from agentctl.server.state import CALLER_KEY, Call, Caller
 
 PATH = "/mcp"
@@ -84,23 +83,23 @@ class McpFace:
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an application that serves `/mcp`, and all other paths with `app`."""
 
-        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or path_below_root(scope) != PATH:
                 await app(scope, receive, send)
-            else:
-                await self._respond(scope, receive, send)
+                return
 
-        return respond
+            async def execute(tracked: Send) -> None:
+                await self._respond(scope, receive, tracked)
+
+            await respond(execute, scope, receive, send)
+
+        return dispatch
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope[CALLER_KEY]
         scope["route"] = _MatchedRoute("call_mcp")
         if caller.principal is None:
-            error = caller.failure or Unauthenticated()
-            if isinstance(error, Unauthenticated):
-                service = caller.app_state.running_service
-                count_rejection(service.hosting.audit_log.counter, error)
-            raise error
+            raise caller.failure or Unauthenticated()
         if scope["method"] not in ("POST", "DELETE"):
             # Nothing is sent without a request, and an open stream would delay the shutdown.
             raise MethodNotAllowed(allow=("DELETE", "POST"))

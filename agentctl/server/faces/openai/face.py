@@ -40,9 +40,8 @@ from agentctl.server.faces.openai.failures import (
 from agentctl.server.faces.openai.models import find_model, get_model, list_models
 from agentctl.server.faces.openai.parameters import Parameters
 from agentctl.server.faces.openai.responses import ModelResponse
-from agentctl.server.refusals import count_rejection
 from agentctl.server.response_budget import LARGE_BYTES
-from agentctl.server.routing import path_below_root
+from agentctl.server.routing import path_below_root, respond
 from agentctl.server.state import ERROR_RESPONSE_KEY, Call, Caller
 
 PREFIX = "/v1"
@@ -100,16 +99,12 @@ class OpenAIFace:
         if not is_openai_path(scope):
             await self.app(scope, receive, send)
             return
-        call = Call(scope, receive)
-        try:
-            response = await self._respond(call)
-            await response(scope, receive, send)
-        except ClientDisconnect:
-            return
-        except Unauthenticated as error:
-            service = call.caller.app_state.running_service
-            count_rejection(service.hosting.audit_log.counter, error)
-            raise
+
+        async def execute(tracked: Send) -> None:
+            response = await self._respond(Call(scope, receive))
+            await response(scope, receive, tracked)
+
+        await respond(execute, scope, receive, send)
 
     async def _respond(self, call: Call) -> Response:
         caller: Caller = call.caller
