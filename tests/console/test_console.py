@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -467,3 +468,32 @@ def test_disabled_console_is_not_served(server: ThreadedServer) -> None:
     with serve_in_thread(server.deployment, create_app(off)) as host:
         assert host.client.get("/console").status_code == 404
         assert host.client.get("/", headers={"Accept": "text/html"}).json()["name"] == "World"
+
+
+@pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
+def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser) -> None:
+    """Write the screenshots of docs/console.md."""
+    answer = "## Prices\n\n| article | price |\n|---|---:|\n| tea | 3.50 |\n| coffee | 2.80 |"
+    start(server, "agents/tool-add", "sum", '{"a": 3, "b": 4}')
+    start(server, "agents/echo", "sum", answer)
+    start(server, "agents/hold", "sum", '{"name": "never mind"}', background=True)
+    start(server, "agents/hang", "wait", "Wait for the delivery", background=True)
+    admin = server.deployment.token("boss", ADMIN)
+    run = start(server, "teams/choir", "song", "Sing about tea").json()["run_id"]
+    folder = Path(__file__).parents[2] / "docs" / "images"
+    folder.mkdir(exist_ok=True)
+    size = {"width": 1120, "height": 640}
+    with open_console(browser, server.url, "#/sessions/sum", token=admin, viewport=size) as shown:
+        shown.see('hold(name="never mind")')
+        shown.page.click("[data-cancel]")
+        shown.page.click("dialog .danger")
+        shown.see("Ended, but tool hold has not returned")
+        shown.page.screenshot(path=folder / "console-transcript.png")
+        shown.go("#/runs")
+        shown.see("Wait for the delivery")
+        shown.page.screenshot(path=folder / "console-runs.png")
+        shown.go(f"#/runs/{run}/timeline")
+        shown.see("model echo")
+        shown.page.emulate_media(color_scheme="dark")
+        shown.page.screenshot(path=folder / "console-timeline.png")
+        (server.deployment.folder / "never mind").touch()

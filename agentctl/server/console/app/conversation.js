@@ -14,6 +14,9 @@ const DELEGATION = ["delegate_task_to_member", "route_to_member"];
 const FLUSH = 250;
 const MAXIMUM_SHOWN = 20_000;
 
+/** Characters after which the server cuts messages and results, until someone asks for the rest. */
+export const CUT = 10_000;
+
 /** The events of a live run as the items that a transcript shows. */
 export class LiveView {
   constructor(id, component) {
@@ -90,7 +93,7 @@ function itemsOf(run) {
   for (const message of run.messages || []) {
     if (message.role !== "assistant") continue;
     const text = textOf(message.content);
-    if (text) items.push({ type: "text", text });
+    if (text) items.push({ type: "text", text, whole: message.truncated?.characters });
     shown += text;
     for (const made of message.tool_calls || []) {
       const tool = tools.get(made.id) || { ...made, tool_name: made.name, tool_args: made.arguments };
@@ -127,12 +130,15 @@ export function useRun(initial, db) {
   const [run, setRun] = useState(initial);
   const [view, setView] = useState(null);
   const [, render] = useState(0);
-  const place = withQuery(path`/sessions/${initial.session_id}/runs/${initial.run_id}`, { db_id: db });
-  const refresh = async () => {
-    const found = await call("GET", place);
+  const place = path`/sessions/${initial.session_id}/runs/${initial.run_id}`;
+  const load = async (cut) => {
+    const found = await call("GET", withQuery(place, { db_id: db, cut }));
     setRun(found);
     return found;
   };
+  const refresh = () => load(CUT);
+  // A caller that cannot read the record keeps what the events have shown.
+  const keepEvents = ({ status }) => setRun((old) => ({ ...old, status, unread: true }));
   const live = !isFinal(run);
   useEffect(() => {
     if (!live) return undefined;
@@ -147,34 +153,35 @@ export function useRun(initial, db) {
       }, FLUSH);
     };
     setView(shown);
-    follow(run, { onEvents, signal: control.signal })
-      .catch(() => null)
-      .then(() => control.signal.aborted || refresh().catch(() => null));
+    follow(run, { onEvents, signal: control.signal }).then(
+      () => control.signal.aborted || refresh().catch(() => keepEvents(shown)),
+      () => control.signal.aborted || setView(null),
+    );
     return () => {
       clearTimeout(timer);
       control.abort();
     };
   }, [run.run_id, live]);
-  const waiting = !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || view === null);
+  const waiting = !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || view === null);
   useEffect(() => {
     if (!waiting) return undefined;
     const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
     return () => clearInterval(timer);
   }, [waiting]);
-  return { run, view, setRun, refresh };
+  return { run, view, setRun, refresh, loadAll: () => load() };
 }
 
 /** One run of the conversation. */
 export function Turn({ initial, names, db, current, onChange, opened }) {
-  const { run, view, setRun, refresh } = useRun(initial, db);
+  const { run, view, setRun, loadAll } = useRun(initial, db);
   const [json, setJson] = useState(false);
   const live = !isFinal(run);
-  const now = useNow(isAtRest(run) ? 0 : 500);
+  const now = useNow(isAtRest(run) || run.unread ? 0 : 500);
   const kind = kindOf(run);
   const component = componentOf(run);
   const name = names.get(`${kind}:${component}`) || component;
   useEffect(() => run !== initial && onChange?.(run), [run]);
-  const items = live && view ? view.items : itemsOf(run);
+  const items = (live || run.unread) && view ? view.items : itemsOf(run);
   const tokens = run.metrics?.total_tokens;
   return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
@@ -194,13 +201,13 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
           <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
         </span>
       </header>
-      <${Items} items=${items} run=${run} names=${names} db=${db} now=${now} opened=${opened} />
+      <${Items} items=${items} run=${run} names=${names} db=${db} now=${now} opened=${opened} onAll=${loadAll} />
       ${live ? html`<${Silence} view=${view} now=${now} />` : null}
       ${run.error ? html`<${Failure} error=${run.error} />` : null}
       <${Facts} run=${run} now=${now} />
     </section>
     ${json
-      ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} load=${refresh}
+      ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} load=${loadAll}
           onClose=${() => setJson(false)} />`
       : null}
   </article>`;
@@ -291,13 +298,15 @@ export function CancelButton({ run, setRun }) {
       : null}`;
 }
 
-function Items({ items, run, names, db, now, opened, depth = 0 }) {
+function Items({ items, run, names, db, now, opened, onAll, depth = 0 }) {
   return items.map((item, at) => {
-    if (item.type === "text") return html`<${Markdown} key=${at} text=${printable(item.text)} />`;
+    if (item.type === "text") {
+      return html`<div key=${at}><${Markdown} text=${printable(item.text)} /><${Rest} whole=${item.whole} onAll=${onAll} /></div>`;
+    }
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "step") return html`<h3 key=${at} class="dim">Step ${printable(item.name)}</h3>`;
     if (item.type === "tool") {
-      return html`<${ToolLine} key=${item.tool.tool_call_id || at} item=${item} run=${run} now=${now} opened=${opened} />`;
+      return html`<${ToolLine} key=${item.tool.tool_call_id || at} item=${item} run=${run} now=${now} opened=${opened} onAll=${onAll} />`;
     }
     return html`<${MemberLine} key=${item.id} item=${item} session=${run.session_id} names=${names}
       db=${db} now=${now} opened=${opened} depth=${depth} />`;
@@ -309,6 +318,12 @@ function Thinking({ text }) {
     <div class="inside"><${Long} text=${text} /></div></details>`;
 }
 
+/** The button that fetches a text that the server has cut. */
+function Rest({ whole, onAll }) {
+  if (!whole || !onAll) return null;
+  return html`<button type="button" class="link" onClick=${() => onAll().catch(() => null)}>show all, ${formatSize(whole)}</button>`;
+}
+
 /** A text that is cut until someone asks for the rest. */
 function Long({ text }) {
   const [all, set] = useState(false);
@@ -318,12 +333,13 @@ function Long({ text }) {
     : null}`;
 }
 
-function ToolLine({ item, run, now, opened }) {
+function ToolLine({ item, run, now, opened, onAll }) {
   const [open, setOpen] = useState(false);
   useEffect(() => setOpen(Boolean(opened)), [opened]);
   const { tool } = item;
   const running = tool.tool_call_error == null && tool.result == null && !isFinal(run);
   const result = textOf(tool.result);
+  const size = tool.truncated?.characters || result.length;
   const args = Object.entries(tool.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   const short = cut(args.join(", "), 160);
   const glyph = running ? ["●", "blue", "running"] : tool.tool_call_error ? ["✗", "red", "failed"]
@@ -333,7 +349,7 @@ function ToolLine({ item, run, now, opened }) {
     <button type="button" class="line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <span class="call mono">ƒ ${cut(tool.tool_name, 64)}(${short})${
         !running && result && result.length <= 80 ? html` <span class="dim">${cut(result, 80)}</span>` : null}</span>
-      <span class="end">${result.length > 80 ? `${formatSize(result.length)} ` : ""}<span class=${glyph[1]} title=${glyph[2]}>${glyph[0]}</span>
+      <span class="end">${size > 80 ? `${formatSize(size)} ` : ""}<span class=${glyph[1]} title=${glyph[2]}>${glyph[0]}</span>
         <span class="hidden">${glyph[2]}</span> ${time == null ? "" : formatDuration(time)}</span>
     </button>
     ${open
@@ -342,6 +358,7 @@ function ToolLine({ item, run, now, opened }) {
           <pre class="json" tabindex="0">${cutJson(tool.tool_args)}</pre>
           <h4>Result ${result ? html`<${Copy} text=${result} />` : null}</h4>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : glyph[2]}</pre>
+          <${Rest} whole=${tool.truncated?.characters} onAll=${onAll} />
         </div>`
       : null}
   </div>`;
@@ -356,13 +373,14 @@ function MemberLine({ item, session, names, db, now, opened, depth }) {
   const [open, setOpen] = useState(null);
   const line = useRef(null);
   useEffect(() => setOpen(opened === undefined ? null : Boolean(opened)), [opened]);
+  const load = async (cut) =>
+    setStored(await call("GET", withQuery(path`/sessions/${session}/runs/${item.id}`, { db_id: db, cut })));
   useEffect(() => {
     if (item.view) return undefined;
     const watch = new IntersectionObserver((entries) => {
       if (!entries.some((each) => each.isIntersecting)) return;
       watch.disconnect();
-      const place = withQuery(path`/sessions/${session}/runs/${item.id}`, { db_id: db });
-      call("GET", place).then(setStored, () => setStored({ missing: true }));
+      load(CUT).catch(() => setStored({ missing: true }));
     });
     watch.observe(line.current);
     return () => watch.disconnect();
@@ -388,7 +406,7 @@ function MemberLine({ item, session, names, db, now, opened, depth }) {
       ? html`<div class="inside">
           ${run.error ? html`<${Failure} error=${run.error} />` : null}
           <${Items} items=${item.view ? item.view.items : stored ? itemsOf(stored) : []}
-            run=${{ ...run, session_id: session }} names=${names} db=${db} now=${now} opened=${opened} depth=${depth + 1} />
+            run=${{ ...run, session_id: session }} names=${names} db=${db} now=${now} opened=${opened} onAll=${() => load()} depth=${depth + 1} />
         </div>`
       : null}
   </div>`;

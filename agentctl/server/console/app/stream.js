@@ -1,7 +1,7 @@
 // Server-sent events of a run, read with fetch: EventSource cannot send the Authorization header.
 // A stream that breaks is resumed after the last event that was received.
 
-import { ApiError, componentOf, kindOf, path, send, withQuery } from "./api.js";
+import { ApiError, can, componentOf, kindOf, path, send, withQuery } from "./api.js";
 
 const SILENCE_LIMIT = 45_000;
 const FINAL = /^(Team)?(Run|Workflow)(Completed|Cancelled|Error)$/;
@@ -49,8 +49,11 @@ async function readOnce(run, last, signal, onEvents) {
   signal.addEventListener("abort", stop);
   let timer = setTimeout(stop, SILENCE_LIMIT);
   try {
-    const place = path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/resume`;
-    const response = await send("POST", withQuery(place, { session_id: run.session_id }), {
+    const kinds = `${kindOf(run)}s`;
+    const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
+    // Readers follow the events, callers that can run only resume the stream.
+    const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
+    const response = await send(method, withQuery(`${place}/${action}`, { session_id: run.session_id }), {
       accept: "text/event-stream",
       headers: last >= 0 ? { "Last-Event-ID": String(last) } : {},
       signal: given.signal,

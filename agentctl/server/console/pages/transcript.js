@@ -1,7 +1,7 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
 import { call, can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
-import { JsonDialog, Turn } from "../app/conversation.js";
+import { CUT, JsonDialog, Turn } from "../app/conversation.js";
 import { describePhase } from "../app/phase.js";
 import {
   cut, Dialog, Empty, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
@@ -69,7 +69,7 @@ function Rename({ session, id, db, onClose }) {
 function useRuns(id, db) {
   const place = path`/sessions/${id}/runs`;
   const [found, set] = useState({ runs: null, earlier: false, error: null });
-  const load = (more) => call("GET", withQuery(place, { db_id: db, parent: "none", limit: PAGE, ...more }));
+  const load = (more) => call("GET", withQuery(place, { db_id: db, parent: "none", cut: CUT, limit: PAGE, ...more }));
   const topLevel = (runs) => runs.filter((run) => run.parent_run_id == null && run.purpose == null);
   const sorted = (runs) => runs.sort((a, b) => (a.run_id < b.run_id ? -1 : 1));
   const first = async () => {
