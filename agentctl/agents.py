@@ -93,6 +93,7 @@ class RunContext:
         component_id: the agent or team that the run executes.
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
+        dependencies: the object `dependencies` of the request, read-only. It is not stored.
         state: the state of the session. Changes are stored with the end of the run.
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.
@@ -104,6 +105,7 @@ class RunContext:
         "_host",
         "claims",
         "component_id",
+        "dependencies",
         "history",
         "memories",
         "metadata",
@@ -122,6 +124,7 @@ class RunContext:
         component_id: str = "",
         claims: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        dependencies: Mapping[str, Any] | None = None,
         state: dict[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
         memories: Memories | None = None,
@@ -133,6 +136,7 @@ class RunContext:
         self.component_id = component_id
         self.claims: Mapping[str, Any] = MappingProxyType(dict(claims or {}))
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
+        self.dependencies: Mapping[str, Any] = MappingProxyType(dict(dependencies or {}))
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
         self.memories = memories

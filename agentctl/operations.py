@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.memories import MemoryPage, MemoryRecord
-    from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+    from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
     from agentctl.records.sessions import SessionDetail, SessionPage
     from agentctl.records.system import (
         ApiRecord,
@@ -259,6 +259,20 @@ class LocalOperations(Operations, Protocol):
         earlier: Sequence[EarlierMessage] = (),
     ) -> Document[RunRecord]:
         """Do the same as `Operations.create_run`; `earlier` as for `stream_run_portions`."""
+        ...
+
+    async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
+        """Return the id of the session of a run that the caller sees.
+
+        Raises:
+            NotFound: there is no such run, or it is not visible to the caller.
+        """
+        ...
+
+    async def read_details(
+        self, kind: ComponentKind, component_id: str, run: RunRecord
+    ) -> RunDetails:
+        """Return the runs of the members and steps of a run that the caller has read."""
         ...
 
     def stream_run_portions(

@@ -317,7 +317,7 @@ class RunRequest:
     A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters) returns the run of
     the first request, for 24 hours. `metadata` is stored with the run and given to its code.
     `session_state` replaces top-level keys of the state of the session. `output_schema` is the JSON
-    Schema of a structured result.
+    Schema of a structured result. `dependencies` is given to the code of the run and not stored.
     """
 
     message: str
@@ -328,6 +328,7 @@ class RunRequest:
     metadata: dict[str, Any] | None = None
     session_state: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
+    dependencies: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,7 @@ ObjectName = Annotated[
         '"package.module:name", or empty',
     ),
 ]
-Region = Annotated[
-    str,
-    Form(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty'),
-]
+Region = Annotated[str, Form(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')]
 ApiVersion = Annotated[
     str,
     Form(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
@@ -170,7 +167,7 @@ class Server:
     `id` is the name of the deployment and the default audience. `url` is the address under which
     clients reach the server, for records; empty: that of `host` and `port`. `port` 0 takes any free
     port. With more than one of `workers`, a parent process keeps this number of worker processes on
-    one port.
+    one port. `compatibility`: docs/agentos.md.
     """
 
     id: Id = "agentctl"
@@ -182,6 +179,7 @@ class Server:
     cors_origins: tuple[Origin, ...] = ()
     drain_seconds: Annotated[float, Range(0, 3_600)] = 25
     on_disconnect: OnDisconnect = "cancel"
+    compatibility: Literal["none", "agentos"] = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from agentctl.records.kinds import KINDS, ComponentKind
 
 __all__ = [
+    "INTERFACE_HEADER",
     "ROUTES",
     "ComponentOperationIds",
     "Route",
@@ -23,6 +24,9 @@ __all__ = [
     "operation_ids",
     "route_table",
 ]
+
+INTERFACE_HEADER = "Agentctl-Interface"
+"""Header field of a request for the shapes of the contract, with any `server.compatibility`."""
 
 _INVALID_SEGMENT = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2}$")
 

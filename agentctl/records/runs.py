@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -13,6 +13,7 @@ __all__ = [
     "CancelOutcome",
     "CancelRecord",
     "LateResult",
+    "RunDetails",
     "RunErrorRecord",
     "RunPage",
     "RunRecord",
@@ -145,6 +146,13 @@ class RunPage(TypedDict):
 
     data: list[RunRecord]
     meta: PageMeta
+
+
+class RunDetails(NamedTuple):
+    """The runs below a run, each after its parent, and the state of its session."""
+
+    descendants: list[RunRecord]
+    session_state: dict[str, Any] | None
 
 
 class CancelRecord(TypedDict):

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from agentctl import errors
 from agentctl.records.document import Document
-from agentctl.records.routes import ROUTES
+from agentctl.records.routes import INTERFACE_HEADER, ROUTES
 from agentctl.records.shape import find_mismatch
 from agentctl.remote import failures
 from agentctl.remote.address import Address
@@ -375,7 +375,10 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
 
     import agentctl
 
-    headers = {"user-agent": f"agentctl/{agentctl.__version__}"}
+    headers = {
+        "user-agent": f"agentctl/{agentctl.__version__}",
+        INTERFACE_HEADER.lower(): "contract",
+    }
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
     try:

@@ -92,6 +92,7 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
         metadata=request.metadata,
         session_state=request.session_state,
         output_schema=request.output_schema,
+        dependencies=request.dependencies,
     )
 
 

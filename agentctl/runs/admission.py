@@ -70,6 +70,7 @@ class Submission:
             None.
         extra_write: builds further writes for the transaction of the row; None for none.
         metadata: metadata of the request as a JSON object, or None.
+        dependencies: dependencies of the request as a JSON object, or None; they are not stored.
         output_schema: checked JSON Schema of the request for its result, or None.
         session_state: top-level keys of the session's state to replace, or None.
         state_bytes: maximum size of the state after that; a larger one may only become smaller.
@@ -91,6 +92,7 @@ class Submission:
     extra_write: Callable[[], Work[None]] | None = None
     metadata: str | None = None
     output_schema: str | None = None
+    dependencies: str | None = None
     session_state: dict[str, Any] | None = None
     state_bytes: int = 0
     claims: bytes | None = None

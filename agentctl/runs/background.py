@@ -161,6 +161,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         survives_disconnect=True,
         time_limit=min(base.time_limit, SUMMARY_WAIT),
         metadata=None,
+        dependencies=None,
         claims=None,
         is_claimed=False,
         purpose=purpose,

@@ -177,6 +177,7 @@ class Engine:
             tool_timeout=self._settings.runs.tool_timeout_seconds,
             metadata=submission.metadata,
             output_schema=submission.output_schema,
+            dependencies=submission.dependencies,
             claims=submission.claims,
             earlier_messages=submission.earlier_messages,
             is_claimed=not submission.background,

@@ -46,6 +46,7 @@ class RunSpec:
         tool_timeout: maximum seconds of one tool call.
         metadata: metadata of the request as JSON, or None.
         output_schema: JSON Schema of the request for its result, or None.
+        dependencies: dependencies of the request as JSON, or None.
         claims: verified claims of the caller as JSON, or None.
         earlier_messages: neutral messages that the request gives to its component, after those of
             the session.
@@ -68,6 +69,7 @@ class RunSpec:
     system_database: Database
     metadata: str | None = None
     output_schema: str | None = None
+    dependencies: str | None = None
     claims: bytes | None = field(default=None, repr=False)
     earlier_messages: tuple[Mapping[str, Any], ...] = ()
     is_claimed: bool = False
@@ -161,6 +163,10 @@ class LiveRun:
     @property
     def metadata(self) -> str | None:
         return self.spec.metadata
+
+    @property
+    def dependencies(self) -> str | None:
+        return self.spec.dependencies
 
     @property
     def memories(self) -> RunMemories | None:

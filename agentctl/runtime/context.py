@@ -65,6 +65,7 @@ class RunEnvironment(Protocol):
         user_id: its user, who owns the session, or None.
         claims: verified claims of the caller's token as JSON; None without a JWT.
         metadata: the metadata of the request as JSON; None without one.
+        dependencies: the dependencies of the request as JSON; None without them.
         output_schema: the JSON Schema of the request for its result; None without one.
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
@@ -91,6 +92,8 @@ class RunEnvironment(Protocol):
     def claims(self) -> bytes | None: ...
     @property
     def metadata(self) -> str | None: ...
+    @property
+    def dependencies(self) -> str | None: ...
     @property
     def output_schema(self) -> str | None: ...
     @property

@@ -102,6 +102,7 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
         component_id=environment.component_id,
         claims=json.loads(environment.claims) if environment.claims else None,
         metadata=json.loads(environment.metadata) if environment.metadata else None,
+        dependencies=json.loads(environment.dependencies) if environment.dependencies else None,
         state=environment.state.values,
         history=tuple(dict(message) for message in environment.history),
         memories=environment.memories,

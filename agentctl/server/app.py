@@ -60,10 +60,7 @@ def create_app(settings: Settings) -> Starlette:
     Raises:
         RuntimeError: an operation has no row in the policy table.
     """
-    app = _Application(
-        routes=[*build_all_operations(), *pages.build_operations()], lifespan=running
-    )
-    routes = check_routes(app.routes)
+    routes = check_routes([*build_all_operations(), *pages.build_operations()])
 
     @functools.cache
     def build_openapi_document() -> bytes:
@@ -71,6 +68,12 @@ def create_app(settings: Settings) -> Starlette:
 
         return build_document(routes, authorization=settings.authorization.enabled)
 
+    served = routes
+    if settings.server.compatibility == "agentos":
+        from agentctl.server.agentos import adapt_operations
+
+        served = adapt_operations(routes, settings)
+    app = _Application(routes=served, lifespan=running)
     app.state.agentctl = AppState(settings, build_openapi_document)
     if settings.mcp_endpoint.enabled:
         app.state.agentctl.mcp_face = _build_mcp_face(settings)

@@ -225,13 +225,13 @@ class RequestBody:
             ValidationFailed: an unknown or missing field, or a field of another type.
         """
         parse = self._choose_parser(call)
-        content = await _read_body(call, call.caller.app_state.settings.limits.body_bytes)
+        content = await read_content(call)
         if self.optional and not content:
             return self.schema.check_json({})
         return parse(content)
 
     def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
-        given = _read_content_type(call)
+        given = read_content_type(call)
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
             return lambda content: self.schema.check_json(_parse_json(content))
@@ -251,13 +251,18 @@ async def read_json_body(call: Call) -> object:
         TooLarge: more than `limits.body_bytes`.
         BadRequest: not JSON, or several content types.
     """
-    if _read_content_type(call).partition(";")[0].strip().lower() != JSON:
+    if read_content_type(call).partition(";")[0].strip().lower() != JSON:
         raise UnsupportedMediaType(f"The body must be {JSON}")
-    return _parse_json(await _read_body(call, call.caller.app_state.settings.limits.body_bytes))
+    return _parse_json(await read_content(call))
 
 
-def _read_content_type(call: Call) -> str:
-    """Return the header field Content-Type of a body without a content encoding."""
+def read_content_type(call: Call) -> str:
+    """Return the header field Content-Type of a body without a content encoding.
+
+    Raises:
+        UnsupportedMediaType: the body has a content encoding.
+        BadRequest: there are several fields.
+    """
     for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
         if coding.strip().lower() not in ("", "identity"):
             raise UnsupportedMediaType("A body with a content encoding is not supported")
@@ -267,13 +272,14 @@ def _read_content_type(call: Call) -> str:
     return given
 
 
-async def _read_body(call: Call, limit: int) -> bytes:
-    """Return the whole body, of at most `limit` bytes.
+async def read_content(call: Call) -> bytes:
+    """Return the bytes of the whole body.
 
     Raises:
-        TooLarge: the announced length or the received bytes exceed the limit.
+        TooLarge: the announced length or the received bytes exceed `limits.body_bytes`.
         ClientDisconnect: the client disconnected before the end of the body.
     """
+    limit = call.caller.app_state.settings.limits.body_bytes
     announced = call.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise TooLarge(f"The body is larger than {limit} bytes")

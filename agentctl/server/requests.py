@@ -71,6 +71,15 @@ class RunBody(TypedDict):
             ),
         ]
     ]
+    dependencies: NotRequired[
+        Annotated[
+            dict[str, Any] | None,
+            Field(
+                description="Given to the code of tools and agents, and not stored; "
+                "in a form a JSON object as text"
+            ),
+        ]
+    ]
     output_schema: NotRequired[
         Annotated[
             dict[str, Any] | None,

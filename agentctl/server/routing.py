@@ -25,6 +25,7 @@ from agentctl.errors import Unauthenticated, ValidationFailed
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import ROUTES, RouteTable, has_encoded_slash
+from agentctl.records.routes import Route as Place
 from agentctl.requests import (
     SessionLocator,
 )
@@ -59,9 +60,11 @@ class Operation(Route):
         summary, description: OpenAPI texts; by default from the docstring of the endpoint.
         path_names: names of path parameters that the endpoint takes under another name.
         in_document: False if the OpenAPI document does not contain the operation.
+        route: the method and the path; by default those of the operation in `ROUTES`.
 
     Attributes:
         operation: the operation id.
+        place: its method and path.
         parameters: the parser of its path, query and header parameters.
     """
 
@@ -80,11 +83,13 @@ class Operation(Route):
         description: str | None = None,
         path_names: Mapping[str, str] | None = None,
         in_document: bool = True,
+        route: tuple[str, str] | None = None,
     ) -> None:
         self.operation = name or cast(str, getattr(endpoint, "__name__"))  # noqa: B009
-        method, template = ROUTES[self.operation]
-        super().__init__(template, endpoint, name=self.operation)
+        method, template = route or ROUTES[self.operation]
+        super().__init__(template, endpoint, name=template if route else self.operation)
         self.methods = {method}
+        self.place = Place(method, template)
         self.tag = tag
         self.result = result
         self.status = status
@@ -191,9 +196,9 @@ class Dispatcher:
     """
 
     def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
-        self.routes = {route.operation: route for route in routes}
+        self.routes = {route.name: route for route in routes}
         self.otherwise = otherwise
-        self._table = RouteTable({name: ROUTES[name] for name in self.routes})
+        self._table = RouteTable({name: each.place for name, each in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

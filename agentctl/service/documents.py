@@ -13,6 +13,7 @@ from typing import Any, cast
 import orjson
 
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.requests import (
@@ -25,9 +26,10 @@ from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import runs
+from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.runs import RunRow, RunState
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
+from agentctl.store.visibility import EVERYONE
 
 INPUT_LENGTH = 200
 """Characters of the input in the summary of a run."""
@@ -364,6 +366,23 @@ def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
 
 def _total_tokens(metrics: str | None) -> int:
     return parse_counters(metrics)["total_tokens"]
+
+
+@unit
+def read_run_details(run_id: str, session_id: str) -> Steps[RunDetails]:
+    """Read the runs below a run, each after its parent, and the state of their session."""
+    descendants = list[RunRecord]()
+    parents = [run_id]
+    while parents:
+        children = yield from runs.list_children(parents)
+        parents = [child for each in parents for child in children[each]]
+        for child in parents:
+            row = yield from runs.get(child, EVERYONE)
+            if row is not None:
+                (document,) = yield from read_run_documents([row])
+                descendants.append(orjson.loads(document))
+    state = yield from sessions.get_state(session_id)
+    return RunDetails(descendants, orjson.loads(state or "null"))
 
 
 def build_cancel_document(cancellation: CancelResult) -> bytes:

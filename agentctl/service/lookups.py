@@ -22,6 +22,7 @@ from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -178,7 +179,14 @@ class Lookups:
     async def run_database(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> Database:
-        """Return the database of a run of this component, and of this session unless None.
+        """Return the database of a run as `find_run` finds it."""
+        database, _ = await self.find_run(kind, component_id, run_id, session_id)
+        return database
+
+    async def find_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> tuple[Database, RunState]:
+        """Return database and state of a run of this component, and of this session unless None.
 
         Raises:
             NotFound: there is no such run, or it is not visible.
@@ -191,7 +199,7 @@ class Lookups:
             or (session_id is not None and found.session_id != session_id)
         ):
             raise errors.NotFound("Run not found")
-        return database
+        return database, found
 
     async def named_run_database(
         self,

@@ -16,7 +16,7 @@ from agentctl.auth.policy import operation_ids
 from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -263,6 +263,7 @@ class RunOperations(OperationFamily):
             ),
             metadata=metadata,
             output_schema=self._dump_output_schema(component, request.output_schema),
+            dependencies=self._dump_object("dependencies", request.dependencies),
             session_state=request.session_state,
             state_bytes=self.hosting.settings.limits.state_bytes,
             claims=self.principal.claims,
@@ -330,6 +331,7 @@ class RunOperations(OperationFamily):
                 ("metadata", request.metadata),
                 ("session_state", request.session_state),
                 ("output_schema", request.output_schema),
+                ("dependencies", request.dependencies),
                 ("earlier", [[each.role, each.content] for each in earlier] or None),
             )
             if value is not None
@@ -401,6 +403,18 @@ class RunOperations(OperationFamily):
     ) -> None:
         """Raise NotFound unless the run is found (`LocalOperations`)."""
         await self.lookups.run_database(kind, component_id, run_id, session_id)
+
+    async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
+        """Return the session of a run (`LocalOperations`)."""
+        _, state = await self.lookups.find_run(kind, component_id, run_id, None)
+        return state.session_id
+
+    async def read_details(
+        self, kind: ComponentKind, component_id: str, run: RunRecord
+    ) -> RunDetails:
+        """Return the runs below a run and the state of its session (`LocalOperations`)."""
+        database = self.lookups.component_database(kind, component_id)
+        return await database.read(documents.read_run_details(run["run_id"], run["session_id"]))
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest

@@ -42,6 +42,7 @@ class FakeContext:
         self.user_id: str | None = None
         self.claims: bytes | None = None
         self.metadata: str | None = None
+        self.dependencies: str | None = None
         self.output_schema: str | None = None
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []

@@ -23,6 +23,7 @@ def describe(context: RunContext) -> dict[str, Any]:
         "component": context.component_id,
         "claims": dict(context.claims),
         "metadata": dict(context.metadata),
+        "dependencies": dict(context.dependencies),
         "state": dict(context.state),
         "history": [message["content"] for message in context.history],
     }
@@ -51,7 +52,7 @@ def report(context: RunContext, text: str) -> str:
 def spoil(context: RunContext) -> str:
     """Change what a function must not change."""
     problems = []
-    for mapping in (context.claims, context.metadata):
+    for mapping in (context.claims, context.metadata, context.dependencies):
         try:
             mapping["sub"] = "root"  # type: ignore[index]
         except TypeError:

@@ -139,7 +139,7 @@ def test_context_is_hidden_from_model_and_records(
 
 
 def test_claims_and_metadata_are_read_only(host: ThreadedServer) -> None:
-    assert run(host, "spoil")["content"] == "refused refused"
+    assert run(host, "spoil")["content"] == "refused refused refused"
 
 
 def test_history_is_that_of_the_session(host: ThreadedServer) -> None:
@@ -151,10 +151,13 @@ def test_history_is_that_of_the_session(host: ThreadedServer) -> None:
 
 @pytest.mark.parametrize("member", ["describe_agent", "who"])
 def test_members_have_the_same_caller_and_their_own_run(host: ThreadedServer, member: str) -> None:
-    record = run(host, "group", f"{member} {{}}", kind="teams", metadata={"m": 1})
+    given = {"metadata": {"m": 1}, "dependencies": {"city": "Bern"}}
+    record = run(host, "group", f"{member} {{}}", kind="teams", **given)
     found = json.loads(record["tools"][0]["result"])
     assert (found["user"], found["claims"]["tenant"]) == ("ann", "ann-corp")
     assert (found["component"], found["metadata"]) == (member, {"m": 1})
+    assert found["dependencies"] == {"city": "Bern"}
+    assert "Bern" not in json.dumps(record["metadata"])
     assert [found["run"]] == record["member_runs"]
     assert found["session"] == record["session_id"]
 
@@ -328,19 +331,20 @@ def test_unknown_tokens_are_null_and_count_as_nothing(host: ThreadedServer) -> N
 def test_form_takes_the_objects_as_json_text(host: ThreadedServer) -> None:
     form = {
         "message": "x", "stream": "false", "session_id": "form",
-        "metadata": '{"a": [1]}', "session_state": '{"s": {"t": null}}',
+        "metadata": '{"a": [1]}', "dependencies": '{"d": 1}', "session_state": '{"s": {"t": null}}',
     }  # fmt: skip
     caller = headers(host, "ann")
     record = host.client.post("/agents/describe_agent/runs", data=form, headers=caller).json()
     assert (record["metadata"], record["session_state"]) == ({"a": [1]}, {"s": {"t": None}})
     assert seen(record)["metadata"] == {"a": [1]}
+    assert seen(record)["dependencies"] == {"d": 1}
     empty = host.client.post(
         "/agents/describe_agent/runs", data={**form, "metadata": ""}, headers=caller
     )
     assert empty.json()["metadata"] is None
 
 
-@pytest.mark.parametrize("field", ["metadata", "session_state"])
+@pytest.mark.parametrize("field", ["dependencies", "metadata", "session_state"])
 @pytest.mark.parametrize(
     ("value", "status"),
     [

@@ -69,7 +69,11 @@ class AgnoRunner:
             session_id=context.session_id,
             user_id=context.user_id,
             session_state=dict(context.state),
-            dependencies={**(target.dependencies or {}), "run_context": context},
+            dependencies={
+                **(target.dependencies or {}),
+                **context.dependencies,
+                "run_context": context,
+            },
             metadata={**(target.metadata or {}), **context.metadata},
         )
         async with aclosing(events):

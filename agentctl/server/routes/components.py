@@ -121,6 +121,7 @@ async def create_run(
         metadata=body.get("metadata"),
         session_state=body.get("session_state"),
         output_schema=body.get("output_schema"),
+        dependencies=body.get("dependencies"),
     )
     if body.get("stream", True):
         events = operations.stream_run_portions(kind, component_id, request)

@@ -1,0 +1,85 @@
+"""The operations whose requests or responses differ in the interface of AgentOS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.server.agentos.directory import Directory
+from agentctl.server.agentos.operation import AdaptedOperation
+from agentctl.server.agentos.run_endpoints import RunEndpoints
+from agentctl.server.agentos.session_endpoints import SessionEndpoints
+from agentctl.server.agentos.system_endpoints import SystemEndpoints
+from agentctl.server.routes import sessions as native
+from agentctl.server.routing import Endpoint, Operation
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+
+def adapt_operations(operations: Iterable[Operation], settings: Settings) -> list[Operation]:
+    """Return the operations in the interface of AgentOS, and those that only it has.
+
+    Args:
+        operations: the operations of the contract.
+        settings: the configuration.
+    """
+    by_name = {operation.operation: operation for operation in operations}
+    directory = Directory(settings)
+    runs, sessions = RunEndpoints(directory), SessionEndpoints(directory)
+    endpoints = {**_list_endpoints(SystemEndpoints(directory), sessions)}
+    for kind in KINDS:
+        endpoints |= _list_run_endpoints(kind, runs, SystemEndpoints(directory))
+    adapted: list[Operation] = [
+        AdaptedOperation(native, endpoints[name]) if name in endpoints else native
+        for name, native in by_name.items()
+    ]
+    adapted.append(
+        AdaptedOperation(
+            by_name["get_session_runs"],
+            sessions.get_session_run_previews,
+            ("GET", "/sessions/{session_id}/run-previews"),
+        )
+    )
+    for kind in KINDS:
+        cancel = by_name[operation_ids(kind).cancel_run]
+        path = cancel.place.template.removesuffix("cancel") + "continue"
+        adapted.append(AdaptedOperation(cancel, partial(runs.continue_run, kind), ("POST", path)))
+    return adapted
+
+
+def _list_endpoints(system: SystemEndpoints, sessions: SessionEndpoints) -> dict[str, Endpoint]:
+    return {
+        "get_health": system.get_health,
+        "get_info": system.get_info,
+        "get_config": system.get_config,
+        "create_service_account": system.create_service_account,
+        "list_service_accounts": system.list_service_accounts,
+        "get_sessions": sessions.get_sessions,
+        "create_session": native.create_session,
+        "get_session_by_id": sessions.get_session_by_id,
+        "update_session": native.update_session,
+        "rename_session": native.rename_session,
+        "delete_session": sessions.delete_session,
+        "delete_sessions": sessions.delete_sessions,
+        "get_session_runs": sessions.get_session_runs,
+        "get_session_run": sessions.get_session_run,
+    }
+
+
+def _list_run_endpoints(
+    kind: ComponentKind, runs: RunEndpoints, system: SystemEndpoints
+) -> dict[str, Endpoint]:
+    ids = operation_ids(kind)
+    return {
+        ids.list: partial(system.list_components, kind),
+        ids.get: partial(system.get_component, kind),
+        ids.create_run: partial(runs.create_run, kind),
+        ids.list_runs: partial(runs.list_runs, kind),
+        ids.get_run: partial(runs.get_run, kind),
+        ids.cancel_run: partial(runs.cancel_run, kind),
+        ids.resume_run: partial(runs.resume_run, kind),
+    }

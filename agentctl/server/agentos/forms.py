@@ -1,0 +1,118 @@
+"""Forms as clients of AgentOS send them: urlencoded or multipart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
+from agentctl.server.bodies import FORM, JSON, RequestBody, read_content, read_content_type
+from agentctl.server.parameters import MAXIMUM_PAIRS, parse_pairs
+from agentctl.server.state import Call
+
+MULTIPART = "multipart/form-data"
+
+_REFUSED = {
+    "images": "runs take text only",
+    "audio": "runs take text only",
+    "audios": "runs take text only",
+    "videos": "runs take text only",
+    "files": "runs take text only",
+    "input_files": "runs take text only",
+    "knowledge_filters": "this server has no knowledge bases",
+    "factory_input": "components are those of the configuration",
+}
+"""Fields of AgentOS that would be dropped, and the reason why they are refused."""
+
+_EMPTY = frozenset({"", "[]", "{}", "null", "None"})
+
+_BOOLEANS = frozenset({"stream", "background"})
+_TRUTH = {"yes": "true", "on": "true", "y": "true", "t": "true"} | {
+    "no": "false", "off": "false", "n": "false", "f": "false"
+}  # fmt: skip
+"""Words for truth values, besides true and false, that AgentOS accepts in a form."""
+
+
+class FormBody(RequestBody):
+    """The reader of a body that may be a multipart form as well.
+
+    Args:
+        record: the typed dictionary of the body (`agentctl.server.requests`).
+        optional: True if an empty body is an empty object.
+    """
+
+    def __init__(self, record: type, *, optional: bool = False) -> None:
+        super().__init__(record, form=True, optional=optional)
+
+    async def read(self, call: Call) -> dict[str, Any]:
+        """Return the fields of the body. Fields that neither side knows are ignored.
+
+        Raises:
+            AgentctlError: see `RequestBody.read`; or a file, or a field that this server does not
+                support and that has a value.
+        """
+        given = read_content_type(call)
+        media_type = given.partition(";")[0].strip().lower()
+        if media_type not in (MULTIPART, FORM):
+            if given and media_type != JSON:
+                raise UnsupportedMediaType(f"The body must be {MULTIPART}, {FORM} or {JSON}")
+            return await super().read(call)
+        content = await read_content(call)
+        if media_type == FORM:
+            pairs = parse_pairs(content)
+        else:
+            pairs = await _parse_multipart(call.headers, content)
+        return self.schema.check_form(_check_pairs(pairs))
+
+
+async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, str]]:
+    """Return the fields of a multipart form.
+
+    Raises:
+        BadRequest: the form is malformed, or has too many fields.
+        ValidationFailed: it has a file.
+    """
+
+    async def stream() -> AsyncGenerator[bytes]:
+        yield content
+
+    size = max(len(content), 1)
+    parser = MultiPartParser(headers, stream(), max_fields=MAXIMUM_PAIRS, max_part_size=size)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, UnicodeDecodeError):
+        raise BadRequest("The body is not a valid multipart form") from None
+    try:
+        parts = [_read_part(name, value) for name, value in form.multi_items()]
+    finally:
+        await form.close()
+    return [part for part in parts if part is not None]
+
+
+def _read_part(name: str, value: UploadFile | str) -> tuple[str, str] | None:
+    if isinstance(value, str):
+        return name, value
+    if not value.filename and not value.size:
+        return None  # A file field of a page in which no file was chosen.
+    raise ValidationFailed(f"{name} is not supported: runs take text only")
+
+
+def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs without empty unsupported ones, truth values as the contract spells them.
+
+    Raises:
+        ValidationFailed: a field that this server does not support has a value.
+    """
+    checked = list[tuple[str, str]]()
+    for name, text in pairs:
+        if name in _REFUSED:
+            if text not in _EMPTY:
+                raise ValidationFailed(f"{name} is not supported: {_REFUSED[name]}")
+        elif name in _BOOLEANS:
+            checked.append((name, _TRUTH.get(text.lower(), text)))
+        else:
+            checked.append((name, text))
+    return checked

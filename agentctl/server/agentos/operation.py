@@ -1,0 +1,125 @@
+"""Operations with the requests and responses of AgentOS, and their parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlencode
+
+import orjson
+from starlette.responses import Response
+
+from agentctl.errors import ValidationFailed
+from agentctl.records.document import Document
+from agentctl.records.routes import INTERFACE_HEADER
+from agentctl.requests import StreamEvent
+from agentctl.server.answers import BytesResponse, document_response
+from agentctl.server.parameters import Query, parse_pairs
+from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.state import Call
+
+_INTERFACE_FIELD = INTERFACE_HEADER.lower().encode("ascii")
+
+_EMPTY_MEANS_ABSENT = frozenset({"db_id", "table", "session_id"})
+"""Query parameters that clients send empty for no value."""
+
+_MISSING = re.compile(r"(\w+) is required")
+_NAMED = re.compile(r"([a-z_]+)(?:\[\d+\][\w.]*)? ")
+
+
+Portion = list[StreamEvent]
+
+Seconds = Annotated[int | None, Query("Seconds since the epoch")]
+
+
+class AdaptedOperation(Operation):
+    """An operation in the interface of AgentOS.
+
+    A request with the header field of `INTERFACE_HEADER` is handled by the native operation. The
+    command line and the console send it.
+
+    Args:
+        native: the operation of the contract, with the same policy.
+        endpoint: the function that handles a call of a client of AgentOS.
+        route: a method and path that only AgentOS has; None for those of `native`.
+    """
+
+    def __init__(
+        self, native: Operation, endpoint: Endpoint, route: tuple[str, str] | None = None
+    ) -> None:
+        super().__init__(
+            endpoint,
+            name=native.operation,
+            tag=native.tag,
+            path_names=native.path_names,
+            route=route,
+            in_document=False,
+        )
+        self._native = native
+
+    async def handle_call(self, call: Call) -> Response:
+        """Handle a call; an invalid value gets the error body of AgentOS.
+
+        Raises:
+            AgentctlError: the request is refused for another reason, or failed.
+        """
+        if any(name == _INTERFACE_FIELD for name, _ in call.scope["headers"]):
+            return await self._native.handle_call(call)
+        query = call.scope["query_string"]
+        if b"=&" in query or query.endswith(b"="):
+            call.scope["query_string"] = _drop_empty(query)
+        try:
+            return await super().handle_call(call)
+        except ValidationFailed as error:
+            place = "query" if call.scope["method"] == "GET" else "body"
+            return json_response({"detail": [_build_detail(error.detail, place)]}, error.status)
+
+
+def _drop_empty(query: bytes) -> bytes:
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    kept = [(name, value) for name, value in pairs if value or name not in _EMPTY_MEANS_ABSENT]
+    return urlencode(kept).encode("ascii")
+
+
+def _build_detail(text: str, place: str) -> dict[str, object]:
+    """Return an entry of a list of errors, with the parameter or field that the text begins with.
+
+    Values of requests are not repeated, so `input` is null.
+    """
+    missing = _MISSING.match(text)
+    if missing:
+        return {
+            "type": "missing", "loc": [place, missing[1]], "msg": "Field required", "input": None
+        }  # fmt: skip
+    named = _NAMED.match(text)
+    loc = [place, named[1]] if named else [place]
+    return {"type": "value_error", "loc": loc, "msg": text, "input": None}
+
+
+def json_response(value: Any, status: int = 200) -> BytesResponse:
+    """Return a value as a JSON response."""
+    return document_response(Document(orjson.dumps(value)), status)
+
+
+async def translate_portions(
+    events: AsyncGenerator[Portion], translate: Callable[[Portion], Portion]
+) -> AsyncGenerator[Portion]:
+    """Yield each portion of a stream as `translate` returns it, without empty ones."""
+    try:
+        async for portion in events:
+            translated = translate(portion)
+            if translated:
+                yield translated
+    finally:
+        await events.aclose()
+
+
+def read_repeated(call: Call, name: str) -> tuple[str, ...]:
+    """Return all values of a query parameter that can be repeated.
+
+    Raises:
+        BadRequest: there are too many parameters.
+    """
+    pairs = parse_pairs(call.scope["query_string"])
+    return tuple(text for key, text in pairs if key == name and text)

@@ -1,0 +1,252 @@
+"""Sessions and their runs, for clients of AgentOS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from starlette.responses import Response
+
+from agentctl.errors import NotFound, ValidationFailed
+from agentctl.records.runs import RunRecord
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
+    MAXIMUM_OFFSET,
+    BulkDeletion,
+    Page,
+    SessionFilter,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.server.agentos.directory import Directory
+from agentctl.server.agentos.operation import Seconds, json_response, read_repeated
+from agentctl.server.agentos.run_endpoints import MAXIMUM_RUNS
+from agentctl.server.agentos.runs import RunBuilder, build_messages, build_metrics, select_runs
+from agentctl.server.answers import no_content_response
+from agentctl.server.bodies import RequestBody
+from agentctl.server.parameters import Query
+from agentctl.server.requests import DeleteSessionsBody
+from agentctl.server.routes import sessions as native
+from agentctl.server.routes.declared import (
+    ComponentId,
+    DatabaseId,
+    RunId,
+    SessionId,
+    SortOrder,
+    Table,
+    TypeQuery,
+    UserId,
+)
+from agentctl.server.state import Call
+
+MAXIMUM_SESSIONS = 1_000
+"""Sessions of a page. AgentOS does not bound it."""
+
+
+class _DeletionBody(DeleteSessionsBody, total=False):
+    """Sessions to delete. The types are not read, because an id is unique in a database."""
+
+    session_types: list[str] | None
+
+
+_DELETE = RequestBody(_DeletionBody)
+
+
+class SessionEndpoints:
+    """The endpoints of sessions.
+
+    Args:
+        directory: the configured components.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def get_sessions(
+        self,
+        call: Call,
+        type: TypeQuery = None,
+        component_id: ComponentId = None,
+        user_id: UserId = None,
+        session_name: Annotated[str | None, Query("Beginning of the name")] = None,
+        limit: Annotated[int, Query("Maximum number of results", ge=1)] = DEFAULT_LIMIT,
+        page: Annotated[int, Query("Page number", ge=0)] = 1,
+        sort_by: Annotated[str, Query("Field to sort by")] = "created_at",
+        sort_order: SortOrder = "desc",
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions`."""
+        where = SessionLocator(type=type, user_id=user_id, db_id=db_id, table=table)
+        first = Page(limit, max(page, 1), sort_order=sort_order)
+        if sort_by == "updated_at":
+            first = replace(first, sort_by="updated_at")
+        wanted = SessionFilter(where, component_id or None, session_name, first)
+        found, total = await _list_sessions(call, wanted)
+        size = min(limit, MAXIMUM_SESSIONS)
+        meta = {
+            "page": first.page,
+            "limit": size,
+            "total_pages": -(-total // size),
+            "total_count": total,
+            "search_time_ms": 0.0,
+        }
+        items = [
+            {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
+            for item in found
+        ]
+        return json_response({"data": items, "meta": meta})
+
+    async def get_session_by_id(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        found = await call.operations.get_session_by_id(session_id, where)
+        session: dict[str, Any] = {**found.value}
+        if session.get("chat_history") is not None:
+            said = [each for each in session["chat_history"] if each["role"] != "system"]
+            session["chat_history"] = build_messages(session_id, said)
+        if session.get("metrics") is not None:
+            session["metrics"] = build_metrics(session["metrics"])
+        return json_response(session)
+
+    async def delete_session(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `DELETE /sessions/{session_id}`: a session that does not exist is a success."""
+        try:
+            return await native.delete_session(call, session_id, type, user_id, db_id, table)
+        except NotFound:
+            call.operations.require_database(SessionLocator(db_id=db_id, table=table))
+            return no_content_response()
+
+    async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
+        """Handle `DELETE /sessions`. Sessions that do not exist are left out."""
+        body = await _DELETE.read(call)
+        ids, types = body["session_ids"], body.get("session_types")
+        if types is not None and len(types) != len(ids):
+            raise ValidationFailed("session_types must have as many entries as session_ids")
+        where = SessionLocator(db_id=db_id)
+        call.operations.require_database(where)
+        existing = [each for each in dict.fromkeys(ids) if await _exists(call, each, where)]
+        if existing:
+            await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
+        return no_content_response()
+
+    async def get_session_runs(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/runs`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        builder = await self._read_runs(call, session_id, where)
+        return _respond_selected(call, builder.build_items(), created_after, created_before)
+
+    async def get_session_run_previews(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/run-previews`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        builder = await self._read_runs(call, session_id, where)
+        return _respond_selected(call, builder.build_previews(), created_after, created_before)
+
+    async def get_session_run(
+        self,
+        call: Call,
+        session_id: SessionId,
+        run_id: RunId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/runs/{run_id}`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        run = (await call.operations.get_session_run(session_id, run_id, where)).value
+        descendants = list[RunRecord]()
+        waiting = [*run["member_runs"]]
+        while waiting and len(descendants) < MAXIMUM_RUNS:
+            member = await call.operations.get_session_run(session_id, waiting.pop(0), where)
+            descendants.append(member.value)
+            waiting += descendants[-1]["member_runs"]
+        return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
+
+    async def _read_runs(self, call: Call, session_id: str, where: SessionLocator) -> RunBuilder:
+        """Read the runs of a session, at most `MAXIMUM_RUNS`, page by page."""
+        found = list[RunRecord]()
+        query = SessionRunsQuery(where)
+        while len(found) < MAXIMUM_RUNS:
+            part = (await call.operations.get_session_runs(session_id, query)).value
+            found += part
+            if len(part) < query.limit:
+                break
+            query = replace(query, after=part[-1]["run_id"])
+        return RunBuilder(self._directory, found)
+
+
+async def _list_sessions(call: Call, wanted: SessionFilter) -> tuple[list[Any], int]:
+    """Return a page of any size up to `MAXIMUM_SESSIONS`, and the total.
+
+    A page beyond the limit of the contract is read in parts.
+    """
+    page = wanted.page
+    if page.limit <= MAXIMUM_LIMIT:
+        listed = (await call.operations.get_sessions(wanted)).value
+        return [*listed["data"]], listed["meta"]["total_count"]
+    size = min(page.limit, MAXIMUM_SESSIONS)
+    offset = (page.page - 1) * size
+    if offset > MAXIMUM_OFFSET:
+        raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
+    skipped = offset % MAXIMUM_LIMIT
+    part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
+    found = list[Any]()
+    while True:
+        listed = (await call.operations.get_sessions(replace(wanted, page=part))).value
+        found += listed["data"]
+        cursor = listed["meta"]["next_cursor"]
+        if cursor is None or len(found) >= skipped + size:
+            return found[skipped : skipped + size], listed["meta"]["total_count"]
+        part = replace(part, cursor=cursor)
+
+
+async def _exists(call: Call, session_id: str, where: SessionLocator) -> bool:
+    try:
+        await call.operations.require_session(session_id, where)
+    except NotFound:
+        return False
+    return True
+
+
+def _respond_selected(
+    call: Call, items: list[dict[str, Any]], after: int | None, before: int | None
+) -> Response:
+    return json_response(select_runs(items, read_repeated(call, "status"), after, before))
