@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.options import Config, Output
+import typer
+
+from agentctl.cli.options import Config, GivenTokenFile, InsecureHttp, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import escape_controls, note
-from agentctl.cli.target import run_until_done
-from agentctl.errors import InvalidConfiguration, SomethingWrong
+from agentctl.cli.target import TargetOptions, open_target, run_until_done
+from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.service.doctor.finding import Finding
+    from agentctl.service.doctor.finding import Finding, Verdict
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
@@ -28,18 +30,65 @@ _COLUMNS = [
 ]
 
 
-def doctor(config: Config = None, output: Output = None) -> None:
-    """Check the installation and suggest fixes.
+def doctor(
+    config: Config = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Check this server, also one of AgentOS"),
+    ] = None,
+    token_file: GivenTokenFile = None,
+    insecure_http: InsecureHttp = False,
+    output: Output = None,
+) -> None:
+    """Check the installation, or a server, and suggest fixes.
 
     Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
-    databases are read completely, which can take a while. Exit code 1 if there is a problem; a note
-    is no problem.
+    databases are read completely, which can take a while. With --url it checks that the server is
+    ready and names the known faults of an AgentOS. Exit code 1 if there is a problem; a note is no
+    problem.
     """
     form = resolve_format(output)
     findings: list[Finding] = []
-    run_until_done(_examine(config, findings))
+    if url is not None:
+        if config is not None:
+            raise UsageError("--url and --config exclude each other")
+        options = TargetOptions(url=url, token_file=token_file, insecure_http=insecure_http)
+        run_until_done(_examine_server(options, findings))
+    elif token_file is not None or insecure_http:
+        raise UsageError("--token-file and --insecure-http need --url")
+    else:
+        run_until_done(_examine(config, findings))
     show_findings(findings, form)
     check_findings(findings)
+
+
+async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
+    """Check a server: its product, its readiness, and that the token is accepted."""
+    from agentctl.remote.agentos import AgentOSOperations, list_faults
+    from agentctl.service.doctor.finding import Finding, from_failure, ok
+
+    async with open_target(options) as target:
+        operations: Any = target.operations
+        info: Any = (await operations.get_info()).value
+        product = target.product or f"agentctl {info.get('version')}"
+        findings.append(ok("server", f"{options.url} is {product}"))
+        try:
+            components = (await operations.get_components("agent")).value
+            findings.append(ok("token", f"the caller can read {len(components)} agents"))
+        except AgentctlError as failure:
+            findings.append(from_failure("token", failure))
+        if isinstance(operations, AgentOSOperations):
+            for fault in list_faults(operations.server):
+                verdict: Verdict = "wrong" if fault.serious else "note"
+                findings.append(Finding(fault.subject, verdict, fault.what, fault.remedy))
+            return
+        ready: Any = (await operations.get_readiness()).value
+        for name, state in ready.get("checks", {}).items():
+            verdict = "ok" if state == "ok" else "note" if state == "stale" else "wrong"
+            findings.append(Finding(f"ready: {name}", verdict, str(state)))
+        if info.get("auth_mode") == "none":
+            text = "authorization is off: everyone who reaches the server is an administrator"
+            findings.append(Finding("authorization", "note", text))
 
 
 async def _examine(config: Config, findings: list[Finding]) -> None:
