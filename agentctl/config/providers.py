@@ -37,6 +37,9 @@ class ProviderTraits:
     ignored_settings: tuple[str, ...] = ()
 
 
+_MODEL_LIBRARY = "pydantic_ai"
+"""The library with the models of the providers that need one; their extras install it."""
+
 _SPECIAL_KEYS = ("region", "api_version")
 """Keys that only the providers with them in `ProviderTraits.used` have."""
 
@@ -80,10 +83,10 @@ def find_missing_extra(model: Model) -> str | None:
     if not traits.library:
         return None
     try:
-        found = importlib.util.find_spec(traits.library) is not None
+        found = [importlib.util.find_spec(name) for name in (traits.library, _MODEL_LIBRARY)]
     except ModuleNotFoundError:
-        found = False
-    return None if found else traits.extra
+        return traits.extra
+    return None if all(found) else traits.extra
 
 
 def list_used_models(settings: Settings) -> list[Model]:

@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-_EXTRAS = {"agno": "agno", "langchain_core": "langgraph", "langgraph": "langgraph"}
+_EXTRAS = {
+    "agno": "agno",
+    "langchain_core": "langgraph",
+    "langgraph": "langgraph",
+    "pydantic_ai": "pydantic-ai",
+}
 """The extras of agentctl by the libraries of agents that they install."""
 
 

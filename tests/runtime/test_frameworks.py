@@ -360,7 +360,7 @@ async def test_graph_with_a_checkpointer_is_a_member() -> None:
     assert [json.loads(each.content) for each in results] == [[["user", "a"]], [["user", "b"]]]
 
 
-@pytest.mark.parametrize("library", ["agno", "langgraph"])
+@pytest.mark.parametrize("library", ["agno", "langgraph", "pydantic_ai"])
 def test_missing_library_names_its_extra(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,4 +373,5 @@ def test_missing_library_names_its_extra(
     with pytest.raises(InvalidConfiguration) as refused:
         catalog.hosted_runner(component)
     assert f"No module named {library!r}" in str(refused.value) or "import of" in str(refused.value)
-    assert refused.value.hint == f"install the library: pip install 'agentctl[{library}]'"
+    extra = library.replace("_", "-")
+    assert refused.value.hint == f"install the library: pip install 'agentctl[{extra}]'"
