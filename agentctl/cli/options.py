@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
+
+
+def complete_values(subject: str) -> Any:
+    """Return the completion of a parameter with the ids or names of a subject.
+
+    Args:
+        subject: `agentctl.cli.completion.Subject`, or `component`: that of the group of commands.
+    """
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        # The module imports this one, and only a completion needs it.
+        module = import_module("agentctl.cli.completion")
+        group = str(ctx.parent.info_name) if ctx.parent is not None else ""
+        wanted = group.removesuffix("s") if subject == "component" else subject
+        return cast(list[str], module.complete(wanted, ctx.params, incomplete))
+
+    return complete
 
 
 def _target_option(*flags: str, **about: Any) -> Any:
@@ -70,7 +88,10 @@ Url = Annotated[str | None, _target_option("--url", metavar="URL", help="Server 
 ContextName = Annotated[
     str | None,
     _target_option(
-        "--context", metavar="NAME", help="Use this named server  [env: AGENTCTL_CONTEXT]"
+        "--context",
+        metavar="NAME",
+        help="Use this named server  [env: AGENTCTL_CONTEXT]",
+        autocompletion=complete_values("context"),
     ),
 ]
 TokenFile = Annotated[
@@ -141,11 +162,30 @@ SortOrder = Annotated[
         help="Sort order: desc (newest first) or asc (oldest first)",
     ),
 ]
-AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent id")]
-TeamId = Annotated[str | None, typer.Option("--team", metavar="ID", help="Team id")]
-WorkflowId = Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Workflow id")]
-SessionOption = Annotated[str | None, typer.Option("--session", metavar="ID", help="Session id")]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Run id")]
+AgentId = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="ID", help="Agent id", autocompletion=complete_values("agent")),
+]
+TeamId = Annotated[
+    str | None,
+    typer.Option("--team", metavar="ID", help="Team id", autocompletion=complete_values("team")),
+]
+WorkflowId = Annotated[
+    str | None,
+    typer.Option(
+        "--workflow", metavar="ID", help="Workflow id", autocompletion=complete_values("workflow")
+    ),
+]
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session", metavar="ID", help="Session id", autocompletion=complete_values("session")
+    ),
+]
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN_ID", help="Run id", autocompletion=complete_values("run")),
+]
 OlderThan = Annotated[
     str | None,
     typer.Option(

@@ -8,14 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Output
+from agentctl.cli.options import Output, complete_values
 from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import KINDS, ComponentKind
 
 Record = Mapping[str, Any]
-ComponentId = Annotated[str, typer.Argument(metavar="ID", help="Component id")]
+ComponentId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="Component id", autocompletion=complete_values("component")),
+]
 
 
 def _format_model(record: Record) -> object:

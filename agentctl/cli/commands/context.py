@@ -11,7 +11,7 @@ import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Output, Yes
+from agentctl.cli.options import Output, Yes, complete_values
 from agentctl.cli.show.output import resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
@@ -22,7 +22,12 @@ app = CommandApp(
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
+    ),
+]
 
 _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file", look="whole")]
 
@@ -84,7 +89,12 @@ def list_contexts(output: Output = None) -> None:
 
 @app.command("use", epilog="Example: agentctl context use demo")
 def use_context(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
+        ),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Select no context: work locally")] = False,
 ) -> None:
     """Select the current context."""

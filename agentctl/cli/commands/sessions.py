@@ -28,6 +28,7 @@ from agentctl.cli.options import (
     TranscriptOutput,
     UserId,
     Yes,
+    complete_values,
 )
 from agentctl.cli.run_tree import SessionRuns, read_members
 from agentctl.cli.show import columns, progress
@@ -67,7 +68,12 @@ app.command("stat", epilog="Example: agentctl sessions stat --by day --newer-tha
 DEFAULT_LAST_RUNS = 20
 """Runs of a transcript."""
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Session id")]
+SessionId = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION_ID", help="Session id", autocompletion=complete_values("session")
+    ),
+]
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
@@ -247,7 +253,12 @@ async def summarize_session(
 @with_target()
 async def delete_sessions(
     target: Target,
-    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION_ID", help="Session ids")],
+    session_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SESSION_ID", help="Session ids", autocompletion=complete_values("session")
+        ),
+    ],
     yes: Yes = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel live runs first; deletes one session at a time")

@@ -11,7 +11,7 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Config, GivenTokenFile, Output
+from agentctl.cli.options import Config, GivenTokenFile, Output, complete_values
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
@@ -43,7 +43,12 @@ def mint_token(
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)"),
+        typer.Option(
+            "--scope",
+            metavar="SCOPE",
+            help="Scope to grant (repeatable)",
+            autocompletion=complete_values("scope"),
+        ),
     ] = None,
     expires_in: Annotated[
         str,

@@ -26,6 +26,7 @@ from agentctl.cli.options import (
     UserId,
     WorkflowId,
     Yes,
+    complete_values,
     component_of_run,
     resolve_component,
 )
@@ -98,7 +99,10 @@ WaitSeconds = Annotated[
 @with_target()
 async def cancel_runs(
     target: Target,
-    run_ids: Annotated[list[str] | None, typer.Argument(metavar="RUN_ID", help="Run ids")] = None,
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run")),
+    ] = None,
     all: Annotated[
         bool, typer.Option("--all", help="Cancel every live run that matches the filters")
     ] = False,

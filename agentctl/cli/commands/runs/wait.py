@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
-from agentctl.cli.options import DbId, Output
+from agentctl.cli.options import DbId, Output, complete_values
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import (
@@ -34,7 +34,10 @@ _FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 @with_target()
 async def wait_for_runs(
     target: Target,
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID", help="Run ids")],
+    run_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run")),
+    ],
     wait: Annotated[
         float | None,
         typer.Option(

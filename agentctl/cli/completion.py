@@ -1,0 +1,87 @@
+"""Values that a shell completes: ids, names of contexts and scopes.
+
+A completion never fails, writes nothing and takes `SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentctl.cli.io import IO, using_io
+from agentctl.cli.target import TargetOptions, open_target
+from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
+
+if TYPE_CHECKING:
+    from agentctl.cli.target import Target
+
+__all__ = ["Subject", "complete"]
+
+SECONDS = 1.5
+"""Time limit of a completion."""
+
+Subject = Literal["agent", "team", "workflow", "session", "run", "context", "scope"]
+
+
+def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -> list[str]:
+    """Return the values that begin with a text.
+
+    Args:
+        subject: the kind of value.
+        parameters: the options of the command line so far, which select the target.
+        incomplete: the text.
+    """
+    with Path(os.devnull).open("r+", encoding="utf-8") as null, using_io(IO(null, null, null)):
+        try:
+            values = list(_list_values(subject, parameters))
+        except (Exception, SystemExit):
+            values = []  # a message would destroy the line that the user types
+    return [value for value in dict.fromkeys(values) if value.startswith(incomplete)]
+
+
+def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[str]:
+    if subject == "context":
+        from agentctl.cli import contexts
+
+        return list(contexts.load_contexts().by_name)
+    if subject == "scope":
+        from agentctl.auth.scopes import KNOWN_SCOPES
+
+        return KNOWN_SCOPES
+    from agentctl.runtime.event_loop import run_event_loop
+
+    given: dict[str, Any] = {
+        each.name: parameters[each.name]
+        for each in fields(TargetOptions)
+        if parameters.get(each.name)
+    }
+    options = TargetOptions(**given)
+    found: list[str] = []
+    run_event_loop(_read(subject, options, found))
+    return found
+
+
+async def _read(subject: Subject, options: TargetOptions, found: list[str]) -> None:
+    import asyncio
+    from contextlib import suppress
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS), open_target(options) as target:
+            found += await _read_ids(subject, target)
+
+
+async def _read_ids(subject: Subject, target: Target) -> list[str]:
+    operations = target.operations
+    if subject == "run":
+        runs = (await operations.get_runs(RunFilter(page=Page(limit=MAXIMUM_LIMIT)))).value
+        return [row["run_id"] for row in runs["data"]]
+    if subject == "session":
+        part = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
+        sessions = (await operations.get_sessions(SessionFilter(page=part))).value
+        return [row["session_id"] for row in sessions["data"]]
+    assert subject in ("agent", "team", "workflow")
+    components = (await operations.get_components(subject)).value
+    return [str(row[f"{subject}_id"]) for row in components]
