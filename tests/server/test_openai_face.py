@@ -338,6 +338,16 @@ def test_pages_of_allowed_origins_can_use_the_face(
         assert found.headers["access-control-allow-origin"] == ORIGIN
 
 
+def test_explanation_names_the_operation_of_the_request(served: ThreadedServer) -> None:
+    found = served.client.post(
+        "/auth/explain",
+        json={"method": "GET", "path": "/v1/models"},
+        headers=served.bearer("root", ADMIN),
+    ).json()
+    (route,) = (step for step in found["steps"] if step["name"] == "route")
+    assert "explain that of the request" in route["cause"]
+
+
 def test_face_is_off_by_default(server: ThreadedServer) -> None:
     headers = server.bearer("root", ADMIN)
     assert server.client.get("/v1/models", headers=headers).status_code == 404
