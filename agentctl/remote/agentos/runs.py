@@ -38,6 +38,9 @@ SHORT_POLLS = 8
 
 LONG_POLL_SECONDS = 1.0
 
+MAXIMUM_FAILED_READS = 2
+"""Reads in a row that may fail while the end of a run is awaited."""
+
 
 class RunOperations(AgentOSRequests):
     """Operations on runs. A run is known by its component and its session."""
@@ -128,12 +131,22 @@ class RunOperations(AgentOSRequests):
     async def _wait_for_end(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
     ) -> Record:
-        """Read the record of a run until it has a final status."""
-        reads = 0
+        """Read the record of a run until it has a final status.
+
+        A read that fails is repeated: a stream that AgentOS 2 breaks leaves its connection unusable
+        for the next request.
+        """
+        reads = failed = 0
         while True:
-            run = await self._read_run(kind, component_id, run_id, session_id)
-            if run["status"] in FINAL_STATUSES:
-                return run
+            try:
+                run = await self._read_run(kind, component_id, run_id, session_id)
+                if run["status"] in FINAL_STATUSES:
+                    return run
+                failed = 0
+            except errors.Unavailable:
+                failed += 1
+                if failed > MAXIMUM_FAILED_READS:
+                    raise
             reads += 1
             await asyncio.sleep(POLL_SECONDS if reads < SHORT_POLLS else LONG_POLL_SECONDS)
 
