@@ -112,6 +112,12 @@ class RunBuilder:
             parent = run["parent_run_id"]
             self._children.setdefault(parent if parent in self._by_id else None, []).append(run)
 
+    @property
+    def is_starting(self) -> bool:
+        """True if there are runs, and none of the top level has ended."""
+        roots = self._children.get(None, ())
+        return bool(roots) and all(run["finished_at"] is None for run in roots)
+
     def build_response(self, run: Run) -> Built:
         """Return a run as the response to its start, without members that are null."""
         kind = get_kind(run)

@@ -158,9 +158,15 @@ class SessionEndpoints:
         db_id: DatabaseId = None,
         table: Table = None,
     ) -> Response:
-        """Handle `GET /sessions/{session_id}/runs`."""
+        """Handle `GET /sessions/{session_id}/runs`.
+
+        A session whose first run has not ended is not found, as on AgentOS. agent-ui reads it when
+        the run begins, and a late response without the answer would replace the answer.
+        """
         where = SessionLocator(type, user_id, db_id, table)
         builder = await self._read_runs(call, session_id, where)
+        if builder.is_starting:
+            raise NotFound("Session not found")
         return _respond_selected(call, builder.build_items(), created_after, created_before)
 
     async def get_session_run_previews(

@@ -62,7 +62,11 @@ export function withQuery(place, query) {
 /** Send a request; return the response. Raises ApiError. */
 export async function send(method, place, { body, headers = {}, signal, accept } = {}) {
   const sent = token;
-  const fields = { Accept: accept || "application/json", ...headers };
+  const fields = {
+    Accept: accept || "application/json",
+    "Agentctl-Interface": "contract",
+    ...headers,
+  };
   if (sent !== null) fields.Authorization = `Bearer ${sent}`;
   if (body !== undefined) fields["Content-Type"] = "application/json";
   let response;
