@@ -40,6 +40,13 @@ DEMO_PAGES = (
     "docs/models.md",
     "docs/openai.md",
 )
+GUIDES = (
+    "docs/guides/explain-a-403.md",
+    "docs/guides/session-cost.md",
+    "docs/guides/stop-an-agent.md",
+    "docs/guides/rotate-the-signing-key.md",
+    "docs/guides/follow-a-team.md",
+)
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -143,9 +150,19 @@ def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path) -> 
         run_commands(page(name), shell, None)
 
 
+def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path) -> None:
+    with start_demo(tmp_path / "demo") as demo:
+        for number, name in enumerate(GUIDES):
+            with Shell(tmp_path / f"shell{number}", {}) as shell:
+                assert shell.run(demo.export)[0] == 0
+                token = "agentctl token mint --sub me --scope agent_os:admin --yes"
+                assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
+                run_commands(page(name), shell, demo)
+
+
 def test_every_page_with_commands_is_tested() -> None:
     with_commands = {tested.name for tested in pages() if tested.commands()}
-    assert with_commands == {*DEMO_PAGES, *PAGES_WITHOUT_SERVER}
+    assert with_commands == {*DEMO_PAGES, *GUIDES, *PAGES_WITHOUT_SERVER}
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()
 
