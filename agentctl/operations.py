@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.memories import MemoryPage, MemoryRecord
-    from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
+    from agentctl.records.runs import (
+        CancelRecord,
+        RunDetails,
+        RunPage,
+        RunRecord,
+        ToolCallRecord,
+    )
     from agentctl.records.sessions import SessionDetail, SessionPage
     from agentctl.records.system import (
         ApiRecord,
@@ -107,6 +113,24 @@ class Operations(Protocol):
 
         Errors are raised before the first event.
         """
+        ...
+
+    def follow_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Do the same as `resume_run` for callers that may only read; no session is required."""
+        ...
+
+    async def get_tool_call(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        tool_call_id: str,
+        *,
+        session_id: str | None = None,
+    ) -> Document[ToolCallRecord]:
+        """Return one tool call of a run that has ended, with its whole result."""
         ...
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]: ...
@@ -299,6 +323,12 @@ class LocalOperations(Operations, Protocol):
 
         Raises the errors of `resume_run` at the call, before an event exists.
         """
+        ...
+
+    async def open_followed_stream(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Do the same for `follow_run`."""
         ...
 
     async def record_refusal(

@@ -43,6 +43,7 @@ __all__ = [
     "check_path_params",
     "describe_grant",
     "find_operation",
+    "list_open_operations",
     "operation_ids",
     "operations_granted_by",
     "required_scopes",
@@ -97,6 +98,8 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         ids.get_run: read,
         ids.cancel_run: run,
         ids.resume_run: run,
+        ids.follow_run: read,
+        ids.get_tool_call: read,
     }
 
 
@@ -205,6 +208,27 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
         if rule.filters_list and ids_in_scopes(principal.scopes, rule.resource, rule.action):
             return
     raise _denial(operation, path_params)
+
+
+def list_open_operations(principal: Principal) -> list[str]:
+    """Return the operations that a caller may call, for every id or for some, without public ones.
+
+    The result is sorted by name.
+    """
+    return sorted(name for name, rule in POLICY.items() if _is_open(principal, rule))
+
+
+def _is_open(principal: Principal, rule: Requirement) -> bool:
+    if isinstance(rule, Public):
+        return False
+    if principal.admin or isinstance(rule, Authenticated):
+        return True
+    if not isinstance(rule, NeedsScope):
+        return False
+    if is_action_allowed(principal.scopes, rule.resource, rule.action):
+        return True
+    has_ids = rule.id_param is not None or rule.filters_list
+    return has_ids and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
 
 
 def describe_grant(principal: Principal | None, match: RouteMatch) -> str:

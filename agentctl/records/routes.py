@@ -48,6 +48,8 @@ class ComponentOperationIds(NamedTuple):
     get_run: str
     cancel_run: str
     resume_run: str
+    follow_run: str
+    get_tool_call: str
 
 
 def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
@@ -60,6 +62,8 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
         get_run=f"get_{kind}_run",
         cancel_run=f"cancel_{kind}_run",
         resume_run=f"resume_{kind}_run_stream",
+        follow_run=f"get_{kind}_run_events",
+        get_tool_call=f"get_{kind}_run_tool_call",
     )
 
 
@@ -75,6 +79,8 @@ def _component_routes(kind: ComponentKind) -> dict[str, Route]:
         ids.get_run: Route("GET", run),
         ids.cancel_run: Route("POST", f"{run}/cancel"),
         ids.resume_run: Route("POST", f"{run}/resume"),
+        ids.follow_run: Route("GET", f"{run}/events"),
+        ids.get_tool_call: Route("GET", f"{run}/tools/{{tool_call_id}}"),
     }
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "RunSummaryPage",
+    "ToolCallRecord",
 ]
 
 RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
@@ -99,6 +100,16 @@ class RunRecord(TypedDict):
     holding: list[str] | None
     spans: list[SpanRecord]
     member_runs: list[str]
+
+
+class ToolCallRecord(TypedDict):
+    """One tool call of a run; `tool_call_error` is true if it failed or was cancelled."""
+
+    tool_call_id: str
+    tool_name: str
+    tool_args: dict[str, Any]
+    tool_call_error: bool | None
+    result: str | None
 
 
 class RunSummary(TypedDict):

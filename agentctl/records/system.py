@@ -64,12 +64,15 @@ class MeRecord(TypedDict):
     """The response of GET `/auth/me`: the principal of the caller and its scopes.
 
     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
+    `operations` are the ids of the operations that the caller may call, for every resource or for
+    some, without public ones.
     """
 
     principal: str
     scopes: list[str]
     admin: bool
     auth_mode: Literal["none", "jwt"]
+    operations: list[str]
 
 
 class ModelEntry(TypedDict):

@@ -17,7 +17,7 @@ from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.system import (
     ApiRecord,
@@ -229,13 +229,45 @@ class RemoteOperations:
         path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
         after = None if request.after == BEFORE_FIRST_EVENT else request.after
         query = build_query(session_id=request.session_id, last_event_index=after)
-        post = Request("POST", path, query)
+        events = self._events_after(kind, Request("POST", path, query), request.after)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+
+    async def follow_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        path = _component_path(operation_ids(kind).follow_run, kind, component_id, run_id)
+        after = None if request.after == BEFORE_FIRST_EVENT else request.after
+        query = build_query(session_id=request.session_id, last_event_index=after)
+        events = self._events_after(kind, Request("GET", path, query), request.after)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+
+    async def get_tool_call(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        tool_call_id: str,
+        *,
+        session_id: str | None = None,
+    ) -> Document[ToolCallRecord]:
+        names = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        path = build_path(operation_ids(kind).get_tool_call, **names, tool_call_id=tool_call_id)
+        return await self._get(ToolCallRecord, path, build_query(session_id=session_id))
+
+    async def _events_after(
+        self, kind: ComponentKind, request: Request, after: int
+    ) -> AsyncGenerator[StreamEvent]:
+        """Yield the events of a run after the one with number `after`, until the run ends."""
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(post, request.after)) as events:
+        async with contextlib.aclosing(self._events(request, after)) as events:
             async for event in events:
                 yield event
         # After the last event of a run there are none, so an empty stream is complete.
-        complete = request.after > BEFORE_FIRST_EVENT if event is None else _is_final(kind, event)
+        complete = after > BEFORE_FIRST_EVENT if event is None else _is_final(kind, event)
         if not complete:
             raise _interrupted_stream()
 

@@ -146,7 +146,7 @@ class _DataCheck:
         self._lookups.component(kind, component_id)
         if run_id is None:
             return
-        if self._operation == ids.get_run:
+        if self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call):
             await self._lookups.run_database(kind, component_id, run_id, session_id)
         else:
             action = "cancel" if self._operation == ids.cancel_run else "resume"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import agentctl
 from agentctl.auth import policy
+from agentctl.auth.policy import list_open_operations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.system import (
@@ -117,6 +118,7 @@ class ComponentOperations(OperationFamily):
                     scopes=sorted(self.principal.scopes),
                     admin=self.principal.admin,
                     auth_mode=self._auth_mode(),
+                    operations=list_open_operations(self.principal),
                 )
             )
 

@@ -23,7 +23,6 @@ from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
     MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
     CancelRequest,
     EarlierMessage,
@@ -42,6 +41,7 @@ from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
+from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, runs
@@ -144,11 +144,7 @@ class RunOperations(OperationFamily):
             database = await self.lookups.named_run_database(
                 kind, component_id, run_id, request.session_id, "resume"
             )
-            if not BEFORE_FIRST_EVENT <= request.after <= MAXIMUM_EVENT_NUMBER:
-                raise errors.ValidationFailed(
-                    f"last_event_index must be a number from {BEFORE_FIRST_EVENT} "
-                    f"to {MAXIMUM_EVENT_NUMBER}"
-                )
+            check_event_number(request.after)
             return self._follow(database, run_id, request.after)
 
     def _follow(

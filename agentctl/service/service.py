@@ -27,6 +27,7 @@ from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.readiness import Readiness
+from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.startup_warnings import log_startup_warnings
@@ -41,6 +42,7 @@ __all__ = ["Service", "ServiceOperations"]
 class ServiceOperations(
     ComponentOperations,
     RunOperations,
+    RunPartOperations,
     SessionOperations,
     MemoryOperations,
     AccountOperations,

@@ -12,6 +12,7 @@ from agentctl.auth.policy import (
     Public,
     allowed_ids,
     authorize,
+    list_open_operations,
     operation_ids,
     operations_granted_by,
     required_scopes,
@@ -45,6 +46,8 @@ CONTRACT = {
     "get_agent_run": "agents:<id>:read",
     "cancel_agent_run": "agents:<id>:run",
     "resume_agent_run_stream": "agents:<id>:run",
+    "get_agent_run_events": "agents:<id>:read",
+    "get_agent_run_tool_call": "agents:<id>:read",
     "get_teams": "teams:read",
     "get_team": "teams:<id>:read",
     "create_team_run": "teams:<id>:run",
@@ -52,6 +55,8 @@ CONTRACT = {
     "get_team_run": "teams:<id>:read",
     "cancel_team_run": "teams:<id>:run",
     "resume_team_run_stream": "teams:<id>:run",
+    "get_team_run_events": "teams:<id>:read",
+    "get_team_run_tool_call": "teams:<id>:read",
     "get_workflows": "workflows:read",
     "get_workflow": "workflows:<id>:read",
     "create_workflow_run": "workflows:<id>:run",
@@ -59,6 +64,8 @@ CONTRACT = {
     "get_workflow_run": "workflows:<id>:read",
     "cancel_workflow_run": "workflows:<id>:run",
     "resume_workflow_run_stream": "workflows:<id>:run",
+    "get_workflow_run_events": "workflows:<id>:read",
+    "get_workflow_run_tool_call": "workflows:<id>:read",
     "get_sessions": "sessions:read",
     "create_session": "sessions:write",
     "delete_sessions": "sessions:delete",
@@ -202,6 +209,7 @@ def test_scope_grants_its_operations() -> None:
         "cancel_agent_run",
         "resume_agent_run_stream",
     ]
+    assert "get_agent_run_events" in operations_granted_by("agents:x:read")
     for nothing in ("agents:x", "a b", "agent_os:admin", "config:x:read"):
         assert list(operations_granted_by(nothing)) == []
 
@@ -215,6 +223,8 @@ def test_component_kinds_have_operation_ids() -> None:
         "get_team_run",
         "cancel_team_run",
         "resume_team_run_stream",
+        "get_team_run_events",
+        "get_team_run_tool_call",
     )
 
 
@@ -229,3 +239,17 @@ def test_principals_have_names_for_records() -> None:
 def test_local_caller_may_act_as_a_user() -> None:
     principal = local_principal("root", acting_for="ann")
     assert (principal.subject, principal.admin, principal.sees_all_users) == ("ann", True, False)
+
+
+def test_open_operations_are_those_of_the_scopes() -> None:
+    def opened(*scopes: str) -> set[str]:
+        return set(list_open_operations(caller(*scopes)))
+
+    assert opened() == {"get_me"}
+    assert opened("audit:read") == {"get_me", "get_audit"}
+    one = opened("agents:echo:read")
+    assert {"get_agents", "get_agent", "get_agent_run_events"} <= one
+    assert not {"create_agent_run", "get_teams", "get_runs"} & one
+    assert opened("agents:echo:run") >= {"create_agent_run", "cancel_agent_run"}
+    everything = set(list_open_operations(local_principal("root")))
+    assert everything == {name for name, rule in POLICY.items() if not isinstance(rule, Public)}

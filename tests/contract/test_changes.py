@@ -132,6 +132,16 @@ async def resume_events(
     ]
 
 
+async def follow_events(
+    operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
+) -> Any:
+    """Return the events of a run, as a caller reads them that may not run its component."""
+    return [
+        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
+        async for event in operations.follow_run(kind, component, run_id, request)
+    ]
+
+
 async def resume_story(operations: Operations) -> list[Outcome]:
     """Resume streams of runs with and without events, at valid and invalid positions."""
     first = await call_operation(
@@ -156,6 +166,10 @@ async def resume_story(operations: Operations) -> list[Outcome]:
         lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2")),
         lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 0)),
         lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 1)),
+        lambda p: follow_events(p, "team", "crew", run, ResumeRequest()),
+        lambda p: follow_events(p, "team", "crew", run, ResumeRequest(None, 3)),
+        lambda p: follow_events(p, "team", "crew", run, ResumeRequest("s2")),
+        lambda p: follow_events(p, "team", "crew", run, ResumeRequest("s1", -2)),
     ]
     return [first, plain, *[await call_operation(operations, call) for call in calls]]
 
@@ -354,13 +368,15 @@ async def test_resumed_streams_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, resume_story, *WRITER)
     assert outcomes[2] == outcomes[0]
     assert [kind for kind, _ in outcomes] == [
-        *["answered"] * 6, *["failed"] * 6, *["answered"] * 3,
+        *["answered"] * 6, *["failed"] * 6, *["answered"] * 3, *["failed"] * 4,
     ]  # fmt: skip
 
 
 async def test_resumed_streams_of_an_administrator_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, resume_story, ADMIN)
     assert outcomes[6] == outcomes[0]
+    assert outcomes[15] == outcomes[0]
+    assert outcomes[16] == outcomes[4]
 
 
 async def test_repeated_requests_are_equal(separate: Backends) -> None:

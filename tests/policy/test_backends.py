@@ -132,6 +132,20 @@ def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row
                 operations.resume_run(kind, name, ABSENT_RUN, resume)
             ),
         )
+        yield Row(
+            ids.follow_run,
+            f"GET {run}/events{query}",
+            lambda operations, resume=resume: first_event(
+                operations.follow_run(kind, name, ABSENT_RUN, resume)
+            ),
+        )
+        yield Row(
+            ids.get_tool_call,
+            f"GET {run}/tools/t1{query}",
+            lambda operations, session_id=session_id: operations.get_tool_call(
+                kind, name, ABSENT_RUN, "t1", session_id=session_id
+            ),
+        )
 
 
 async def first_event(events: AsyncIterator[Any]) -> Any:

@@ -36,6 +36,7 @@ IDS = {
     "workflow_id": "line",
     "session_id": "nothing",
     "run_id": "nothing",
+    "tool_call_id": "nothing",
     "account_id": "nothing",
     "memory_id": "nothing",
     "name": "docs.js",

@@ -117,6 +117,10 @@ READS: list[tuple[Call, str]] = [
         "/runs?id_prefix=01a1fe5c&view=summary",
     ),
     (lambda o: o.get_sessions(SessionFilter(id_prefix="support-")), "/sessions?id_prefix=support-"),
+    (
+        lambda o: o.get_tool_call("agent", "a", "r", "call/1", session_id="s"),
+        "/agents/a/runs/r/tools/call%2F1?session_id=s",
+    ),
     (lambda o: o.get_session_run("s", "r"), "/sessions/s/runs/r"),
     (
         lambda o: o.get_session_run("s", "r", SessionLocator(user_id="u")),
@@ -297,4 +301,4 @@ def test_every_operation_is_tested() -> None:
     assert named <= set(dir(operations))
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
     tried = {name for call in calls for name in call.__code__.co_names}
-    assert named - tried == {"stream_run", "resume_run"}
+    assert named - tried == {"stream_run", "resume_run", "follow_run"}

@@ -115,6 +115,7 @@ def _families() -> Iterator[Scenario]:
         yield from _runs(kind, path, one, run, session_id)
         yield from _cancels(kind, path, one, run, session_id)
         yield from _resumes(kind, one, run, session_id)
+        yield from _parts(kind, one, run, session_id)
 
 
 def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
@@ -217,6 +218,25 @@ def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenari
     yield Scenario(operation, inside, "me", 422, ("session_id",), json={"session_id": "x"})
     yield Scenario(operation, inside, "me", 422, ("run is not known",), json={"run": 1})
     yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
+
+
+def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
+    operation, events = f"get_{kind}_run_events", f"GET {run}/events"
+    prefix = {"agent": "Run", "team": "TeamRun", "workflow": "Workflow"}[kind]
+    content, end = f"event: {prefix}Content\n", f"event: {prefix}Completed\n"
+    yield Scenario(operation, events, "me", 200, (content, end, "id: 0\n", "id: 1\n"))
+    inside = f"{events}?session_id={session_id}"
+    yield Scenario(operation, f"{inside}&last_event_index=0", "me", 200, (end,), (content,))
+    yield Scenario(operation, f"{events}?session_id=theirs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, events, "other", 404, NOT_FOUND)
+    yield Scenario(operation, f"GET {one}/runs/no/events", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{events}?last_event_index=-2", "me", 422, ("last_event_index",))
+    yield Scenario(operation, events, "powerless", 403, FORBIDDEN)
+    operation, tool = f"get_{kind}_run_tool_call", f"GET {run}/tools/none"
+    yield Scenario(operation, tool, "me", 404, ("NOT_FOUND", "Tool call not found"))
+    yield Scenario(operation, f"{tool}?session_id=theirs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, tool, "other", 404, ("NOT_FOUND", "Run not found"))
+    yield Scenario(operation, tool, "powerless", 403, FORBIDDEN)
 
 
 def _lists() -> Iterator[Scenario]:

@@ -62,3 +62,6 @@ async def test_summaries_parts_and_cuts(deployment: Deployment) -> None:
         assert question["content"] == '{"a":'
         assert question["truncated"] == {"characters": 16}
         assert cut["tools"] == tool["tools"]
+        call = tool["tools"][0]
+        whole = port.get_tool_call("agent", "tool-add", tool["run_id"], call["tool_call_id"])
+        assert (await whole).value == call

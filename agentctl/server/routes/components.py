@@ -1,4 +1,4 @@
-"""Agents, teams and workflows with their runs: the same seven operations for each kind.
+"""Agents, teams and workflows with their runs: the same nine operations for each kind.
 
 Each endpoint is written once and takes the kind as its first argument. `_build_family` declares
 the operations of one kind, with the operation ids and texts of that kind.
@@ -16,7 +16,14 @@ from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunSummary, RunSummaryPage
+from agentctl.records.runs import (
+    CancelRecord,
+    RunPage,
+    RunRecord,
+    RunSummary,
+    RunSummaryPage,
+    ToolCallRecord,
+)
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
@@ -78,6 +85,24 @@ T = TypeVar("T")
 ComponentPath = Annotated[str, Path("Id of the component")]
 SessionOfRun = Annotated[
     str | None, Query("Session of the run; required unless the caller is an administrator")
+]
+
+LastEventIndex = Annotated[
+    int | None,
+    Query(
+        "Number of the last received event; without it the stream starts at the first event",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
+]
+LastEventId = Annotated[
+    int | None,
+    Header(
+        "The same as `last_event_index`, as browsers send it",
+        alias="Last-Event-ID",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
 ]
 
 _RUN = RequestBody(RunBody, form=True)
@@ -207,24 +232,9 @@ async def resume_run(
     call: Call,
     component_id: ComponentPath,
     run_id: RunId,
-    last_event_index: Annotated[
-        int | None,
-        Query(
-            "Number of the last received event; without it the stream starts at the first event",
-            ge=BEFORE_FIRST_EVENT,
-            le=MAXIMUM_EVENT_NUMBER,
-        ),
-    ] = None,
+    last_event_index: LastEventIndex = None,
     session_id: SessionOfRun = None,
-    last_event_id: Annotated[
-        int | None,
-        Header(
-            "The same as `last_event_index`, as browsers send it",
-            alias="Last-Event-ID",
-            ge=BEFORE_FIRST_EVENT,
-            le=MAXIMUM_EVENT_NUMBER,
-        ),
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
@@ -241,6 +251,39 @@ async def resume_run(
     )
     return EventStreamResponse(
         None, await operations.open_resumed_stream(kind, component_id, run_id, request)
+    )
+
+
+async def follow_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentPath,
+    run_id: RunId,
+    last_event_index: LastEventIndex = None,
+    session_id: SessionIdQuery = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
+    after = _single_value("last_event_index", {last_event_index, last_event_id})
+    request = ResumeRequest(session_id, BEFORE_FIRST_EVENT if after is None else after)
+    return EventStreamResponse(
+        None, await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    )
+
+
+async def get_tool_call(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentPath,
+    run_id: RunId,
+    tool_call_id: Annotated[str, Path("Id of the tool call")],
+    session_id: SessionIdQuery = None,
+) -> Response:
+    """Handle `GET /agents/{agent_id}/runs/{run_id}/tools/{tool_call_id}` and the same."""
+    return document_response(
+        await call.operations.get_tool_call(
+            kind, component_id, run_id, tool_call_id, session_id=session_id
+        )
     )
 
 
@@ -321,6 +364,20 @@ def _build_family(kind: ComponentKind) -> list[Operation]:
             body=_RESUME,
             responses=EVENT_STREAM_RESPONSES,
         ),
+        build(
+            follow_run,
+            ids.follow_run,
+            f"Read the events of a run of {a_component}",
+            _FOLLOW_RUN,
+            responses=EVENT_STREAM_RESPONSES,
+        ),
+        build(
+            get_tool_call,
+            ids.get_tool_call,
+            f"Get a tool call of a run of {a_component}",
+            "The call with its whole result, once the run has ended.",
+            result=ToolCallRecord,
+        ),
     ]
 
 
@@ -336,6 +393,10 @@ same run, and another request with the same key is refused."""
 _CANCEL_RUN = """\
 Requests the cancel and waits for the run to stop. The field `cancel` is `stopped` if the run has
 stopped, `requested` if it has not stopped yet, and `already_final` if it had ended before."""
+
+_FOLLOW_RUN = """\
+The same events as those of the resume operation, for callers that may read the component and not
+run it. If the client disconnects, the run continues."""
 
 _RESUME_RUN = """\
 Responds with the stored and future events of the run after the given one, until the run ends. If

@@ -176,7 +176,7 @@ class _WatchedRun:
         """Yield the events after an event number."""
         assert self.component is not None
         request = ResumeRequest(self.session_id, after)
-        return self.target.operations.resume_run(*self.component, self.run_id, request)
+        return self.target.operations.follow_run(*self.component, self.run_id, request)
 
     def command(self, words: str, after: int = -1) -> str:
         """Return a command line about the run."""
