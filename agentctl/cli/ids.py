@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.show.terminal import note
 from agentctl.errors import NotFound, UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter, SessionLocator
+from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView, SessionFilter, SessionLocator
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -21,10 +21,6 @@ MAXIMUM_CANDIDATES = 10
 MAXIMUM_PAGES = 20
 """Pages of a list that are searched for a prefix."""
 
-CLOCK_MICROSECONDS = 5_000_000
-"""The time in an id and that of its record differ by less."""
-
-_UUID_LENGTH = 36
 _PREFIX = re.compile(
     "[0-9a-f]{8}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,11})?)?)?)?"
 )
@@ -42,18 +38,11 @@ async def resolve_run_id(target: Target, text: str, db: str | None = None) -> st
     """
     if not _PREFIX.fullmatch(text):
         return text
-    # The first 12 digits of a UUIDv7 are the milliseconds of its creation.
-    digits = text.replace("-", "")[:12]
-    after, before = (int(digits.ljust(12, digit), 16) * 1_000 for digit in "0f")
     found = []
 
     async def read(cursor: str | None) -> Any:
-        wanted = RunFilter(
-            db_id=db,
-            page=Page(limit=MAXIMUM_LIMIT, cursor=cursor),
-            created_after=max(0, after - CLOCK_MICROSECONDS),
-            created_before=before + CLOCK_MICROSECONDS,
-        )
+        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+        wanted = RunFilter(db_id=db, page=part, id_prefix=text, form=RunView("summary"))
         return (await target.operations.get_runs(wanted)).value
 
     async for row in _read_rows(read):
@@ -86,7 +75,9 @@ async def resolve_session_id(target: Target, text: str, db: str | None = None) -
 
     async def read(cursor: str | None) -> Any:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        return (await target.operations.get_sessions(SessionFilter(where, page=part))).value
+        return (
+            await target.operations.get_sessions(SessionFilter(where, page=part, id_prefix=text))
+        ).value
 
     async for row in _read_rows(read):
         if str(row["session_id"]).startswith(text):

@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentctl.requests import MAXIMUM_LIMIT, SessionLocator, SessionRunsQuery
+from agentctl.requests import (
+    FULL_VIEW,
+    MAXIMUM_LIMIT,
+    RunView,
+    SessionLocator,
+    SessionRunsQuery,
+)
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -57,7 +63,7 @@ class SessionRuns:
         """Return the range of the newest `count` runs, None: of all."""
         newest: deque[str | None] = deque([None], maxlen=(count or 0) + 1)
         total = 0
-        async for run in self._read(None, MAXIMUM_LIMIT):
+        async for run in self._read(None, MAXIMUM_LIMIT, RunView("summary")):
             newest.append(run["run_id"])
             total += 1
         if count is None or total <= count:
@@ -66,12 +72,12 @@ class SessionRuns:
 
     async def read(self, after: str | None) -> AsyncIterator[Record]:
         """Yield the runs after a run, with one page in memory."""
-        async for run in self._read(after, PAGE_RUNS):
+        async for run in self._read(after, PAGE_RUNS, FULL_VIEW):
             yield run
 
-    async def _read(self, after: str | None, limit: int) -> AsyncIterator[Record]:
+    async def _read(self, after: str | None, limit: int, form: RunView) -> AsyncIterator[Record]:
         while True:
-            query = SessionRunsQuery(self._where, limit, after)
+            query = SessionRunsQuery(self._where, limit, after, parent="none", form=form)
             page = (await self._operations.get_session_runs(self._session_id, query)).value
             for run in page:
                 if run["parent_run_id"] is None:

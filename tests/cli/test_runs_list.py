@@ -83,3 +83,17 @@ def test_a_table_shows_age_and_duration(
     assert table[0].split()[:6] == ["RUN", "STATUS", "COMPONENT", "AGE", "TOOK", "TOKENS"]
     assert re.search(r" (?:● running|◌ queued) +slow +\d+ (s|min) ", table[1])
     assert re.search(r" ✓ completed +echo +\d+ (s|min) +[\d.]+ (s|ms) ", table[2])
+
+
+def test_beginning_of_an_id_names_the_run(through: Agentctl, two: tuple[str, str]) -> None:
+    ended, live = two
+    unique = next(n for n in range(8, 37) if ended[:n] != live[:n])
+    assert through("runs", "get", ended[: max(unique, 20)], "-o", "name").lines == [ended]
+    common = ended[:8]
+    if live.startswith(common):
+        ambiguous = through("runs", "get", common)
+        assert (ambiguous.code, ambiguous.stdout) == (2, "")
+        assert ended in ambiguous.stderr
+        assert f" runs begin with {common}" in ambiguous.stderr
+    assert through("runs", "get", "00000000-0000").code == 5
+    assert through("runs", "get", ended[:7]).code == 5
