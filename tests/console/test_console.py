@@ -249,6 +249,14 @@ def test_reader_sees_data_and_starts_nothing(server: ThreadedServer, browser: Br
         shown.see("✗ run", "needs agents:run", "Explaining here needs the admin scope")
 
 
+def test_reader_follows_a_live_run(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/trickle", "watched", "count", background=True)
+    place = "#/sessions/watched"
+    with open_console(browser, server.url, place, token=token(server, *READS)) as shown:
+        expect(shown.page.locator(".markdown")).to_contain_text("w20")
+        expect(shown.page.locator("[data-cancel]")).to_be_disabled()
+
+
 def test_run_only_token_starts_a_run_and_sees_its_answer(
     server: ThreadedServer, browser: Browser
 ) -> None:
