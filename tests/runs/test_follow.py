@@ -170,7 +170,7 @@ async def test_slow_follower_reads_stored_events(
 
 
 async def test_long_stream_is_read_in_portions(deployment: Deployment) -> None:
-    words = " ".join(f"word{number}" for number in range(1_500))
+    words = " ".join(f"word{number:0100}" for number in range(1_500))
     async with two_services(deployment) as (owner, other):
         whole = await collect_run_events(
             user(owner), "agent", "echo", message=words, session_id="s1"
