@@ -237,6 +237,9 @@ def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]
     yield Scenario(operation, f"{tool}?session_id=theirs", "me", 404, NOT_FOUND)
     yield Scenario(operation, tool, "other", 404, ("NOT_FOUND", "Run not found"))
     yield Scenario(operation, tool, "powerless", 403, FORBIDDEN)
+    if kind == "team":
+        made = f"GET {run}/tools/{{team_run_call}}"
+        yield Scenario(operation, made, "me", 200, ("{team_run_call}", '"result":"hello"'))
 
 
 def _lists() -> Iterator[Scenario]:

@@ -70,6 +70,8 @@ def seed(host: ThreadedServer) -> None:
         answer = start(host, path, session_id, who)
         assert answer.status_code == 200, answer.text
         host.ids[name] = answer.json()["run_id"]
+        for call in answer.json()["tools"]:
+            host.ids[f"{name}_call"] = call["tool_call_id"]
     summed = start(host, "/agents/summed", "summed", "me")
     assert summed.status_code == 200, summed.text
     for session_id in ("to-delete", "to-rename", "bulk-1", "bulk-2"):
