@@ -37,6 +37,8 @@ IDS = {
     "session_id": "nothing",
     "run_id": "nothing",
     "tool_call_id": "nothing",
+    "version": "nothing",
+    "folder": "nothing",
     "account_id": "nothing",
     "memory_id": "nothing",
     "name": "docs.js",
@@ -108,7 +110,7 @@ def expected_status(operation: str, caller: Caller, admin_scope: str = ADMIN) ->
 def allowed_status(operation: str) -> int:
     """Return the status for an allowed caller: 404 for missing ids, 422 for the body."""
     method, template = ROUTES[operation]
-    unknown = ("{session_id}", "{run_id}", "{account_id}", "{memory_id}")
+    unknown = ("{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{version}")
     if any(name in template for name in unknown):
         return 404
     return 200 if method == "GET" else 422
