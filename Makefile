@@ -10,11 +10,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 PEERS := 2.7.2 2.9.0 3.1.10
-# Three processes for two cores, because many tests wait for other processes. The order of the
+# Four processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test coverage lint docs vendor measure bench bench-quick bench-scale fuzz serve test-peers lock clean
 
