@@ -63,6 +63,12 @@ TranscriptOutput = Annotated[
         "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
     ),
 ]  # fmt: skip
+Fields = Annotated[
+    str | None,
+    typer.Option(
+        "--fields", metavar="FIELDS", help="Show only these fields, such as run_id,status,error"
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="Show whole tool calls, prompts and reasoning")]
 Members = Annotated[bool, typer.Option("--members", help="Show the work of every member and step")]
 Raw = Annotated[bool, typer.Option("--raw", help="Show answers as sent, not as Markdown")]

@@ -11,7 +11,7 @@ import typer
 
 from agentctl.cli.durations import format_span, parse_until
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
+from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, Yes
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import (
     CommonFormat,
@@ -202,12 +202,13 @@ async def list_accounts(
     cursor: Cursor = None,
     sort_order: SortOrder = "desc",
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
     form = resolve_format(output)
     part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
     document = await target.operations.list_service_accounts(AccountFilter(name, part))
-    show_page(document, _LIST_COLUMNS, form, id_field="id")
+    show_page(document, _LIST_COLUMNS, form, id_field="id", fields=fields)
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")

@@ -20,9 +20,16 @@ from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Cursor, Limit, Output
+from agentctl.cli.options import Cursor, Fields, Limit, Output
 from agentctl.cli.paging import check_row_count, read_pages
-from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.output import (
+    Format,
+    resolve_format,
+    show_list,
+    show_page,
+    write_json,
+    write_line,
+)
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
@@ -122,6 +129,7 @@ async def list_audit(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List audit entries, newest first."""
     from agentctl.records.document import build_document
@@ -130,10 +138,10 @@ async def list_audit(
     wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
     document = await target.operations.get_audit(wanted)
     if form == "json":
-        write_json(document.raw)
+        show_page(document, AUDIT_COLUMNS, form, id_field="seq", fields=fields)
         return
     page: Any = document.value
-    show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq")
+    show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq", fields=fields)
     if next_cursor := page["meta"].get("next_cursor"):
         note(f"more entries exist; next page: --cursor {next_cursor}")
 

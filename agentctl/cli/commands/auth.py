@@ -18,6 +18,7 @@ from agentctl.cli.options import (
     AgentId,
     Config,
     ContextName,
+    Fields,
     GivenTokenFile,
     InsecureHttp,
     LocalConfig,
@@ -181,7 +182,7 @@ def explain_request(
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
-def list_scopes(config: Config = None, output: Output = None) -> None:
+def list_scopes(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List every scope, its forms, and the operations that it grants."""
     from agentctl.auth.policy import build_scope_table
     from agentctl.cli.options import load_optional_settings, resolve_admin_scope
@@ -190,7 +191,7 @@ def list_scopes(config: Config = None, output: Output = None) -> None:
     form = resolve_format(output)
     settings, _ = load_optional_settings(config)
     table = build_scope_table(resolve_admin_scope(settings))
-    show_list(build_document(table), _SCOPE_COLUMNS, form, id_field="scope")
+    show_list(build_document(table), _SCOPE_COLUMNS, form, id_field="scope", fields=fields)
 
 
 async def _explain(

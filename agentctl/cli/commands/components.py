@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Output, complete_values
+from agentctl.cli.options import Fields, Output, complete_values
 from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
@@ -73,10 +73,10 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         epilog=f"Example: agentctl {names.path} list",
     )
     @with_target()
-    async def list_components(target: Target, output: Output = None) -> None:
+    async def list_components(target: Target, output: Output = None, fields: Fields = None) -> None:
         form = resolve_format(output)
         document = await target.operations.get_components(kind)
-        show_list(document, columns, form, id_field=names.id_field)
+        show_list(document, columns, form, id_field=names.id_field, fields=fields)
 
     @group.command(
         "get",
@@ -88,11 +88,12 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         target: Target,
         component_id: ComponentId,
         output: Output = None,
+        fields: Fields = None,
     ) -> None:
         form = resolve_format(output)
         document = await target.operations.get_component(kind, component_id)
         shown = [*columns, Column("session_table"), Column("db_id")]
-        show_record(document, shown, form, id_field=names.id_field)
+        show_record(document, shown, form, id_field=names.id_field, fields=fields)
 
     return group
 

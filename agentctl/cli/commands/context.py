@@ -11,7 +11,7 @@ import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Output, Yes, complete_values
+from agentctl.cli.options import Fields, Output, Yes, complete_values
 from agentctl.cli.show.output import resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
@@ -68,7 +68,7 @@ def add_context(
 
 
 @app.command("list", epilog="Example: agentctl context list -o json")
-def list_contexts(output: Output = None) -> None:
+def list_contexts(output: Output = None, fields: Fields = None) -> None:
     """List the contexts."""
     from agentctl.records.document import build_document
 
@@ -84,7 +84,7 @@ def list_contexts(output: Output = None) -> None:
         }
         for context in stored.by_name.values()
     ]
-    show_list(build_document(rows), _COLUMNS, form, id_field="name")
+    show_list(build_document(rows), _COLUMNS, form, id_field="name", fields=fields)
 
 
 @app.command("use", epilog="Example: agentctl context use demo")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from agentctl.cli.help import CommandApp, join_alternatives
-from agentctl.cli.options import Config, Output, Yes
+from agentctl.cli.options import Config, Fields, Output, Yes
 from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import confirm, note
@@ -371,7 +371,7 @@ def _toml_string(text: str) -> str:
 
 
 @app.command("list", epilog="Example: agentctl keys list -o json")
-def list_keys(config: Config = None, output: Output = None) -> None:
+def list_keys(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List the keys that verify tokens, and mark the one that signs them.
 
     Unusable entries of a JWKS are listed with the reason, replaced keys with the time from which
@@ -384,7 +384,9 @@ def list_keys(config: Config = None, output: Output = None) -> None:
     settings = load_settings(config)
     if not settings.authorization.enabled:
         note("authorization is disabled: tokens are not verified")
-    show_list(build_document(list(key_rows(settings))), _COLUMNS, form, id_field="kid")
+    show_list(
+        build_document(list(key_rows(settings))), _COLUMNS, form, id_field="kid", fields=fields
+    )
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")

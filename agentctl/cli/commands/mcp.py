@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Config, Output
+from agentctl.cli.options import Config, Fields, Output
 from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
@@ -54,7 +54,7 @@ _CHECK_COLUMNS = [
 
 
 @app.command("list", epilog="Example: agentctl mcp list -o json")
-def list_servers(config: Config = None, output: Output = None) -> None:
+def list_servers(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List the configured MCP servers; connects to none."""
     from agentctl.config import load_settings
     from agentctl.records.document import build_document
@@ -62,11 +62,13 @@ def list_servers(config: Config = None, output: Output = None) -> None:
     form = resolve_format(output)
     settings = load_settings(config)
     rows = [_build_row(settings, server) for server in settings.mcp_servers]
-    show_list(build_document(rows), _COLUMNS, form, id_field="id")
+    show_list(build_document(rows), _COLUMNS, form, id_field="id", fields=fields)
 
 
 @app.command("get", epilog="Example: agentctl mcp get files")
-def get_server(server_id: ServerId, config: Config = None, output: Output = None) -> None:
+def get_server(
+    server_id: ServerId, config: Config = None, output: Output = None, fields: Fields = None
+) -> None:
     """Show one configured MCP server."""
     from agentctl.config import load_settings
     from agentctl.records.document import build_document
@@ -80,7 +82,7 @@ def get_server(server_id: ServerId, config: Config = None, output: Output = None
         Column("connect_seconds"),
         Column("call_seconds"),
     ]
-    show_record(build_document(row), columns, form, id_field="id")
+    show_record(build_document(row), columns, form, id_field="id", fields=fields)
 
 
 @app.command("tools", epilog="Example: agentctl mcp tools files")
@@ -90,6 +92,7 @@ def list_tools(
     claim: Claims = None,
     config: Config = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """Connect to an MCP server and list its tools as models see them."""
     from agentctl.config import load_settings
@@ -105,7 +108,7 @@ def list_tools(
             cause=report["detail"],
             hint=f"check its entry of [[mcp_servers]], then: agentctl mcp check {server_id}",
         )
-    show_list(build_document(report["tools"]), _TOOL_COLUMNS, form, id_field="name")
+    show_list(build_document(report["tools"]), _TOOL_COLUMNS, form, id_field="name", fields=fields)
     for problem in report["problems"]:
         note(f"{server_id}: {problem}")
 

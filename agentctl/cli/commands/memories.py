@@ -13,7 +13,7 @@ import typer
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, read_text_or_stdin
-from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, UserId, Yes
+from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, UserId, Yes
 from agentctl.cli.show.output import (
     resolve_format,
     show_page,
@@ -111,22 +111,25 @@ async def list_memories(
     ] = "updated_at",
     sort_order: SortOrder = "desc",
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List memories, the last changed first."""
     form = resolve_format(output)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
     wanted = MemoryFilter(user, agent, team, tuple(topic or ()), search, part)
     document = await target.operations.get_memories(wanted)
-    show_page(document, _LIST_COLUMNS, form, id_field="memory_id")
+    show_page(document, _LIST_COLUMNS, form, id_field="memory_id", fields=fields)
 
 
 @app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")
 @with_target()
-async def get_memory(target: Target, memory_id: MemoryId, output: Output = None) -> None:
+async def get_memory(
+    target: Target, memory_id: MemoryId, output: Output = None, fields: Fields = None
+) -> None:
     """Show one memory."""
     form = resolve_format(output)
     document = await target.operations.get_memory(memory_id)
-    show_record(document, _COLUMNS, form, id_field="memory_id")
+    show_record(document, _COLUMNS, form, id_field="memory_id", fields=fields)
 
 
 @app.command("topics", epilog="Example: agentctl memories topics --user ada")

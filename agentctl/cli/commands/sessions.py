@@ -14,6 +14,7 @@ from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session
 from agentctl.cli.options import (
     Cursor,
     DbId,
+    Fields,
     Full,
     KindOption,
     Limit,
@@ -100,13 +101,14 @@ async def list_sessions(
     db: DbId = None,
     table: TableName = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List sessions, most recently used first."""
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
     document = await target.operations.get_sessions(SessionFilter(where, component, name, part))
-    show_page(document, columns.SESSIONS, form, id_field="session_id")
+    show_page(document, columns.SESSIONS, form, id_field="session_id", fields=fields)
     if target.product is not None:
         _note_problems(document.value["data"])
 
@@ -140,6 +142,7 @@ async def get_session(
     db: DbId = None,
     table: TableName = None,
     output: TranscriptOutput = None,
+    fields: Fields = None,
 ) -> None:
     """Show one session as a transcript.
 
@@ -149,8 +152,8 @@ async def get_session(
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     session_id = await resolve_session_id(target, session_id, db)
     document = await target.operations.get_session_by_id(session_id, where)
-    if not is_transcript(form):
-        show_record(document, columns.SESSION, form, id_field="session_id")
+    if fields is not None or not is_transcript(form):
+        show_record(document, columns.SESSION, form, id_field="session_id", fields=fields)
         return
     look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
     with Pager(wanted=not no_pager) as pager:
@@ -198,6 +201,7 @@ async def list_session_runs(
     db: DbId = None,
     table: TableName = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List the runs of a session, oldest first."""
     form = resolve_format(output)
@@ -206,7 +210,7 @@ async def list_session_runs(
     after = after and await resolve_run_id(target, after, db)
     query = SessionRunsQuery(where, limit, after)
     document = await target.operations.get_session_runs(session_id, query)
-    show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
+    show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id", fields=fields)
     if form != "json" and len(document.value) == limit:
         note(f"showing {limit} runs; next page: --after {document.value[-1]['run_id']}")
 

@@ -13,6 +13,7 @@ from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AgentId,
     DbId,
+    Fields,
     NewerThan,
     OlderThan,
     Output,
@@ -105,6 +106,7 @@ async def show_statistics(
     ] = None,
     db: DbId = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """Show runs, tokens, time and cost of sessions, by day, component or user.
 
@@ -130,7 +132,7 @@ async def show_statistics(
         _build_row(by, name, groups[name], (input_price or 0.0, output_price or 0.0), priced)
         for name in sorted(groups)
     ]
-    show_list(build_document(rows), _build_columns(by, rows), form, id_field=by)
+    show_list(build_document(rows), _build_columns(by, rows), form, id_field=by, fields=fields)
 
 
 async def _sum_runs(target: Target, wanted: RunFilter, by: Grouping) -> dict[str, Totals]:

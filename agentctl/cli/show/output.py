@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agentctl.cli.io import current_io
+from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
 from agentctl.cli.show.table import (
     Column,
     Columns,
@@ -32,8 +33,6 @@ CommonFormat = Literal["table", "wide", "json", "jsonl", "tsv", "name"]
 
 Format = Literal[CommonFormat, "text", "markdown"]
 """The formats of a command with a transcript too, which is also the table of that command."""
-
-ColumnChoice = Sequence[Column] | Columns
 
 
 def resolve_format(option: Format | None) -> Format:
@@ -56,42 +55,109 @@ def resolve_format(option: Format | None) -> Format:
 
 
 def show_list(
-    document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
+    document: Document[Any],
+    columns: ColumnChoice,
+    format: Format,
+    *,
+    id_field: str,
+    fields: str | None = None,
 ) -> None:
-    """Write a document that is an array of records; `-o name` prints the `id_field` of each."""
-    if format == "json":
+    """Write a document that is an array of records.
+
+    Args:
+        document: of the server.
+        columns: of the table and of TSV.
+        format: the output format.
+        id_field: the field that `-o name` prints.
+        fields: names separated by commas, the only fields to show; None for all.
+
+    Raises:
+        UsageError: `fields` has a name that is no field.
+    """
+    if format == "json" and fields is None:
         write_json(document.raw)
     else:
-        _show_records(document.value, columns, format, id_field)
+        records, columns = _select(document.value, columns, format, fields)
+        if format == "json":
+            _write_value(records)
+        else:
+            _show_records(records, columns, format, id_field)
 
 
 def show_page(
-    document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
+    document: Document[Any],
+    columns: ColumnChoice,
+    format: Format,
+    *,
+    id_field: str,
+    fields: str | None = None,
 ) -> None:
-    """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page."""
-    if format == "json":
+    """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page.
+
+    The arguments and errors are those of `show_list`.
+    """
+    if format == "json" and fields is None:
         write_json(document.raw)
         return
     page = document.value
-    _show_records(page["data"], columns, format, id_field)
+    records, columns = _select(page["data"], columns, format, fields)
+    if format == "json":
+        _write_value({**page, "data": records})
+        return
+    _show_records(records, columns, format, id_field)
     cursor = page["meta"].get("next_cursor")
     if cursor:
         total = f"{page['meta']['total_count']}{'+' if page['meta']['total_is_capped'] else ''}"
-        note(f"showing {len(page['data'])} of {total}; next page: --cursor {cursor}")
+        note(f"showing {len(records)} of {total}; next page: --cursor {cursor}")
 
 
 def show_record(
-    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
+    document: Document[Any],
+    columns: Sequence[Column],
+    format: Format,
+    *,
+    id_field: str,
+    fields: str | None = None,
 ) -> None:
-    """Write a document that is one record: in tables one line for each field."""
-    if format == "json":
+    """Write a document that is one record: in tables one line for each field.
+
+    The arguments and errors are those of `show_list`.
+    """
+    if format == "json" and fields is None:
         write_json(document.raw)
+        return
+    (record,), chosen = _select([document.value], columns, format, fields)
+    if format == "json":
+        _write_value(record)
     elif format in ("table", "wide"):
         io = current_io()
         width = io.width(io.out) if io.out_is_terminal else None
-        _write_lines(format_fields(document.value, columns, width))
+        _write_lines(format_fields(record, to_columns(chosen).tsv, width))
     else:
-        _show_records([document.value], columns, format, id_field)
+        _show_records([record], chosen, format, id_field)
+
+
+def _select(
+    records: Sequence[Record], columns: ColumnChoice, format: Format, fields: str | None
+) -> tuple[Sequence[Record], ColumnChoice]:
+    """Return the records and columns to show: all, or those of `--fields`."""
+    if fields is None:
+        return records, columns
+    if format in ("name", "text", "markdown"):
+        raise UsageError(
+            f"--fields has no meaning with -o {format}",
+            hint="use -o table, wide, tsv, json or jsonl",
+        )
+    chosen = choose_columns(records, to_columns(columns), fields)
+    if format in ("json", "jsonl"):
+        records = [pick_values(record, chosen.tsv) for record in records]
+    return records, chosen
+
+
+def _write_value(value: object) -> None:
+    import orjson
+
+    write_json(orjson.dumps(value))
 
 
 def write_json(data: bytes) -> None:
@@ -146,8 +212,7 @@ def _write(*parts: bytes) -> None:
 def _show_records(
     records: Sequence[Record], columns: ColumnChoice, format: Format, id_field: str
 ) -> None:
-    if not isinstance(columns, Columns):
-        columns = Columns(columns, columns)
+    columns = to_columns(columns)
     if format == "table":
         _write_table(records, columns.table, id_field)
     elif format == "wide":

@@ -19,6 +19,7 @@ from agentctl.cli.options import (
     ComponentRef,
     Cursor,
     DbId,
+    Fields,
     Full,
     KindOption,
     Limit,
@@ -101,6 +102,7 @@ async def list_runs(
     sort_order: SortOrder = "desc",
     db: DbId = None,
     output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List runs across sessions, newest first."""
     form = resolve_format(output)
@@ -122,7 +124,7 @@ async def list_runs(
         created_before=microseconds_ago(older_than),
     )
     document = await target.operations.get_runs(wanted)
-    show_page(document, columns.RUNS, form, id_field="run_id")
+    show_page(document, columns.RUNS, form, id_field="run_id", fields=fields)
 
 
 def _resolve_component_filter(
@@ -155,6 +157,7 @@ async def get_run(
     no_pager: NoPager = False,
     db: DbId = None,
     output: TranscriptOutput = None,
+    fields: Fields = None,
 ) -> None:
     """Show one run as a transcript.
 
@@ -167,8 +170,8 @@ async def get_run(
         document = await target.operations.get_run(run_id, db_id=db)
     else:
         document = await target.operations.get_session_run(session, run_id, where)
-    if not is_transcript(form):
-        show_record(document, columns.RUN, form, id_field="run_id")
+    if fields is not None or not is_transcript(form):
+        show_record(document, columns.RUN, form, id_field="run_id", fields=fields)
         return
     run = document.value
     children = await read_members(target.operations, run, where)
