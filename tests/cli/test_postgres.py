@@ -18,7 +18,7 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
-from tests.cli.local_project import running_command
+from tests.cli.local_project import running_command, write_config
 from tests.deployment import SQLITE_DATABASES, create_deployment
 from tests.postgres import postgres_schemas, postgres_url
 
@@ -153,3 +153,20 @@ async def _out_of_order(
     finally:
         await one.close()
         await other.close()
+
+
+def test_exported_sessions_are_imported_exactly(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    there = write_config(tmp_path)
+    for text in ("one", "two"):
+        start = ("runs", "start", "--agent", "echo", "-m", text, "--session", "s1")
+        agentctl(*start, "--config", str(there))
+    export = ("sessions", "export", "--all", "--config")
+    exported = agentctl(*export, str(there)).raw
+    assert len(json.loads(exported)["runs"]) == 2
+    for _ in range(2):
+        ended = agentctl("sessions", "import", "-", "--config", str(config), input=exported)
+        assert ended.code == 0, ended.stderr
+        assert agentctl(*export, str(config)).raw == exported
+    assert agentctl("db", "check", "--db", "main", "--config", str(config)).code == 0

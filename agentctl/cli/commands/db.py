@@ -10,6 +10,7 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
+from agentctl.cli.show.imported import check_complete, report_import
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
@@ -278,9 +279,6 @@ def _format_size(count: int | None) -> str:
     return "" if count is None else format_bytes(count)
 
 
-_IMPORTED = [Column("what"), Column("count")]
-
-
 @app.command("import", epilog="Example: agentctl db import agentos.db")
 def import_database(
     source: Annotated[
@@ -308,9 +306,8 @@ async def _import(source: str, chosen: Database, system: Database, form: Format)
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
-    from agentctl.errors import PartFailed
     from agentctl.service.agentos import build_database_entry, open_agentos_database
-    from agentctl.service.importing import import_agentos
+    from agentctl.service.imports.agentos import import_agentos
     from agentctl.store.databases import open_database
 
     entry, counter = build_database_entry(source, Path.cwd()), Counter("")
@@ -325,12 +322,6 @@ async def _import(source: str, chosen: Database, system: Database, form: Format)
             stack.push_async_callback(first.close)
         async with showing_progress(counter):
             made = await import_agentos(theirs.reader, target, first, counter.show)
-    rows = [{"what": name, "count": count} for name, count in made.counts.items() if count]
-    _show(rows, Columns(_IMPORTED, _IMPORTED), form, "what")
-    for text in made.unused:
-        note(f"no place for {text}")
-    for name, reason in made.left:
-        note(f"left out: {name}: {reason}")
+    report_import(made, form)
     note(f"imported {theirs.place} into {display_url(chosen.url)}")
-    if made.left:
-        raise PartFailed(f"{len(made.left)} sessions, runs or memories were left out")
+    check_complete(made)

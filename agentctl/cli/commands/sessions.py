@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from agentctl.cli.commands.sessions_export import export_sessions
+from agentctl.cli.commands.sessions_import import import_sessions
 from agentctl.cli.commands.sessions_stat import show_statistics
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session_ids
@@ -55,13 +56,14 @@ from agentctl.requests import (
 )
 
 app = CommandApp(
-    help="List, show, measure, export, rename, summarize and delete sessions.",
+    help="List, show, measure, export, import, rename, summarize and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
 
 app.command("export", epilog="Example: agentctl sessions export s1 --format markdown")(
     export_sessions
 )
+app.command("import", epilog="Example: agentctl sessions import sessions.jsonl")(import_sessions)
 app.command("stat", epilog="Example: agentctl sessions stat --by day --newer-than 7d")(
     show_statistics
 )

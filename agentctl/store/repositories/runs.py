@@ -70,6 +70,7 @@ __all__ = [
     "record_work_stopped",
     "record_worker_gone",
     "request_cancel",
+    "restore",
     "set_holding",
     "store_question",
 ]
@@ -81,6 +82,13 @@ _CREATE = Sql(
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
     " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input, :metadata,"
     " :session_state, :purpose)"
+)
+
+_STORED = tuple(field.name for field in fields(RunRow))
+_get_stored = attrgetter(*_STORED)
+
+_RESTORE = Sql(
+    f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _STORED)})"
 )
 
 _NEW = tuple(field.name for field in fields(NewRun))
@@ -188,6 +196,23 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     values = dict(zip(_NEW, _get_new(run), strict=True)) | flags
     yield Statement(_CREATE, values)
     return seq
+
+
+@unit
+def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
+    """Store a run that has ended elsewhere as the newest run of its session, which exists.
+
+    Args:
+        run: the run; it gets another `seq`.
+        at: the time of the change of the session, in microseconds UTC.
+        counted: True if the tokens in the session include those of the run.
+    """
+    top = run.parent_run_id is None
+    seq = yield from sessions.allocate_seq(run.session_id, at, run.status if top else None)
+    yield Statement(_RESTORE, dict(zip(_STORED, _get_stored(run), strict=True)) | {"seq": seq})
+    size = _count_history_bytes(run.history, run.parent_run_id)
+    usage = {} if counted else parse_counters(run.metrics)
+    yield from sessions.add_usage(run.session_id, usage, size, at)
 
 
 @unit

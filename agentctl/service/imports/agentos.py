@@ -1,16 +1,13 @@
 """The import of a database of AgentOS into one of agentctl (`agentctl db import`).
 
-Each session is one transaction: its row, its runs with their messages, and its counters. A session,
-run or memory that exists already is skipped, so an import can be repeated, also after an
+A session, run or memory that exists already is skipped, so an import can be repeated, also after an
 interruption or while AgentOS goes on working.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -20,14 +17,16 @@ from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import KINDS
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.times import now, parse_rfc3339
+from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.agentos.reader import AgentOSReader, StoredSession, build_session_record
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import memories, runs, sessions
+from agentctl.store.repositories import memories, sessions
 from agentctl.store.repositories.memories import MemoryRow
-from agentctl.store.repositories.runs import NewRun, RunEnd
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
-__all__ = ["ImportReport", "import_agentos"]
+__all__ = ["import_agentos"]
 
 Record = Mapping[str, Any]
 ReportProgress = Callable[[str, int, int | None], None]
@@ -39,21 +38,6 @@ _WORKFLOW_RUNS = "workflow runs"
 
 ACTOR = "local:db-import"
 """The principal of the cancel request of a cancelled run, which agentctl requires."""
-
-
-@dataclass(slots=True)
-class ImportReport:
-    """The result of an import.
-
-    Attributes:
-        counts: imported and skipped rows, by name.
-        left: pairs of the id of a session, run or memory, and the reason why it is not imported.
-        unused: texts about data for which agentctl has no place at all.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    left: list[tuple[str, str]] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
 
 
 async def import_agentos(
@@ -107,17 +91,11 @@ async def _import_session(
             made.left.append((run["run_id"], f"the run is {run['status']}"))
         else:
             ready.append(run)
-    outcome = await target.write(
-        _store_session(session, build_session_record(session, found), ready)
-    )
-    if outcome is None:
-        made.left.append((session_id, "a session of another type or user has the id"))
-        return
-    created, stored, skipped = outcome
-    made.counts["sessions" if created else "sessions that existed"] += 1
-    made.counts["runs"] += stored
-    made.counts[_WORKFLOW_RUNS] += stored if session.kind == "workflow" else 0
-    made.counts["runs that existed"] += skipped
+    row = _build_session_row(session, build_session_record(session, found))
+    rows = [_build_run_row(session, run) for run in ready]
+    stored = await store_session(target, ImportedSession(row, rows, counted=False), made)
+    if session.kind == "workflow":
+        made.counts[_WORKFLOW_RUNS] += stored
     for name in session.data.get("session_data") or {}:
         if name not in ("session_state", "session_name", "session_metrics"):
             made.unused.append(f"session_data.{name} of session {session_id}")
@@ -141,16 +119,7 @@ def _sort_parents_first(found: list[dict[str, Any]]) -> Iterator[Record]:
         waiting += reversed(members.get(run["run_id"], []))
 
 
-@unit
-def _store_session(
-    session: StoredSession, summary: Record, ready: list[Record]
-) -> Steps[tuple[bool, int, int] | None]:
-    """Store a session and those of its runs that do not exist.
-
-    Returns:
-        True if the session was created, and the numbers of stored and of existing runs. None,
-        without a change, if another session has the id.
-    """
+def _build_session_row(session: StoredSession, summary: Record) -> SessionRow:
     created_at = session.created_at or now()
     data = session.data.get("session_data") or {}
     described = session.data.get(f"{session.kind}_data") or {}
@@ -167,51 +136,15 @@ def _store_session(
         metadata=_dump(session.data.get("metadata")),
     )
     row.updated_at = max(session.updated_at or created_at, created_at)
-    created = yield from sessions.create(row)
-    if not created:
-        stored = yield from sessions.get_for_update(session.session_id, EVERYONE)
-        if (
-            stored is None
-            or stored.session_type != session.kind
-            or stored.user_id != session.keys["user_id"]
-        ):
-            return None
-    elif session.data.get("summary"):
-        yield from sessions.set_summary(
-            session.session_id, cast(str, _dump(session.data["summary"]))
-        )
-    added = 0
-    for run in ready:
-        if (yield from runs.get_state(run["run_id"])) is None:
-            yield from _store_run(session, run)
-            added += 1
-    return created, added, len(ready) - added
+    row.summary = _dump(session.data.get("summary"))
+    return row
 
 
-@unit
-def _store_run(session: StoredSession, run: Record) -> Steps[None]:
-    """Store a run that has ended, and add its usage to its session."""
+def _build_run_row(session: StoredSession, run: Record) -> RunRow:
     kind = next(names.kind for names in KINDS.values() if names.id_field in run)
     started = _parse_time(run["created_at"]) or session.created_at or now()
     ended = max(_parse_time(run["finished_at"]) or started, started)
-    yield from runs.create(
-        NewRun(
-            run_id=run["run_id"],
-            session_id=session.session_id,
-            parent_run_id=run["parent_run_id"],
-            component_type=kind,
-            component_id=run[KINDS[kind].id_field],
-            user_id=session.keys["user_id"],
-            background=False,
-            input=run["input"],
-            owner=None,
-            created_at=started,
-            metadata=_dump(run["metadata"]),
-            status="RUNNING",
-        )
-    )
-    if run["status"] == "CANCELLED":
-        yield from runs.request_cancel(run["run_id"], ended, ACTOR, None, claimed=True)
+    cancelled = run["status"] == "CANCELLED"
     messages = _build_messages(run["messages"])
     history = [
         {**message, "from_history": False, "stop_after_tool_call": False}
@@ -219,22 +152,41 @@ def _store_run(session: StoredSession, run: Record) -> Steps[None]:
         if message["role"] in ("user", "assistant") and message["content"]
     ]
     error = run["error"] or {}
-    yield from runs.finish(
-        RunEnd(
-            run_id=run["run_id"],
-            attempt=1,
-            status=run["status"],
-            content=run["content"],
-            history=orjson.dumps(history).decode(),
-            messages=orjson.dumps(messages).decode(),
-            tools=orjson.dumps(run["tools"]).decode(),
-            metrics=orjson.dumps(run["metrics"]).decode(),
-            error_code=error.get("code"),
-            error_detail=error.get("detail"),
-            finished_at=ended,
-            stopped_at=ended,
-            reasoning_content=run["reasoning_content"],
-        )
+    return RunRow(
+        run_id=run["run_id"],
+        session_id=session.session_id,
+        seq=0,
+        parent_run_id=run["parent_run_id"],
+        component_type=kind,
+        component_id=run[KINDS[kind].id_field],
+        user_id=session.keys["user_id"],
+        status=run["status"],
+        background=0,
+        attempt=1,
+        owner=None,
+        cancel_requested_at=ended if cancelled else None,
+        cancel_requested_by=ACTOR if cancelled else None,
+        cancel_reason=None,
+        created_at=started,
+        started_at=started,
+        finished_at=ended,
+        stopped_at=ended,
+        late_result=0,
+        error_code=error.get("code"),
+        error_detail=error.get("detail"),
+        metrics=orjson.dumps(run["metrics"]).decode(),
+        history=orjson.dumps(history).decode(),
+        input=run["input"],
+        content=run["content"],
+        tools=orjson.dumps(run["tools"]).decode(),
+        messages=orjson.dumps(messages).decode(),
+        metadata=_dump(run["metadata"]),
+        session_state=None,
+        output=None,
+        reasoning_content=run["reasoning_content"],
+        purpose=None,
+        holding=None,
+        spans=None,
     )
 
 

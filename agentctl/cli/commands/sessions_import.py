@@ -1,0 +1,96 @@
+"""`agentctl sessions import`: read sessions that `sessions export` wrote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from agentctl.cli.io import current_io
+from agentctl.cli.options import Output
+from agentctl.cli.show.imported import check_complete, report_import
+from agentctl.cli.show.output import resolve_format
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import NotFound, UsageError
+
+
+@with_target(only_locally="run it on the machine of the database, with --config FILE")
+async def import_sessions(
+    target: Target,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File of sessions export (- is stdin)")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file and the database, change nothing")
+    ] = False,
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Import sessions with all their runs.
+
+    Reads the formats jsonl and json of `sessions export`. The whole file is checked before the
+    first change. What exists already is skipped, so an import can be repeated. Works only locally.
+    Exit code 1 if a session or run was left out; stderr lists it.
+    """
+    from agentctl.service.imports.exports import SessionFile
+    from agentctl.store.databases import open_database
+
+    form = resolve_format(output)
+    assert target.local is not None
+    entries = {entry.id: entry for entry in target.local.settings.databases}
+    chosen = next(iter(entries)) if db is None else db
+    if chosen not in entries:
+        hint = f"configured databases: {', '.join(entries)}"
+        raise NotFound(f"Database {chosen!r} not found", hint=hint)
+    name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
+    with _opening(file) as stream:
+        sessions = SessionFile(stream, name)
+        async with showing_progress(counter):
+            total = await sessions.check(counter.show)
+            database = open_database(entries[chosen], create=not dry_run)
+            try:
+                made = await sessions.store(database, total, counter.show, dry_run=dry_run)
+            finally:
+                await database.close()
+    report_import(made, form)
+    if dry_run:
+        note(f"nothing was changed: {name} would be imported {target.place}")
+    else:
+        target.report_done(f"imported {name}")
+    check_complete(made)
+
+
+@contextmanager
+def _opening(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file, `-` for stdin, that can be read several times.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    from contextlib import ExitStack
+    from tempfile import TemporaryFile
+
+    with ExitStack() as stack:
+        stream: IO[bytes]
+        try:
+            if str(file) == "-":
+                stream = current_io().stdin.buffer
+            else:
+                stream = stack.enter_context(file.open("rb"))
+            if str(file) == "-" or not stream.seekable():
+                copy = stack.enter_context(TemporaryFile())
+                shutil.copyfileobj(stream, copy)
+                stream = copy
+        except OSError as failure:
+            cause = (failure.strerror or "reading failed").lower()
+            raise UsageError(f"{file} cannot be read", cause=cause) from None
+        yield stream

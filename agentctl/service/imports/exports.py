@@ -1,0 +1,156 @@
+"""The import of sessions that `agentctl sessions export` wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any, TypedDict
+
+import orjson
+
+from agentctl.errors import Conflict, ValidationFailed
+from agentctl.records.runs import RunRecord
+from agentctl.records.shape import find_mismatch
+from agentctl.service.imports.records import SessionReader
+from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
+from agentctl.store.database import Database
+
+MAXIMUM_RECORD_BYTES = 268_435_456
+"""Bytes of a line of JSON Lines, and of a whole file that is one JSON array."""
+
+ReportProgress = Callable[[str, int, int | None], None]
+"""Receives the name of the work, the part done and the total, if known."""
+
+
+class _ExportRecord(TypedDict):
+    session: dict[str, Any]
+    runs: list[RunRecord]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The ids in the file so far."""
+
+    sessions: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
+
+
+class SessionFile:
+    """A file of sessions: JSON Lines, or one JSON array.
+
+    Args:
+        file: the file, at its beginning; it can be read several times.
+        name: the name of the file, for errors.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._name = name
+
+    async def check(self, report: ReportProgress) -> int:
+        """Check the whole file, and return the number of its sessions.
+
+        Raises:
+            ValidationFailed: the file is no export, or a record cannot be imported. The error names
+                the line and the field.
+        """
+        count = 0
+        for count, _ in enumerate(self._read_sessions(), 1):
+            report("sessions checked", count, None)
+            await asyncio.sleep(0)  # for the progress, and for an interruption
+        return count
+
+    async def store(
+        self, database: Database, total: int, report: ReportProgress, *, dry_run: bool
+    ) -> ImportReport:
+        """Store the sessions, each in one transaction.
+
+        Args:
+            database: receives the sessions.
+            total: the number of sessions, from `check`.
+            report: is called with the progress.
+            dry_run: report what would be stored, and change nothing.
+
+        Raises:
+            Conflict: the file is not the one that was checked any more.
+        """
+        made = ImportReport()
+        for done, (session, left) in enumerate(self._read_checked(), 1):
+            await store_session(database, session, made, dry_run=dry_run)
+            made.left += left
+            report("sessions imported", done, total)
+        return made
+
+    def _read_checked(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
+        try:
+            yield from self._read_sessions()
+        except ValidationFailed as failure:
+            raise Conflict(
+                f"{self._name} has changed during the import",
+                cause=failure.cause,
+                hint="a part of it was imported; repeat the import, which skips what exists",
+            ) from None
+
+    def _read_sessions(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
+        """Yield each session, with the ids of the runs that are left out and the reasons."""
+        seen = _Seen()
+        for place, record in self._read_records():
+            try:
+                if (mismatch := find_mismatch(record, _ExportRecord)) is not None:
+                    raise ValidationFailed(
+                        f"{mismatch or 'the value'} is missing or has a wrong type"
+                    )
+                if not {"session", "runs"} <= record.keys():
+                    raise ValidationFailed("session or runs is missing")
+                reader = SessionReader(record["session"], record["runs"])
+                session = reader.read_session()
+                _check_unique(seen, session)
+            except ValidationFailed as failure:
+                raise self._refuse(f"{place}: {failure.detail}") from None
+            yield session, reader.left
+
+    def _read_records(self) -> Iterator[tuple[str, Any]]:
+        """Yield each record with its place in the file."""
+        self._file.seek(0)
+        start = self._file.read(4_096).lstrip()[:1]
+        self._file.seek(0)
+        if start == b"[":
+            text = self._file.read(MAXIMUM_RECORD_BYTES + 1)
+            if len(text) > MAXIMUM_RECORD_BYTES:
+                raise self._refuse("it is too large for one JSON array")
+            for number, record in enumerate(self._parse(text, "")):
+                yield f"[{number}]", record
+        elif start in (b"{", b""):
+            number = 0
+            while line := self._file.readline(MAXIMUM_RECORD_BYTES + 1):
+                number += 1
+                if len(line) > MAXIMUM_RECORD_BYTES:
+                    raise self._refuse(f"line {number} is too long")
+                if line.strip():
+                    yield f"line {number}", self._parse(line, f"line {number}: ")
+        else:
+            raise self._refuse("it has neither JSON Lines nor a JSON array")
+
+    def _parse(self, text: bytes, place: str) -> Any:
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text)
+        raise self._refuse(f"{place}it is not complete JSON in UTF-8")
+
+    def _refuse(self, cause: str) -> ValidationFailed:
+        return ValidationFailed(
+            f"{self._name} cannot be imported",
+            cause=cause,
+            hint="nothing was imported; a file is written with: agentctl sessions export --all",
+        )
+
+
+def _check_unique(seen: _Seen, session: ImportedSession) -> None:
+    if session.row.session_id in seen.sessions:
+        raise ValidationFailed(f"session {session.row.session_id} is in the file twice")
+    seen.sessions.add(session.row.session_id)
+    for run in session.runs:
+        if run.run_id in seen.runs:
+            raise ValidationFailed(f"run {run.run_id} is in the file twice")
+        seen.runs.add(run.run_id)

@@ -1,0 +1,339 @@
+"""Rows of a session and its runs, from their records.
+
+A row that is built from a record has this record again: stored JSON keeps the order of its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+import orjson
+
+from agentctl.errors import ValidationFailed
+from agentctl.records.ids import is_session_id
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunStatus
+from agentctl.records.sessions import (
+    TOKEN_COUNTERS,
+    AgentSessionDetailSchema,
+    TeamSessionDetailSchema,
+    WorkflowSessionDetailSchema,
+)
+from agentctl.records.shape import find_mismatch
+from agentctl.records.times import format_rfc3339, parse_rfc3339
+from agentctl.records.validation import check_text
+from agentctl.runs.states import is_final
+from agentctl.service.imports.store import ImportedSession
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import SessionRow
+
+Record = Mapping[str, Any]
+
+MAXIMUM_NAME_LENGTH = 255
+"""Characters of the name of a session, and of the id of a user or component."""
+
+MAXIMUM_TOKENS = 2**62
+"""Maximum of a counter, so that a sum of two fits into 64 bits."""
+
+_DETAILS: dict[ComponentKind, Any] = {
+    "agent": AgentSessionDetailSchema,
+    "team": TeamSessionDetailSchema,
+    "workflow": WorkflowSessionDetailSchema,
+}
+_STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
+_PURPOSES = (None, "summary", "memory")
+
+
+class SessionReader:
+    """Rows of one session.
+
+    Args:
+        session, runs: the records, with fields of the types of `SessionDetail` and `RunRecord`.
+
+    Attributes:
+        left: pairs of the id of a run that is left out, and the reason.
+    """
+
+    def __init__(self, session: Record, runs: Sequence[Record]) -> None:
+        self._session = session
+        self._runs = runs
+        self.left: list[tuple[str, str]] = []
+
+    def read_session(self) -> ImportedSession:
+        """Check the records and build the rows.
+
+        Raises:
+            ValidationFailed: a value cannot be stored. The error names the field.
+        """
+        row = self._build_session()
+        rows: list[RunRow] = []
+        ids: set[str] = set()
+        left: set[str] = set()
+        for number, record in enumerate(self._runs):
+            at = f"runs[{number}]"
+            run_id = _read_id(record, "run_id", at)
+            parent = record.get("parent_run_id")
+            if run_id in ids:
+                raise ValidationFailed(f"{at}.run_id is that of an earlier run")
+            if parent is not None and parent not in ids:
+                raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
+            ids.add(run_id)
+            run = _build_run(record, at, row.session_id)
+            if not is_final(run.status):
+                left.add(run_id)
+                self.left.append((run_id, f"the run is {run.status}"))
+            elif parent in left:
+                left.add(run_id)
+                self.left.append((run_id, "its parent is left out"))
+            else:
+                rows.append(run)
+        if row.session_type != "workflow":
+            self._divide_history(rows)
+        return ImportedSession(row, rows, counted=True)
+
+    def _build_session(self) -> SessionRow:
+        session, at = self._session, "session"
+        kind = _find_session_kind(session)
+        names = KINDS[kind]
+        if (mismatch := find_mismatch(session, _DETAILS[kind])) is not None:
+            raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
+        data = session.get(f"{kind}_data")
+        metrics = session.get("metrics")
+        if kind == "workflow":
+            metrics = (session.get("session_data") or {}).get("session_metrics")
+        counters = _check_counters(metrics, f"{at}.metrics", unknown=False)
+        total = session.get("total_tokens")
+        component_id = _read_text(session, names.id_field, at, MAXIMUM_NAME_LENGTH)
+        component_name = session.get("workflow_name") if kind == "workflow" else None
+        if kind != "workflow" and data is not None:
+            component_name = data.get("name")
+        if component_name is not None and not isinstance(component_name, str):
+            raise ValidationFailed(f"{at}.{kind}_data.name is not a text")
+        created_at = _read_time(session, "created_at", at)
+        updated_at = _read_time(session, "updated_at", at)
+        if created_at is None or updated_at is None:
+            raise ValidationFailed(f"{at}.created_at or {at}.updated_at is missing")
+        return SessionRow(
+            session_id=_read_id(session, "session_id", at),
+            session_type=kind,
+            component_id=component_id,
+            component_name=None if component_name is None else check_text(at, component_name),
+            user_id=_read_text(session, "user_id", at, MAXIMUM_NAME_LENGTH),
+            session_name=_read_text(session, "session_name", at, MAXIMUM_NAME_LENGTH) or "",
+            total_tokens=counters["total_tokens"] if total is None else _check_total(total),
+            run_count=0,
+            history_bytes=0,
+            last_status=None,
+            created_at=created_at,
+            updated_at=updated_at,
+            metrics=orjson.dumps(metrics).decode(),
+            component_data=_dump(data),
+            metadata=_dump(session.get("metadata")),
+            summary=_dump(session.get("session_summary")),
+            session_state=_dump(session.get("session_state")),
+        )
+
+    def _divide_history(self, rows: Sequence[RunRow]) -> None:
+        """Give each entry of the chat history to its run.
+
+        The entries of a run are some of its messages, in their order. An entry without such a
+        message belongs to the last run, so that no entry is lost.
+        """
+        entries = self._session.get("chat_history")
+        if entries is None:
+            raise ValidationFailed("session.chat_history is missing")
+        tops = [row for row in rows if row.parent_run_id is None]
+        if entries and not tops:
+            raise ValidationFailed("session.chat_history has entries of no run")
+        next_entry = 0
+        for row in tops:
+            first = next_entry
+            for message in orjson.loads(row.messages or "[]"):
+                if next_entry < len(entries) and _is_entry_of(entries[next_entry], message):
+                    next_entry += 1
+            end = len(entries) if row is tops[-1] else next_entry
+            row.history = orjson.dumps(entries[first:end]).decode()
+
+
+def _is_entry_of(entry: Record, message: Record) -> bool:
+    return all(entry.get(name) == message.get(name) for name in ("role", "content", "created_at"))
+
+
+def _find_session_kind(session: Record) -> ComponentKind:
+    """Return the kind of a session, whose detail has the fields of one kind only."""
+    for kind in KINDS:
+        if f"{kind}_data" in session:
+            return kind
+    raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
+
+
+def _build_run(record: Record, at: str, session_id: str) -> RunRow:
+    kinds = [kind for kind, names in KINDS.items() if record.get(names.id_field) is not None]
+    if len(kinds) != 1:
+        raise ValidationFailed(f"{at} needs one of agent_id, team_id and workflow_id")
+    if record.get("session_id") != session_id:
+        raise ValidationFailed(f"{at}.session_id is not the id of the session")
+    status, purpose = record["status"], record.get("purpose")
+    if status not in _STATUSES:
+        raise ValidationFailed(f"{at}.status must be one of {', '.join(_STATUSES)}")
+    if purpose not in _PURPOSES or record.get("late_result") not in (None, "dropped"):
+        raise ValidationFailed(f"{at}.purpose or {at}.late_result has an unknown value")
+    times = _read_times(record, at)
+    _check_messages(record, f"{at}.messages")
+    _check_members(record, "tools", ("tool_call_id",), at)
+    _check_members(record, "spans", ("kind",), at)
+    if record.get("metrics") is not None:
+        _check_counters(record["metrics"], f"{at}.metrics", unknown=True)
+    error = record.get("error") or {}
+    if status == "ERROR" and not error:
+        raise ValidationFailed(f"{at}.error is missing")
+    return RunRow(
+        run_id=record["run_id"],
+        session_id=session_id,
+        seq=0,
+        parent_run_id=record.get("parent_run_id"),
+        component_type=kinds[0],
+        component_id=cast(
+            str, _read_text(record, KINDS[kinds[0]].id_field, at, MAXIMUM_NAME_LENGTH)
+        ),
+        user_id=_read_text(record, "user_id", at, MAXIMUM_NAME_LENGTH),
+        status=status,
+        background=0,
+        attempt=1,
+        owner=None,
+        cancel_requested_by=_read_text(record, "cancel_requested_by", at),
+        cancel_reason=_read_text(record, "cancel_reason", at),
+        late_result=int(record.get("late_result") is not None),
+        error_code=_read_text(error, "code", f"{at}.error"),
+        error_detail=_read_text(error, "detail", f"{at}.error"),
+        metrics=_dump(record.get("metrics")),
+        history=None,
+        input=_read_text(record, "input", at) or "",
+        content=_read_text(record, "content", at),
+        tools=_dump(record.get("tools") or []),
+        messages=_dump(record.get("messages") or []),
+        metadata=_dump(record.get("metadata")),
+        session_state=_dump(record.get("session_state")),
+        output=_dump(record.get("output")),
+        reasoning_content=_read_text(record, "reasoning_content", at),
+        purpose=purpose,
+        # A record of stopped work has an empty array, which the row does not store.
+        holding=_dump(record.get("holding") or None),
+        spans=_dump(record.get("spans") or None),
+        **times,
+    )
+
+
+_Times = Literal["created_at", "started_at", "finished_at", "stopped_at"]
+_TIMES: tuple[_Times, ...] = _Times.__args__  # type: ignore[attr-defined]
+
+
+def _read_times(record: Record, at: str) -> dict[str, Any]:
+    """Return the times of a run, which are in order."""
+    times = {name: _read_time(record, name, at) for name in (*_TIMES, "cancel_requested_at")}
+    required = {"created_at"}
+    required |= {"finished_at"} if is_final(record["status"]) else set()
+    required |= {"cancel_requested_at"} if record["status"] == "CANCELLED" else set()
+    for name in sorted(required):
+        if times[name] is None:
+            raise ValidationFailed(f"{at}.{name} is missing")
+    known = [(times[name], name) for name in _TIMES if times[name] is not None]
+    for (earlier, _), (later, name) in pairwise(known):
+        if cast(int, later) < cast(int, earlier):
+            raise ValidationFailed(f"{at}.{name} is before an earlier time of the run")
+    return times
+
+
+def _check_messages(record: Record, at: str) -> None:
+    """Check the messages that a later run of the session continues."""
+    for number, message in enumerate(record.get("messages") or []):
+        place = f"{at}[{number}]"
+        role, created_at = message.get("role"), message.get("created_at")
+        if role not in ("system", "user", "assistant", "tool"):
+            raise ValidationFailed(f"{place}.role is unknown")
+        if not isinstance(message.get("content"), str):
+            raise ValidationFailed(f"{place}.content is not a text")
+        if created_at is not None and type(created_at) is not int:
+            raise ValidationFailed(f"{place}.created_at is not a number of seconds")
+        if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+            raise ValidationFailed(f"{place}.tool_call_id is missing")
+        if (found := find_mismatch(message.get("tool_calls", []), list[dict[str, Any]])) is None:
+            calls = message.get("tool_calls", [])
+            if all(_is_tool_call(call) for call in calls):
+                continue
+        raise ValidationFailed(f"{place}.tool_calls{found or ''} is not a list of calls")
+
+
+def _is_tool_call(call: Record) -> bool:
+    names = isinstance(call.get("id"), str) and isinstance(call.get("name"), str)
+    return names and isinstance(call.get("arguments"), dict)
+
+
+def _check_members(record: Record, field: str, names: Sequence[str], at: str) -> None:
+    for number, entry in enumerate(record.get(field) or []):
+        for name in names:
+            if not isinstance(entry.get(name), str):
+                raise ValidationFailed(f"{at}.{field}[{number}].{name} is missing")
+
+
+def _check_counters(metrics: Any, at: str, *, unknown: bool) -> dict[str, Any]:
+    """Return counters after a check of all nine.
+
+    Args:
+        unknown: null is allowed.
+    """
+    for name in TOKEN_COUNTERS:
+        count = metrics.get(name) if isinstance(metrics, dict) else None
+        if (count is None and unknown) or _is_count(count):
+            continue
+        raise ValidationFailed(f"{at}.{name} is not a number of tokens")
+    return cast(dict[str, Any], metrics)
+
+
+def _check_total(total: int) -> int:
+    if not _is_count(total):
+        raise ValidationFailed("session.total_tokens is not a number of tokens")
+    return total
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAXIMUM_TOKENS
+
+
+def _read_id(record: Record, name: str, at: str) -> str:
+    """Return the id of a session or run, which is a segment of a path."""
+    value = record.get(name)
+    if not isinstance(value, str) or not is_session_id(value):
+        raise ValidationFailed(
+            f"{at}.{name} must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -"
+        )
+    return value
+
+
+def _read_text(record: Record, name: str, at: str, maximum: int | None = None) -> str | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValidationFailed(f"{at}.{name} is not a text")
+    if maximum is not None and len(value) > maximum:
+        raise ValidationFailed(f"{at}.{name} is longer than {maximum} characters")
+    return check_text(f"{at}.{name}", value)
+
+
+def _read_time(record: Record, name: str, at: str) -> int | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    try:
+        moment = parse_rfc3339(value)
+        format_rfc3339(moment)
+    except (TypeError, ValueError, OverflowError):
+        raise ValidationFailed(f"{at}.{name} is not a time of RFC 3339") from None
+    return moment
+
+
+def _dump(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()

@@ -1,0 +1,112 @@
+"""The common part of imports: a session with its runs in one transaction.
+
+A session or run that exists is skipped, so an import can be repeated, also after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import EVERYONE
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """The result of an import.
+
+    Attributes:
+        counts: imported and skipped rows, by name.
+        left: pairs of the id of a session, run or memory, and the reason why it is not imported.
+        unused: texts about data for which agentctl has no place at all.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    left: list[tuple[str, str]] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSession:
+    """A session to store.
+
+    Attributes:
+        row: the session without runs.
+        runs: its ended runs, each after its parent; their `seq` is not read.
+        counted: True if the tokens in `row` include those of the runs.
+    """
+
+    row: SessionRow
+    runs: Sequence[RunRow]
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    created: bool
+    added: int
+    skipped: int
+    left: list[tuple[str, str]]
+
+
+async def store_session(
+    database: Database, session: ImportedSession, made: ImportReport, *, dry_run: bool = False
+) -> int:
+    """Store a session and those of its runs that do not exist, and add the result to `made`.
+
+    Args:
+        dry_run: report what would be stored, and change nothing.
+
+    Returns:
+        The number of stored runs.
+    """
+    work = _store(session, dry_run=dry_run)
+    done = await (database.read(work) if dry_run else database.write(work))
+    if done is None:
+        made.left.append((session.row.session_id, "a session of another type or user has the id"))
+        return 0
+    made.counts["sessions" if done.created else "sessions that existed"] += 1
+    made.counts["runs"] += done.added
+    made.counts["runs that existed"] += done.skipped
+    made.left += done.left
+    return done.added
+
+
+@unit
+def _store(session: ImportedSession, *, dry_run: bool) -> Steps[_Stored | None]:
+    """Store a session and its runs; None, without a change, if another session has the id."""
+    row = session.row
+    if dry_run:
+        stored = yield from sessions.get(row.session_id, EVERYONE)
+        created = stored is None
+    else:
+        created = yield from sessions.create(row)
+        stored = None
+        if not created:
+            stored = yield from sessions.get_for_update(row.session_id, EVERYONE)
+    if not created and (
+        stored is None or (stored.session_type, stored.user_id) != (row.session_type, row.user_id)
+    ):
+        return None
+    counted = created and session.counted
+    added = skipped = 0
+    left: dict[str, str] = {}
+    for run in session.runs:
+        state = yield from runs.get_state(run.run_id)
+        if state is not None and state.session_id == row.session_id:
+            skipped += 1
+        elif state is not None:
+            left[run.run_id] = "a run of another session has the id"
+        elif run.parent_run_id in left:
+            left[run.run_id] = "its parent is left out"
+        else:
+            added += 1
+            if not dry_run:
+                at = row.updated_at if counted else run.finished_at or row.updated_at
+                yield from runs.restore(run, at, counted=counted)
+    return _Stored(created, added, skipped, list(left.items()))
