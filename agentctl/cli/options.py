@@ -69,6 +69,22 @@ Fields = Annotated[
         "--fields", metavar="FIELDS", help="Show only these fields, such as run_id,status,error"
     ),
 ]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Show the list again and again until Ctrl-C; -o jsonl: its changes"
+    ),
+]
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--every",
+        metavar="SECONDS",
+        min=0.1,
+        max=86_400,
+        help="Seconds between two reads with --watch (default: 2)",
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="Show whole tool calls, prompts and reasoning")]
 Members = Annotated[bool, typer.Option("--members", help="Show the work of every member and step")]
 Raw = Annotated[bool, typer.Option("--raw", help="Show answers as sent, not as Markdown")]

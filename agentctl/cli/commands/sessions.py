@@ -15,6 +15,7 @@ from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session
 from agentctl.cli.options import (
     Cursor,
     DbId,
+    Every,
     Fields,
     Full,
     KindOption,
@@ -29,6 +30,7 @@ from agentctl.cli.options import (
     TableName,
     TranscriptOutput,
     UserId,
+    Watch,
     Yes,
     complete_values,
 )
@@ -44,6 +46,7 @@ from agentctl.cli.show.transcript.pages import (
     create_page,
     is_transcript,
 )
+from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -102,14 +105,31 @@ async def list_sessions(
     sort_order: SortOrder = "desc",
     db: DbId = None,
     table: TableName = None,
+    watch: Watch = False,
+    every: Every = None,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
     """List sessions, most recently used first."""
     form = resolve_format(output)
+    check_watch(watch, every, form)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
-    document = await target.operations.get_sessions(SessionFilter(where, component, name, part))
+    wanted = SessionFilter(where, component, name, part)
+    if watch:
+        await watch_list(
+            WatchedList(
+                target,
+                lambda: target.operations.get_sessions(wanted),
+                columns.SESSIONS,
+                form,
+                "session_id",
+                fields,
+                every or DEFAULT_SECONDS,
+            )
+        )
+        return
+    document = await target.operations.get_sessions(wanted)
     show_page(document, columns.SESSIONS, form, id_field="session_id", fields=fields)
     if target.product is not None:
         _note_problems(document.value["data"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -19,6 +20,7 @@ from agentctl.cli.options import (
     ComponentRef,
     Cursor,
     DbId,
+    Every,
     Fields,
     Full,
     KindOption,
@@ -36,6 +38,7 @@ from agentctl.cli.options import (
     TeamId,
     TranscriptOutput,
     UserId,
+    Watch,
     WorkflowId,
     resolve_component,
 )
@@ -45,6 +48,7 @@ from agentctl.cli.show.output import resolve_format, show_page, show_record
 from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import create_look, create_page, is_transcript
+from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.records.kinds import ComponentKind
@@ -54,6 +58,10 @@ from agentctl.requests import (
     RunFilter,
     SessionLocator,
 )
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+    from agentctl.records.runs import RunPage
 
 app = CommandApp(
     help="Start, follow, list, cancel and repair runs.",
@@ -101,11 +109,14 @@ async def list_runs(
     cursor: Cursor = None,
     sort_order: SortOrder = "desc",
     db: DbId = None,
+    watch: Watch = False,
+    every: Every = None,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
     """List runs across sessions, newest first."""
     form = resolve_format(output)
+    check_watch(watch, every, form)
     if live and status is not None:
         raise UsageError("--live and --status exclude each other")
     kind, component_id = _resolve_component_filter(
@@ -120,10 +131,19 @@ async def list_runs(
         db_id=db,
         page=Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order),
         live=live,
-        created_after=microseconds_ago(newer_than),
-        created_before=microseconds_ago(older_than),
     )
-    document = await target.operations.get_runs(wanted)
+
+    async def read() -> Document[RunPage]:
+        after, before = microseconds_ago(newer_than), microseconds_ago(older_than)
+        return await target.operations.get_runs(
+            replace(wanted, created_after=after, created_before=before)
+        )
+
+    if watch:
+        seconds = every or DEFAULT_SECONDS
+        await watch_list(WatchedList(target, read, columns.RUNS, form, "run_id", fields, seconds))
+        return
+    document = await read()
     show_page(document, columns.RUNS, form, id_field="run_id", fields=fields)
 
 

@@ -1,0 +1,219 @@
+"""Lists that are read again and again: redrawn at a terminal, or each change as a line of JSON."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from agentctl.cli.io import current_io, using_io
+from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
+from agentctl.cli.show.output import Format, show_page, write_json
+from agentctl.cli.show.terminal import escape_controls, note
+from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.records.times import format_span
+
+if TYPE_CHECKING:
+    from agentctl.cli.target import Target
+    from agentctl.records.document import Document
+
+DEFAULT_SECONDS = 2.0
+"""Seconds between two reads of a list."""
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedList:
+    """A list that is read again and again.
+
+    Attributes:
+        target: of the command.
+        read: reads the page.
+        columns: of the table.
+        form: the output format.
+        id_field: the field that identifies a record.
+        fields: the option `--fields`.
+        seconds: between two reads.
+    """
+
+    target: Target
+    read: Callable[[], Awaitable[Document[Any]]]
+    columns: ColumnChoice
+    form: Format
+    id_field: str
+    fields: str | None
+    seconds: float
+
+    def select(self, document: Document[Any]) -> dict[str, Record]:
+        """Return the records of a page by id, with the fields of `--fields`."""
+        records = document.value["data"]
+        chosen: Sequence[Record] = records
+        if self.fields is not None:
+            columns = choose_columns(records, to_columns(self.columns), self.fields)
+            chosen = [pick_values(record, columns.tsv) for record in records]
+        ids = [str(record[self.id_field]) for record in records]
+        return dict(zip(ids, chosen, strict=True))
+
+
+def check_watch(watch: bool, every: float | None, form: Format) -> None:
+    """Check the options `--watch` and `--every` before anything is read.
+
+    Raises:
+        UsageError: `every` without `watch`, or stdout cannot show a watched list in this format.
+    """
+    if every is not None and not watch:
+        raise UsageError("--every needs --watch")
+    if not watch or form == "jsonl":
+        return
+    streams = current_io()
+    if form not in ("table", "wide"):
+        reason = f"it has no meaning with -o {form}"
+    elif not (streams.out_is_terminal and streams.moves_cursor):
+        reason = "stdout is not a terminal that can be redrawn"
+    else:
+        return
+    raise UsageError(
+        f"--watch cannot show the list: {reason}",
+        hint="pass -o jsonl for one line of JSON for each change",
+    )
+
+
+async def watch_list(watched: WatchedList) -> None:
+    """Show the list until the command is interrupted.
+
+    Raises:
+        AgentctlError: the first read fails, or a later one for a reason that stays.
+    """
+    if watched.form == "jsonl":
+        await _print_changes(watched)
+    else:
+        await _redraw(watched)
+
+
+async def _read_again(watched: WatchedList) -> AsyncIterator[Document[Any] | AgentctlError]:
+    """Yield the page, and the failure each time the server is not available after the first."""
+    import asyncio
+
+    yield await watched.read()
+    while True:
+        await asyncio.sleep(watched.seconds)
+        try:
+            document = await watched.read()
+        except (Unavailable, TooManyRequests) as failure:
+            if watched.target.local is not None or isinstance(failure, InvalidResponse):
+                raise
+            yield failure
+        else:
+            yield document
+
+
+async def _print_changes(watched: WatchedList) -> None:
+    import orjson
+
+    known: dict[str, Record] = {}
+    is_lost = False
+    async for document in _read_again(watched):
+        if isinstance(document, AgentctlError):
+            if not is_lost:
+                note(f"{document.detail}; retrying every {watched.seconds:g} s")
+            is_lost = True
+            continue
+        if is_lost:
+            note("the server is available again")
+        is_lost = False
+        records = watched.select(document)
+        for change in find_changes(known, records):
+            write_json(orjson.dumps(change))
+        known = records
+
+
+def find_changes(
+    before: Mapping[str, Record], after: Mapping[str, Record]
+) -> list[dict[str, object]]:
+    """Return the changes from one list to the next: those that are gone first.
+
+    Args:
+        before, after: the records by id, in the order of the list.
+    """
+    changes: list[dict[str, object]] = [
+        {"change": "removed", "record": record}
+        for record_id, record in before.items()
+        if record_id not in after
+    ]
+    for record_id, record in after.items():
+        if before.get(record_id) != record:
+            change = "changed" if record_id in before else "added"
+            changes.append({"change": change, "record": record})
+    return changes
+
+
+async def _redraw(watched: WatchedList) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    out = current_io()
+    console = out.console(out.out)
+    lines: list[str] = []
+    live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with live:
+        async for document in _read_again(watched):
+            problem = ""
+            if isinstance(document, AgentctlError):
+                problem = f"! {document.detail}; retrying"
+            else:
+                lines = _draw(watched, document)
+            width, height = out.width(out.out) or 80, out.height(out.out)
+            console.size = (width, height)
+            head = _describe(watched, problem)
+            frame = Text.from_ansi("\n".join(cut_lines([head, *lines], height - 1)))
+            frame.no_wrap, frame.overflow = True, "crop"
+            live.update(frame, refresh=True)
+
+
+def _describe(watched: WatchedList, problem: str) -> str:
+    """Return the first line of the screen."""
+    moment = datetime.now(UTC).strftime("%H:%M:%SZ")
+    parts = [problem, moment, f"every {format_span(watched.seconds)}", watched.target.place]
+    return escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
+
+
+def cut_lines(lines: list[str], height: int) -> list[str]:
+    """Return the lines that a screen has room for; the last one has the number of the others."""
+    if len(lines) <= height:
+        return lines
+    shown = max(height - 1, 1)
+    return [*lines[:shown], f"… {len(lines) - shown} more lines"][: max(height, 1)]
+
+
+class _Frame(io.TextIOWrapper):
+    """A buffer with the properties of the terminal that it is drawn for."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__(io.BytesIO(), terminal.encoding or "utf-8", "backslashreplace")
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._terminal.fileno()
+
+
+def _draw(watched: WatchedList, document: Document[Any]) -> list[str]:
+    """Return the lines of the table, with the notes below it."""
+    outer = current_io()
+    frame = _Frame(outer.out)
+    with using_io(replace(outer, out=frame, err=frame)):
+        show_page(
+            document,
+            watched.columns,
+            watched.form,
+            id_field=watched.id_field,
+            fields=watched.fields,
+        )
+    frame.flush()
+    drawn = frame.buffer.getvalue()  # type: ignore[attr-defined]
+    return str(drawn.decode(frame.encoding)).splitlines()
