@@ -27,6 +27,8 @@ _SUGGESTION = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (
 _PLAIN_WORD = re.compile(r"[A-Z][a-z]*(?:[ ,]|$)")
 _SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", re.IGNORECASE)
 """A command without these options works locally only: so the hint."""
+_ROOT_OPTION = re.compile(r"no such option: --(?:color|version)\b", re.IGNORECASE)
+_WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
 
 
 class Group(HelpGroup):
@@ -87,12 +89,25 @@ def _report_usage(failure: typer.TyperException) -> int:
     text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
     found = _SUGGESTION.fullmatch(text)
     detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
+    guess = _select_guess(detail, guess)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its parameters"
+    if _ROOT_OPTION.match(detail):
+        hint = "give it before the command, directly after agentctl"
     if _SERVER_OPTION.match(detail):
         hint = "this works only locally: run it on the machine of the server, with --config FILE"
     return _write_error(detail.removesuffix("."), None, hint, failure.exit_code)
+
+
+def _select_guess(detail: str, guesses: str | None) -> str | None:
+    """Return those of the guesses of Typer that are similar to the wrong word: many are not."""
+    if guesses is None or (wrong := _WRONG_WORD.search(detail)) is None:
+        return guesses
+    from agentctl.records.text import suggest_name
+
+    near = [each for each in guesses.split(", ") if suggest_name(wrong[1], [each.strip("'-")])]
+    return ", ".join(near) or None
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:

@@ -375,7 +375,25 @@ async def _run_body(
             failure.cause = f"not found {target.place}"
         if noun in _LISTABLE_NOUNS and failure.hint is None:
             failure.hint = f"list them with: {target.command(f'{noun}s list')}"
+            if near := await _suggest_component(target, noun, values):
+                failure.hint = f"did you mean {near}? {failure.hint}"
         raise
+
+
+async def _suggest_component(target: Target, noun: str, values: Mapping[str, Any]) -> str | None:
+    """Return the id of a component that is similar to the one of the command line, else None."""
+    from agentctl.records.kinds import KINDS
+    from agentctl.records.text import suggest_name
+
+    given = values.get(noun) or values.get("component_id")
+    kind = next((each for each in KINDS if each == noun), None)
+    if kind is None or not isinstance(given, str):
+        return None
+    try:
+        known: Any = (await target.operations.get_components(kind)).value
+    except AgentctlError:
+        return None  # the error about the id is the one to report
+    return suggest_name(given, [str(row[KINDS[kind].id_field]) for row in known])
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:

@@ -113,6 +113,8 @@ def test_export_writes_all_entries_newest_first(
     assert [row["seq"] for row in rows] == sorted((row["seq"] for row in rows), reverse=True)
     assert rows[:3] == _listed(through, *only, "--limit", "3")
     assert exported.stderr == ""
+    dashed = through("audit", "export", *only, "--to-file", "-")
+    assert (dashed.code, dashed.raw) == (0, exported.raw)
     file = tmp_path / "audit.jsonl"
     written = through("audit", "export", *only, "--to-file", str(file))
     assert (written.code, written.stdout) == (0, "")

@@ -86,7 +86,11 @@ def test_explain_in_every_output_format(agentctl: Agentctl, reader: Path) -> Non
     table = agentctl(*asked, "table")
     assert table.code == 1
     assert table.lines[0].split() == ["STEP", "OUTCOME", "FOUND"]
-    assert "skipped" not in table.stdout
+    assert [line.split()[:2] for line in table.lines[1:]] == [["policy", "failed"]]
+    passed = sum(step["outcome"] == "passed" for step in seen["steps"])
+    assert table.stderr.splitlines()[-1] == f"{passed} checks passed (--all shows them)"
+    whole = agentctl(*asked, "table", "--all")
+    assert [line.split()[0] for line in whole.lines[1:]] == [step["name"] for step in seen["steps"]]
     lines = [json.loads(line) for line in agentctl(*asked, "jsonl").lines]
     assert [line.keys() for line in lines] == [step.keys() for step in seen["steps"]]
     assert agentctl(*asked, "name").lines == [step["name"] for step in lines]

@@ -70,6 +70,13 @@ def test_a_missing_component_is_reported_with_the_target(through: Agentctl) -> N
     assert hint.startswith("hint: list them with: agentctl agents list --")
 
 
+def test_a_similar_component_is_suggested(through: Agentctl) -> None:
+    for wrong in (["agents", "get", "ecko"], ["runs", "start", "--agent", "ecko", "-m", "hi"]):
+        ended = through(*wrong)
+        assert ended.code == 5
+        assert "\nhint: did you mean echo? list them with: agentctl agents list" in ended.stderr
+
+
 def test_components_are_listed_without_a_database(agentctl: Agentctl, tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()

@@ -97,6 +97,18 @@ def test_a_missing_configuration_is_a_problem(agentctl: Agentctl) -> None:
     assert ended.stderr == "error: 1 problem\n"
 
 
+def test_equal_problems_are_shown_once(agentctl: Agentctl, project: Path) -> None:
+    model = '\n[[models]]\nid = "{}"\nprovider = "openai"\nmodel = "m"\napi_key_env = "NO_KEY"\n'
+    with project.open("a") as file:
+        file.write("".join(model.format(name) for name in ("one", "two", "three")))
+    table = agentctl("doctor", "-o", "table")
+    (line,) = [line for line in table.lines if "NO_KEY with its API key" in line]
+    assert line.startswith("wrong  model one")
+    assert line.endswith("is not set here (also: model two, model three)")
+    assert "error: 1 problem" in table.stderr
+    assert len(wrong(agentctl("doctor", "-o", "json"))) == 3
+
+
 def test_common_mistakes_are_found(agentctl: Agentctl, project: Path) -> None:
     key = project.parent / "keys/signing.pem"
     key.chmod(0o644)

@@ -44,6 +44,16 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         (["sesions"], "error: no such command 'sesions'\n\nhint: did you mean 'sessions'?\n"),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
+            ["runs", "list", "--color", "always"],
+            "error: no such option: --color\n"
+            "\nhint: give it before the command, directly after agentctl\n",
+        ),
+        (
+            ["runs", "list", "--clear"],
+            "error: no such option: --clear\n"
+            "\nhint: `agentctl runs list --help` lists its parameters\n",
+        ),
+        (
             ["sessions", "list", "--type", "robot"],
             "error: --type must be agent, team or workflow, not 'robot'\n"
             "\nhint: `agentctl sessions list --help` lists its parameters\n",

@@ -37,6 +37,16 @@ def test_only_the_token_is_on_stdout(agentctl: Agentctl, project: Path) -> None:
     assert re.search(r"expires in 1 h \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\)\n", ended.stderr)
 
 
+def test_mint_warns_of_a_useless_or_long_lived_token(agentctl: Agentctl, project: Path) -> None:
+    empty = agentctl("token", "mint")
+    assert empty.code == 0
+    assert "warning: the token allows nothing: grant something with --scope" in empty.stderr
+    assert "warning: the token is for no user: name one with --sub" in empty.stderr
+    useful = ("token", "mint", "--sub", "me", "--scope", "agents:run")
+    assert "warning" not in agentctl(*useful, "--expires-in", "30d").stderr
+    assert "warning: the token is valid for 31 d" in agentctl(*useful, "--expires-in", "31d").stderr
+
+
 def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> None:
     token = _mint(
         agentctl, "--sub", "me", "--scope", "agents:run", "--scope", "agents:w:read",

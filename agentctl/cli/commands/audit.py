@@ -31,7 +31,7 @@ from agentctl.cli.show.output import (
     write_line,
 )
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
@@ -198,7 +198,9 @@ async def export_audit(
     to_file: Annotated[
         Path | None,
         typer.Option(
-            "--to-file", metavar="FILE", help="New file to write to, readable only by its owner"
+            "--to-file",
+            metavar="FILE",
+            help="New file to write to, readable only by its owner (- is stdout)",
         ),
     ] = None,
     principal: PrincipalOption = None,
@@ -214,7 +216,7 @@ async def export_audit(
     wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
     counter = Counter("entries exported")
     async with aclosing(_read_lines(target, wanted, counter)) as parts:
-        if to_file is not None:
+        if to_file is not None and str(to_file) != "-":
             with creating_file(to_file) as file:
                 async with showing_progress(counter):
                     async for part in parts:
@@ -300,11 +302,15 @@ def _write_rows(rows: list[AuditRow], form: Format) -> None:
     """Write entries as they arrive, without alignment: the width of later ones is unknown."""
     import orjson
 
+    io = current_io()
+    width = io.width(io.out) if io.out_is_terminal else None
     for row in rows:
         if form in ("json", "jsonl"):
             write_json(orjson.dumps(row))
         elif form in ("table", "wide"):
-            write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
+            at, *others = (column.short(row) or "-" for column in _TAIL_COLUMNS)
+            for line in wrap_with_indent(f"{at}  ", "  ".join(others), width):
+                write_line(line)
         elif form == "tsv":
             write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))
         else:

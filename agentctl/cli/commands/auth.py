@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +48,7 @@ from agentctl.records.routes import ROUTES, RouteMatch, route_table
 from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
-    from agentctl.records.authorization import ExplainRecord
+    from agentctl.records.authorization import ExplainRecord, ExplainStep
     from agentctl.records.document import Document
     from agentctl.records.system import MeRecord
 
@@ -164,10 +165,14 @@ def explain_request(
     context: ContextName = None,
     insecure_http: InsecureHttp = False,
     config: LocalConfig = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show the passed checks in tables too")
+    ] = False,
     output: Output = None,
 ) -> None:
     """Show the checks of a request, the one that fails, and the fix.
 
+    A table has the check that decides; the other formats have all checks, too.
     In local mode the checks use the configuration and the database. On a server the caller must be
     an administrator: AGENTCTL_TOKEN or the context authenticates the caller, --token-file is the
     token to explain; if only one is given, it is both. Exit code 0 if the request is allowed, 1 if
@@ -178,7 +183,7 @@ def explain_request(
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
-    run_until_done(_explain(options, (method, path), token, form))
+    run_until_done(_explain(options, (method, path), token, (form, every)))
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
@@ -195,7 +200,10 @@ def list_scopes(config: Config = None, output: Output = None, fields: Fields = N
 
 
 async def _explain(
-    options: TargetOptions, request: tuple[str, str], token: str | None, form: Format
+    options: TargetOptions,
+    request: tuple[str, str],
+    token: str | None,
+    look: tuple[Format, bool],
 ) -> None:
     """Explain a request with a token: empty for none, None for that of the caller."""
     from agentctl.requests import (
@@ -207,13 +215,16 @@ async def _explain(
         if target.local is not None and token is None:
             token = resolve_token(None)
         document = await target.operations.explain_auth(ExplainRequest(*request, token))
-        _show_explanation(document, form)
+        _show_explanation(document, *look)
         if not document.value["allowed"]:
             raise typer.Exit(1)
 
 
-def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
-    """Write the checks to stdout, and the decision to stderr."""
+def _show_explanation(document: Document[ExplainRecord], form: Format, every: bool) -> None:
+    """Write the checks to stdout, and the decision to stderr.
+
+    A table has the check that decides alone, without `every`.
+    """
     from agentctl.records.document import build_document
 
     record = document.value
@@ -221,11 +232,23 @@ def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
         write_json(document.raw)
     else:
         whole = form not in ("table", "wide")
-        steps = [step for step in record["steps"] if whole or step["outcome"] != "skipped"]
+        steps = list(record["steps"])
+        if form == "table" and not every:
+            steps = _select_deciding(record)
         columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
         show_list(build_document(steps), columns, form, id_field="name")
     for line in _verdict_lines(record):
         note(line)
+    if form == "table" and not every:
+        counts = Counter(step["outcome"] for step in record["steps"])
+        reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
+        note(f"{counts['passed']} checks passed{reached} (--all shows them)")
+
+
+def _select_deciding(record: ExplainRecord) -> list[ExplainStep]:
+    """Return the failed check; for an allowed request the last one that passed."""
+    steps = [step for step in record["steps"] if step["outcome"] == "failed"]
+    return steps or [step for step in record["steps"] if step["outcome"] == "passed"][-1:]
 
 
 def _verdict_lines(record: ExplainRecord) -> list[str]:

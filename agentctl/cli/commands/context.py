@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Fields, Output, Yes, complete_values
-from agentctl.cli.show.output import resolve_format, show_list, write_line
+from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import Conflict, NotFound, UsageError
@@ -74,16 +74,7 @@ def list_contexts(output: Output = None, fields: Fields = None) -> None:
 
     form = resolve_format(output)
     stored = contexts.load_contexts()
-    current = os.environ.get("AGENTCTL_CONTEXT") or stored.current
-    rows = [
-        {
-            "name": context.name,
-            "current": context.name == current,
-            "url": context.url,
-            "token_file": None if context.token_file is None else str(context.token_file),
-        }
-        for context in stored.by_name.values()
-    ]
+    rows = [_build_record(context, stored) for context in stored.by_name.values()]
     show_list(build_document(rows), _COLUMNS, form, id_field="name", fields=fields)
 
 
@@ -111,14 +102,31 @@ def use_context(
 @app.command("current", epilog="Example: agentctl context current")
 def current_context() -> None:
     """Print the name of the current context."""
-    context = contexts.resolve_context()
-    if context is None:
-        raise NotFound(
-            "no current context: commands without --url work locally",
-            hint="select one with: agentctl context use NAME",
-        )
+    context = _find_current()
     write_line(context.name)
     note(f"{context.url}, token from {context.token_file or 'AGENTCTL_TOKEN or --token-file'}")
+
+
+@app.command("show", epilog="Example: agentctl context show demo")
+def show_context(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the context (default: the current one)",
+            autocompletion=complete_values("context"),
+        ),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show one context; without NAME the current one."""
+    from agentctl.records.document import build_document
+
+    form = resolve_format(output)
+    stored = contexts.load_contexts()
+    context = _find_current() if name is None else contexts.find_context(stored, name)
+    record = _build_record(context, stored)
+    show_record(build_document(record), _COLUMNS, form, id_field="name")
 
 
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")
@@ -134,6 +142,25 @@ def remove_context(name: Name, yes: Yes = False) -> None:
     note(f"removed {name} from {contexts.contexts_path()}")
     if was_current:
         note("no current context now: commands without --url work locally")
+
+
+def _find_current() -> contexts.Context:
+    context = contexts.resolve_context()
+    if context is None:
+        raise NotFound(
+            "no current context: commands without --url work locally",
+            hint="select one with: agentctl context use NAME",
+        )
+    return context
+
+
+def _build_record(context: contexts.Context, stored: contexts.Contexts) -> dict[str, Any]:
+    return {
+        "name": context.name,
+        "current": context.name == (os.environ.get("AGENTCTL_CONTEXT") or stored.current),
+        "url": context.url,
+        "token_file": None if context.token_file is None else str(context.token_file),
+    }
 
 
 def _resolve_token_file(file: Path) -> Path:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.io import current_io
 from agentctl.cli.options import Config, GivenTokenFile, InsecureHttp, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
-from agentctl.cli.show.table import Column
+from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import escape_controls, note
 from agentctl.cli.target import TargetOptions, open_target, run_until_done
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
@@ -109,19 +110,39 @@ async def _examine(config: Config, findings: list[Finding]) -> None:
 
 
 def show_findings(findings: Sequence[Finding], form: Format) -> None:
-    """Write the findings, in the table format as lines, so that no remedy is cut."""
+    """Write the findings; the table format has lines, without repeated ones and nothing cut."""
     from agentctl.records.document import build_document
 
     if form not in ("table", "wide"):
         records = [asdict(finding) for finding in findings]
         show_list(build_document(records), _COLUMNS, form, id_field="check")
         return
-    widest = max((len(finding.check) for finding in findings), default=0)
-    for finding in findings:
+    io = current_io()
+    width = io.width(io.out) if io.out_is_terminal else None
+    folded = fold_findings(findings)
+    widest = max((len(finding.check) for finding, _ in folded), default=0)
+    for finding, others in folded:
         head = f"{finding.verdict:5}  {finding.check:{widest}}  "
-        write_line(head + escape_controls(finding.what))
+        more = f" (also: {', '.join(others)})" if others else ""
+        lines = wrap_with_indent(head, escape_controls(finding.what + more), width)
         if finding.remedy is not None:
-            write_line(" " * len(head) + "-> " + escape_controls(finding.remedy))
+            arrow = " " * len(head) + "-> "
+            lines += wrap_with_indent(arrow, escape_controls(finding.remedy), width)
+        for line in lines:
+            write_line(line)
+
+
+def fold_findings(findings: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return each problem and note once, with the other checks that have the same one."""
+    groups: dict[Finding, list[str]] = {}
+    for finding in findings:
+        same = finding if finding.verdict == "ok" else replace(finding, check="")
+        groups.setdefault(same, []).append(finding.check)
+    folded = []
+    for finding, checks in groups.items():
+        first, *others = dict.fromkeys(checks)
+        folded.append((replace(finding, check=first), others))
+    return folded
 
 
 def check_findings(findings: Sequence[Finding]) -> None:
@@ -130,7 +151,7 @@ def check_findings(findings: Sequence[Finding]) -> None:
     Raises:
         SomethingWrong: there is a problem.
     """
-    counts = Counter(finding.verdict for finding in findings)
+    counts = Counter(finding.verdict for finding, _ in fold_findings(findings))
     notes = {0: "", 1: ", 1 note"}.get(counts["note"], f", {counts['note']} notes")
     if not counts["wrong"]:
         note(f"no problems{notes}")

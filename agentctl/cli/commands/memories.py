@@ -234,7 +234,9 @@ async def export_memories(
     to_file: Annotated[
         Path | None,
         typer.Option(
-            "--to-file", metavar="FILE", help="New file to write to, readable only by its owner"
+            "--to-file",
+            metavar="FILE",
+            help="New file to write to, readable only by its owner (- is stdout)",
         ),
     ] = None,
     user: UserId = None,
@@ -245,7 +247,7 @@ async def export_memories(
     """
     counter = Counter("memories exported")
     async with aclosing(_read_memories(target, user)) as memories:
-        if to_file is None:
+        if to_file is None or str(to_file) == "-":
             async for memory in memories:
                 write_json(_dump(memory))
             return

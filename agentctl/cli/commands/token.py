@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,9 @@ Source = Annotated[
     str | None,
     typer.Argument(metavar="-", help="Read the token from stdin", show_default=False),
 ]
+
+LONG_LIFETIME_SECONDS = 30 * 86_400
+"""Lifetime of a token from which `mint` warns."""
 
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*|[a-z][a-z0-9]*_pat_\w+", re.ASCII)
 _UNVERIFIABLE = "no key to verify it with: {}"
@@ -92,6 +95,8 @@ def mint_token(
     confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
     token = mint.mint_token(settings, sub, scopes, span, audience=audience, session_id=session_id)
     note_summary(token)
+    for line in _list_warnings(sub, scopes, span.total_seconds()):
+        note(f"warning: {line}")
     write_line(token)
 
 
@@ -236,6 +241,21 @@ def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
             cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
         )
     return replace(settings, authorization=replace(given, issuer=issuer))
+
+
+def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> Iterator[str]:
+    """Yield the properties of a new token that are rarely intended."""
+    from agentctl.cli.durations import format_span
+
+    if not scopes:
+        yield "the token allows nothing: grant something with --scope, such as agents:run"
+    if sub is None:
+        yield "the token is for no user: name one with --sub"
+    if seconds > LONG_LIFETIME_SECONDS:
+        yield (
+            f"the token is valid for {format_span(seconds)}, and cannot be revoked alone; for"
+            " programs create a service account: agentctl accounts create"
+        )
 
 
 def confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
