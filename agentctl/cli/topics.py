@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "AGENTCTL_SECTION__KEY": "a configuration key: AGENTCTL_SERVER__PORT",
     "AGENTCTL_PAGER": "the pager of transcripts; empty: none",
     "NO_COLOR": "any text: no colours",
+    "FORCE_COLOR": "1: colours off a terminal too",
     "COLUMNS": "the width of tables, instead of that of the terminal",
 }
 """The environment variables that commands read."""
@@ -39,10 +40,13 @@ _FORMATS = """\
 stdout has data only; notes, questions and errors go to stderr. -o chooses the format:
 
   table  for people; the default at a terminal
+  wide   a table with every column and whole ids
   tsv    a line of field names, then a line for each record; the default elsewhere
   json   the document of the server, byte for byte
   jsonl  one record on each line; for runs start and runs watch one event
   name   ids only, for the next command
+
+Commands with a transcript have text and markdown, too. --fields of a list chooses its fields.
 
 Examples:
   agentctl sessions list -o json

@@ -98,7 +98,18 @@ def test_a_missing_configuration_is_a_problem(agentctl: Agentctl) -> None:
 
 
 def test_equal_problems_are_shown_once(agentctl: Agentctl, project: Path) -> None:
-    model = '\n[[models]]\nid = "{}"\nprovider = "openai"\nmodel = "m"\napi_key_env = "NO_KEY"\n'
+    model = """
+[[models]]
+id = "{0}"
+provider = "openai"
+model = "m"
+api_key_env = "NO_KEY"
+
+[[agents]]
+id = "{0}"
+name = "{0}"
+model = "{0}"
+"""
     with project.open("a") as file:
         file.write("".join(model.format(name) for name in ("one", "two", "three")))
     table = agentctl("doctor", "-o", "table")
