@@ -130,7 +130,7 @@ class UnstoppedWork:
         self._late = self._late or not work.cancelled()
         if not self._works:
             self._notify()
-        else:
+        elif self.pending:
             self._report_change()
 
     def _report_change(self) -> None:
