@@ -53,6 +53,7 @@ _RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},
     "session_id": "session",
     "run_id": "run",
+    "tool_call_id": "tool_call",
     "memory_id": "memory",
     "account_id": "service_account",
 }
