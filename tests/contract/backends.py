@@ -8,14 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from agentctl import errors
 from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
+from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 
-__all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize"]
+__all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize", "read_events"]
 
 OperationCall = Callable[[Operations], Awaitable[Any]]
 
@@ -72,6 +75,31 @@ async def call_operation(operations: Operations, call: OperationCall) -> Outcome
     except errors.AgentctlError as failure:
         return "failed", (failure.error_code, failure.detail, failure.exit_code)
     return "answered", answer.raw if isinstance(answer, Document) else answer
+
+
+async def read_events(
+    stream: AsyncIterator[StreamEvent], after: int = BEFORE_FIRST_EVENT
+) -> list[bytes]:
+    """Return name and data of all events, with adjacent texts of a run joined.
+
+    The texts that arrive in one read of a model's answer are one event: the number of events
+    depends on the time. The numbers continue from `after` without a gap.
+    """
+    found: list[bytes] = []
+    last: dict[str, Any] | None = None
+    async for event in stream:
+        after += 1
+        assert event.seq == after
+        data, fields = event.data, None
+        if event.name.endswith("Content"):
+            fields = orjson.loads(data)
+            if last is not None and last["run_id"] == fields["run_id"]:
+                fields["content"] = last["content"] + fields["content"]
+                found.pop()
+            data = orjson.dumps(fields)
+        found.append(b"%s %b" % (event.name.encode(), data))
+        last = fields
+    return found
 
 
 def normalize(outcome: Outcome) -> Outcome:

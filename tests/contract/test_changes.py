@@ -30,7 +30,14 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
+from tests.contract.backends import (
+    Backends,
+    OperationCall,
+    Outcome,
+    call_operation,
+    normalize,
+    read_events,
+)
 from tests.deployment import ADMIN
 from tests.loops import wait_until
 
@@ -115,31 +122,22 @@ async def runs_story(operations: Operations) -> list[Outcome]:
 async def stream_events(
     operations: Operations, kind: ComponentKind, component: str, request: RunRequest
 ) -> Any:
-    """Return number, name and data of all events of a run."""
-    return [
-        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
-        async for event in operations.stream_run(kind, component, request)
-    ]
+    """Return name and data of all events of a run."""
+    return await read_events(operations.stream_run(kind, component, request))
 
 
 async def resume_events(
     operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
     """Return the events of a run after a position."""
-    return [
-        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
-        async for event in operations.resume_run(kind, component, run_id, request)
-    ]
+    return await read_events(operations.resume_run(kind, component, run_id, request), request.after)
 
 
 async def follow_events(
     operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
     """Return the events of a run, as a caller reads them that may not run its component."""
-    return [
-        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
-        async for event in operations.follow_run(kind, component, run_id, request)
-    ]
+    return await read_events(operations.follow_run(kind, component, run_id, request), request.after)
 
 
 async def resume_story(operations: Operations) -> list[Outcome]:
@@ -148,6 +146,7 @@ async def resume_story(operations: Operations) -> list[Outcome]:
         operations, lambda p: stream_events(p, "team", "crew", RunRequest("ask echo", "s1"))
     )
     run = str(_first_event_data(first)["run_id"])
+    middle = _count_events_before_text(first) - 1
     plain = await call_operation(
         operations, lambda p: p.create_run("agent", "echo", RunRequest("x", "s2"))
     )
@@ -155,7 +154,7 @@ async def resume_story(operations: Operations) -> list[Outcome]:
     calls: list[OperationCall] = [
         lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1")),
         lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 0)),
-        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 3)),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", middle)),
         lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 10**6)),
         lambda p: resume_events(p, "team", "crew", run, ResumeRequest()),
         lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s2")),
@@ -167,7 +166,7 @@ async def resume_story(operations: Operations) -> list[Outcome]:
         lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 0)),
         lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 1)),
         lambda p: follow_events(p, "team", "crew", run, ResumeRequest()),
-        lambda p: follow_events(p, "team", "crew", run, ResumeRequest(None, 3)),
+        lambda p: follow_events(p, "team", "crew", run, ResumeRequest(None, middle)),
         lambda p: follow_events(p, "team", "crew", run, ResumeRequest("s2")),
         lambda p: follow_events(p, "team", "crew", run, ResumeRequest("s1", -2)),
     ]
@@ -179,8 +178,16 @@ def _first_event_data(outcome: Outcome) -> dict[str, Any]:
     if outcome[0] == "failed":
         return {"run_id": "none"}
     lines: Any = outcome[1]
-    found: dict[str, Any] = orjson.loads(lines[0].split(b" ", 2)[2])
+    found: dict[str, Any] = orjson.loads(lines[0].split(b" ", 1)[1])
     return found
+
+
+def _count_events_before_text(outcome: Outcome) -> int:
+    """Return the number of events before the first text, which all streams of a run have."""
+    if outcome[0] == "failed":
+        return 1
+    lines: Any = outcome[1]
+    return next(number for number, line in enumerate(lines) if b"Content " in line[:30])
 
 
 async def repeated_story(operations: Operations) -> list[Outcome]:
