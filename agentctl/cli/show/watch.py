@@ -13,7 +13,6 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.output import Format, show_page, write_json
 from agentctl.cli.show.terminal import escape_controls, note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
-from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -176,7 +175,7 @@ async def _redraw(watched: WatchedList) -> None:
 def _describe(watched: WatchedList, problem: str) -> str:
     """Return the first line of the screen."""
     moment = datetime.now(UTC).strftime("%H:%M:%SZ")
-    parts = [problem, moment, f"every {format_span(watched.seconds)}", watched.target.place]
+    parts = [problem, moment, f"every {watched.seconds:g} s", watched.target.place]
     return escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
 
 
