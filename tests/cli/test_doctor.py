@@ -153,12 +153,6 @@ def test_no_secret_is_shown(agentctl: Agentctl, home: Path, tmp_path: Path) -> N
             assert text not in ended.stdout + ended.stderr + short.stdout + short.stderr
 
 
-def test_a_server_url_is_not_an_option(agentctl: Agentctl, project: Path) -> None:
-    ended = agentctl("doctor", "--url", "http://127.0.0.1:7777")
-    assert (ended.code, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("error: no such option: --url\n\nhint: this works only locally")
-
-
 @pytest.mark.slow
 def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
     agentctl: Agentctl, terminal: Terminal, project: Path

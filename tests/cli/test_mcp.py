@@ -144,9 +144,11 @@ def test_commands_of_the_page_work(tmp_path: Path) -> None:
 
 
 def test_configuration_of_the_page_loads(tmp_path: Path) -> None:
-    (block,) = page("docs/mcp.md").blocks("toml")
+    servers, endpoint = page("docs/mcp.md").blocks("toml")
     model = '[[models]]\nid = "fast"\nprovider = "demo"\nmodel = "echo"\n'
     file = tmp_path / "agentctl.toml"
-    file.write_text(model + block.text)
-    files, shop = load_settings(file, {}).mcp_servers
+    file.write_text(f"{model}{servers.text}\n{endpoint.text}")
+    settings = load_settings(file, {})
+    assert settings.mcp_endpoint.enabled
+    files, shop = settings.mcp_servers
     assert (files.command, shop.url) == ("mcp-server-files", "https://shop.example.org/mcp")

@@ -69,7 +69,10 @@ def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
         (("sessions", "list", "--page", "0"), "--page must be a whole number from 1, not '0'"),
         (("sessions", "runs", "s", "--limit", "101"), "--limit must be a whole number from 1 to "),
         (("sessions", "list", "--sort-by", "x"), "--sort-by must be created_at or updated_at, not"),
-        (("sessions", "list", "-o", "x"), "--output must be table, json, jsonl, tsv or name, not"),
+        (
+            ("sessions", "list", "-o", "x"),
+            "--output must be table, wide, json, jsonl, tsv or name",
+        ),
         (("runs", "list", "--status", "x"), "--status must be PENDING, RUNNING, COMPLETED, ERROR "),
         (("runs", "cancel", "x", "--wait", "-1"), "--wait must be a number from 0 to 86400, not "),
         (
@@ -85,6 +88,13 @@ def test_errors_describe_the_allowed_values(arguments: tuple[str, ...], said: st
     error, _, hint = ended.stderr.splitlines()
     assert error.startswith(f"error: {said}")
     assert hint.startswith(f"hint: `agentctl {arguments[0]} ")
+
+
+@pytest.mark.parametrize("command", ["db check", "keys list", "mcp check"])
+def test_a_local_command_has_no_server_url(agentctl: Agentctl, command: str) -> None:
+    ended = agentctl(*command.split(), "--url", "http://127.0.0.1:7777")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: no such option: --url\n\nhint: this works only locally")
 
 
 def test_an_unparsable_configuration_is_reported(agentctl: Agentctl, tmp_path: Path) -> None:
