@@ -73,10 +73,10 @@ def running_command(
         process.communicate()
 
 
-def wait_for_line(file: Path, text: str) -> str:
-    """Wait until a text is in a file, and return the content of the file."""
+def wait_for_line(file: Path, text: str, times: int = 1) -> str:
+    """Wait until a text is in a file, `times` or more, and return the content of the file."""
     deadline = time.monotonic() + SECONDS
-    while text not in (found := file.read_text()):
+    while (found := file.read_text()).count(text) < times:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)
     return found
