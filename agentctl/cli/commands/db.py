@@ -10,9 +10,8 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.imported import check_complete, report_import
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
-from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config, run_until_done

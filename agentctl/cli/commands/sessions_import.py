@@ -12,9 +12,8 @@ import typer
 
 from agentctl.cli.io import current_io
 from agentctl.cli.options import Output
-from agentctl.cli.show.imported import check_complete, report_import
 from agentctl.cli.show.output import resolve_format
-from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import NotFound, UsageError

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.cli.durations import format_span
 from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
 from agentctl.errors import PartFailed
 from agentctl.records.text import escape_controls
+
+if TYPE_CHECKING:
+    from agentctl.cli.show.output import Format
+    from agentctl.service.imports.store import ImportReport
 
 DELAY_SECONDS = 1.0
 """Shorter work shows no progress."""
@@ -141,3 +145,25 @@ def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
         report_error(failure)
     if failures:
         raise PartFailed(f"{len(failures)} of {len(ids)} failed")
+
+
+def report_import(made: ImportReport, form: Format) -> None:
+    """Print the numbers of imported and skipped rows, and list the rest with the reasons."""
+    from agentctl.cli.show.output import show_list
+    from agentctl.cli.show.table import Column, Columns
+    from agentctl.cli.show.terminal import note
+    from agentctl.records.document import build_document
+
+    rows = [{"what": name, "count": count} for name, count in made.counts.items() if count]
+    columns = [Column("what"), Column("count")]
+    show_list(build_document(rows), Columns(columns, columns), form, id_field="what")
+    for text in made.unused:
+        note(f"no place for {text}")
+    for name, reason in made.left:
+        note(f"left out: {name}: {reason}")
+
+
+def check_complete(made: ImportReport) -> None:
+    """Raise PartFailed if something was left out."""
+    if made.left:
+        raise PartFailed(f"{len(made.left)} sessions, runs or memories were left out")

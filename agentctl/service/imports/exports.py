@@ -17,6 +17,8 @@ from agentctl.service.imports.records import SessionReader
 from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database
 
+__all__ = ["SessionFile"]
+
 MAXIMUM_RECORD_BYTES = 268_435_456
 """Bytes of a line of JSON Lines, and of a whole file that is one JSON array."""
 

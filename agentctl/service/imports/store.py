@@ -15,6 +15,8 @@ from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
+__all__ = ["ImportReport", "ImportedSession", "store_session"]
+
 
 @dataclass(slots=True)
 class ImportReport:
