@@ -23,7 +23,7 @@ _COMMANDS = {
     "agents": "components:agents",
     "teams": "components:teams",
     "workflows": "components:workflows",
-    "sessions": "sessions:app",
+    "sessions": "sessions.list:app",
     "runs": "runs.list:app",
     "top": "top:show_top",
     "memories": "memories:app",

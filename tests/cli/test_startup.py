@@ -58,7 +58,7 @@ def test_a_command_does_not_import_the_others(environment: dict[str, str]) -> No
     loaded = set(ended.stderr.decode().splitlines()[-1].split())
     assert "agentctl.cli.commands.context" in loaded
     assert not loaded & {
-        "agentctl.cli.commands.sessions",
+        "agentctl.cli.commands.sessions.list",
         "agentctl.cli.commands.runs.list",
         "agentctl.cli.commands.serve",
     }

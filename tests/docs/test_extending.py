@@ -12,7 +12,7 @@ SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.
 EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
-    "agentctl/cli/commands/sessions_stat.py": {"created_before"},
+    "agentctl/cli/commands/sessions/stat.py": {"created_before"},
     "agentctl/server/agentos/session_endpoints.py": {"created_before"},
     "agentctl/service/doctor/databases.py": {"check_clock"},
 }

@@ -1,4 +1,4 @@
-"""`agentctl sessions`: list, show, rename and delete sessions."""
+"""`agentctl sessions`: the group of commands, to list, show, rename and delete sessions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from agentctl.cli.commands.sessions_export import export_sessions
-from agentctl.cli.commands.sessions_import import import_sessions
-from agentctl.cli.commands.sessions_stat import show_statistics
+from agentctl.cli.commands.sessions.export import export_sessions
+from agentctl.cli.commands.sessions.imports import import_sessions
+from agentctl.cli.commands.sessions.stat import show_statistics
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session_ids
 from agentctl.cli.options import (
