@@ -476,7 +476,7 @@ def test_no_caller_can_forge_log_lines(scene: Scene) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", scene.log)
     assert "forged" in scene.log
     noted = [line for line in scene.log.splitlines() if not line.startswith("{")]
-    said = ["agentctl", "authorization:", "workers:", "metrics:", "stopping", "stopped"]
+    said = ["agentctl", "authorization:", "console:", "workers:", "metrics:", "stopping", "stopped"]
     assert [line.split(" ")[0] for line in noted] == said
     lines = [orjson.loads(line) for line in scene.log.splitlines() if line.startswith("{")]
     assert all([*line][:4] == ["time", "level", "logger", "message"] for line in lines)

@@ -249,6 +249,7 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
 
 
 async def _wait_for_children(service: Service, run_id: str) -> None:
+    await wait_until(lambda: service.hosting.engine.find_run(run_id) is not None)
     live = service.hosting.engine.find_run(run_id)
     assert live is not None
     wanted = 2 if live.spec.component.id == "jam" else 1
