@@ -16,9 +16,10 @@ from agentctl.requests import (
 )
 
 if TYPE_CHECKING:
+    from agentctl.cli.show.transcript.pages import TranscriptPage
     from agentctl.operations import Operations
 
-__all__ = ["RunRange", "SessionRuns", "read_members"]
+__all__ = ["RunRange", "SessionRuns", "print_transcript", "read_members"]
 
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""
@@ -116,3 +117,25 @@ async def read_members(
         for each in parents:
             found.setdefault(str(each["parent_run_id"]), []).append(each)
     return found
+
+
+async def print_transcript(
+    operations: Operations,
+    session: Record,
+    where: SessionLocator,
+    page: TranscriptPage,
+    last: int | None,
+) -> None:
+    """Print a session and its newest `last` runs, None: all, one after the other."""
+    from agentctl.cli.show.transcript.model import build_run_view
+
+    runs = SessionRuns(operations, str(session["session_id"]), where)
+    part = await runs.find_last(last)
+    page.print_session(session, part.describe())
+    number = part.first
+    async for run in runs.read(part.after):
+        children = await read_members(operations, run, where)
+        page.print_run(build_run_view(run, children), number)
+        number += 1
+    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
+    page.print_foot(" · ".join(hints))

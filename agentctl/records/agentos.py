@@ -15,11 +15,11 @@ from typing import Any, cast
 import orjson
 
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
 
 __all__ = [
-    "FINAL_STATUSES",
     "build_account",
     "build_chat_history",
     "build_component",
@@ -43,7 +43,6 @@ Record = Mapping[str, Any]
 _SECONDS_PER_ERA = 253_402_300_800
 """Seconds of the year 10000: a larger number is not a time in seconds."""
 
-FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 """Statuses of AgentOS that do not change; it has further ones, such as PAUSED."""
 
 

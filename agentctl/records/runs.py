@@ -10,6 +10,7 @@ from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
 __all__ = [
+    "FINAL_STATUSES",
     "CancelOutcome",
     "CancelRecord",
     "LateResult",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+
+FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+"""The statuses of a run that has ended."""
 
 CancelOutcome = Literal["stopped", "requested", "already_final"]
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentctl.records.runs import FINAL_STATUSES
+
 __all__ = ["FINAL", "Ending", "FinalStatus", "is_final"]
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
-FINAL: frozenset[str] = frozenset({"COMPLETED", "ERROR", "CANCELLED"})
+FINAL: frozenset[str] = frozenset(FINAL_STATUSES)
 
 
 def is_final(status: str) -> bool:

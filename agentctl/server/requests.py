@@ -5,6 +5,7 @@ The bounds in the fields are the constants that `agentctl.service` enforces.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from agentctl.requests import (
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_MEMORIES_DELETED,
     MAXIMUM_SCOPES,
+    RunRequest,
 )
 
 
@@ -303,3 +305,18 @@ class NewAccountBody(TypedDict):
             ),
         ]
     ]
+
+
+def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> RunRequest:
+    """Build the request of a run from its body, a checked `RunBody`."""
+    return RunRequest(
+        message=body["message"],
+        session_id=body.get("session_id"),
+        user_id=body.get("user_id"),
+        background=body.get("background", False),
+        idempotency_key=idempotency_key,
+        metadata=body.get("metadata"),
+        session_state=body.get("session_state"),
+        output_schema=body.get("output_schema"),
+        dependencies=body.get("dependencies"),
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import typer
 
 from agentctl.cli.io import current_io, read_text_or_stdin
+from agentctl.cli.options import parse_object
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.terminal import note_detail
 from agentctl.cli.target import Target, with_target
@@ -83,19 +83,11 @@ def _build_request(method: str, path: str, query: list[str] | None, body: str | 
     quoted = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
     # The response of a run in the foreground comes at its end.
     wait = None if verb == "POST" else 0.0
-    return Request(verb, quoted, tuple(pairs), _parse_body(body), extra_wait=wait)
+    return Request(verb, quoted, tuple(pairs), _read_body(body), extra_wait=wait)
 
 
-def _parse_body(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        value = json.loads(read_text_or_stdin(text, "body"))
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UsageError("--body must be a JSON object", hint="""quote it: '{"key": "value"}'""")
-    return value
+def _read_body(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else parse_object("--body", read_text_or_stdin(text, "body"))
 
 
 async def _print_body(received: RawResponse) -> None:

@@ -18,6 +18,7 @@ from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import AgentctlError
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import CancelRequest
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ __all__ = ["CancelScreen"]
 
 POLL_SECONDS = 0.3
 LISTED_RUNS = 8
-
-_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 
 class CancelScreen(ModalScreen[None]):
@@ -139,7 +138,7 @@ class CancelScreen(ModalScreen[None]):
 
     def _is_pending(self, run_id: str) -> bool:
         run = self._runs[run_id]
-        ended = run["status"] in _FINAL_STATUSES and run.get("stopped_at") is not None
+        ended = run["status"] in FINAL_STATUSES and run.get("stopped_at") is not None
         return not ended and run_id not in self._failures
 
     def _facts(self) -> Text:
@@ -154,7 +153,7 @@ class CancelScreen(ModalScreen[None]):
                 words = " · ".join(filter(None, (phase.words, phase.warning)))
                 text.append(f"{phase.glyph} {words}: {clean_line(phase.sentence)}\n")
         stopped = sum(
-            run["status"] in _FINAL_STATUSES and run.get("stopped_at") is not None
+            run["status"] in FINAL_STATUSES and run.get("stopped_at") is not None
             for run in self._runs.values()
         )
         requested = len(self._runs) - len(self._failures)

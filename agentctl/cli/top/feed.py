@@ -13,6 +13,7 @@ from agentctl.cli.paging import read_pages
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import NotFound
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ ENDED_SECONDS = 60.0
 TALLY_SECONDS = 300.0
 """Seconds for which an ended run is counted."""
 
-_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 _LARGE_FIELDS = ("messages", "tools", "content", "reasoning_content", "output")
 _FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")
 
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def is_live(self) -> bool:
-        return self.run.get("status") not in _FINAL_STATUSES
+        return self.run.get("status") not in FINAL_STATUSES
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Feed:
         kept = {run_id: run for run_id, run in self.runs.items() if run_id not in live}
         for run_id, run in kept.items():
             # Work of an ended run can go on, so its record changes until that has stopped.
-            if run["status"] not in _FINAL_STATUSES or not run.get("stopped_at"):
+            if run["status"] not in FINAL_STATUSES or not run.get("stopped_at"):
                 kept[run_id] = await self._read_ended(run)
         self._forget(kept)
         self.runs = {**live, **kept}
@@ -104,7 +104,7 @@ class Feed:
         """Count the runs that have ended, and drop those that ended a while ago."""
         now = time.monotonic()
         for run_id, run in list(kept.items()):
-            if run["status"] in _FINAL_STATUSES and run_id not in self._ended:
+            if run["status"] in FINAL_STATUSES and run_id not in self._ended:
                 self._tally.append((now, describe_run(run).name))
             since = self._ended.setdefault(run_id, now)
             if now - since > ENDED_SECONDS:
@@ -121,7 +121,7 @@ class Feed:
         return Counter(
             describe_run(run).name
             for run in self.runs.values()
-            if run["status"] not in _FINAL_STATUSES
+            if run["status"] not in FINAL_STATUSES
         )
 
     def rows(self, words: str = "", *, by_age: bool = False) -> list[Row]:
@@ -138,8 +138,8 @@ class Feed:
             reverse=not by_age,
         )
         tops = [run for run in order if run.get("parent_run_id") not in found]
-        live = [run for run in tops if run["status"] not in _FINAL_STATUSES]
-        ended = [run for run in tops if run["status"] in _FINAL_STATUSES]
+        live = [run for run in tops if run["status"] not in FINAL_STATUSES]
+        ended = [run for run in tops if run["status"] in FINAL_STATUSES]
         return [row for top in (*live, *ended) for row in self._with_members(top, order)]
 
     def _with_members(self, top: Run, order: list[Run]) -> Iterator[Row]:

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from agentctl import errors
-from agentctl.records.agentos import FINAL_STATUSES, build_run
+from agentctl.records.agentos import build_run
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.remote.agentos.events import EventReader, read_events
 from agentctl.remote.agentos.requests import AgentOSRequests, Record, build_json_fields

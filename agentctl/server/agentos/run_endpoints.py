@@ -21,7 +21,6 @@ from agentctl.requests import (
     Page,
     ResumeRequest,
     RunFilter,
-    RunRequest,
 )
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.events import EventTranslator
@@ -35,7 +34,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.parameters import Header, Query
-from agentctl.server.requests import ResumeBody, RunBody
+from agentctl.server.requests import ResumeBody, RunBody, build_run_request
 from agentctl.server.routes.components import ComponentPath
 from agentctl.server.routes.declared import DatabaseId, RunId
 from agentctl.server.state import Call
@@ -79,17 +78,7 @@ class RunEndpoints:
         operations = call.operations
         operations.require_component(kind, component_id)
         body = await _RUN.read(call)
-        request = RunRequest(
-            message=body["message"],
-            session_id=body.get("session_id"),
-            user_id=body.get("user_id"),
-            background=body.get("background", False),
-            idempotency_key=idempotency_key,
-            metadata=body.get("metadata"),
-            session_state=body.get("session_state"),
-            output_schema=body.get("output_schema"),
-            dependencies=body.get("dependencies"),
-        )
+        request = build_run_request(body, idempotency_key)
         if body.get("stream", True):
             native = operations.stream_run_portions(kind, component_id, request)
             translator = EventTranslator(

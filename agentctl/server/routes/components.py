@@ -35,7 +35,6 @@ from agentctl.requests import (
     Page,
     ResumeRequest,
     RunFilter,
-    RunRequest,
     RunView,
 )
 from agentctl.server.answers import (
@@ -47,7 +46,7 @@ from agentctl.server.answers import (
 from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.responses import EVENT_STREAM_RESPONSES, RUN_RESPONSES
 from agentctl.server.parameters import Header, Path, Query
-from agentctl.server.requests import ResumeBody, RunBody
+from agentctl.server.requests import ResumeBody, RunBody, build_run_request
 from agentctl.server.routes.declared import (
     AfterCursor,
     CutQuery,
@@ -137,17 +136,7 @@ async def create_run(
     operations = call.operations
     operations.require_component(kind, component_id)
     body = await _RUN.read(call)
-    request = RunRequest(
-        message=body["message"],
-        session_id=body.get("session_id"),
-        user_id=body.get("user_id"),
-        background=body.get("background", False),
-        idempotency_key=idempotency_key,
-        metadata=body.get("metadata"),
-        session_state=body.get("session_state"),
-        output_schema=body.get("output_schema"),
-        dependencies=body.get("dependencies"),
-    )
+    request = build_run_request(body, idempotency_key)
     if body.get("stream", True):
         events = operations.stream_run_portions(kind, component_id, request)
         return EventStreamResponse(await wait_for_first_events(call.receive, events), events)

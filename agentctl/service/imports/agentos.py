@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.records.agentos import FINAL_STATUSES
 from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import KINDS
 from agentctl.records.memories import check_memory, check_topics
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import now, parse_rfc3339
 from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.agentos.reader import AgentOSReader, StoredSession, build_session_record

@@ -20,6 +20,7 @@ from agentctl.cli.show.progress import (
 )
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending
+from agentctl.records.runs import FINAL_STATUSES
 
 if TYPE_CHECKING:
     from agentctl.records.runs import RunRecord
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 FIRST_POLL_SECONDS = 0.1
 LAST_POLL_SECONDS = 2.0
 """The pause between two reads of a run doubles from the first to the last of these."""
-
-_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 
 @with_target()
@@ -65,7 +64,7 @@ async def wait_for_runs(
 
     async def wait_for(run_id: str) -> RunRecord:
         record = await _wait_for_end(target, run_id, db, deadline)
-        counter.done += record["status"] in _FINAL_STATUSES
+        counter.done += record["status"] in FINAL_STATUSES
         return record
 
     async with showing_progress(counter, limit=wait):
@@ -74,7 +73,7 @@ async def wait_for_runs(
     if records:
         show_list(build_document(records), columns.RUNS, form, id_field="run_id")
     report_failures(ids, results)
-    live = [record["run_id"] for record in records if record["status"] not in _FINAL_STATUSES]
+    live = [record["run_id"] for record in records if record["status"] not in FINAL_STATUSES]
     if live:
         raise StillPending(
             f"{len(live)} of {len(ids)} runs not ended within {wait:g} s",
@@ -102,7 +101,7 @@ async def _wait_for_end(
     while True:
         record = (await target.operations.get_run(run_id, db_id=db)).value
         left = pause if deadline is None else deadline - time.monotonic()
-        if record["status"] in _FINAL_STATUSES or left <= 0:
+        if record["status"] in FINAL_STATUSES or left <= 0:
             return record
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, LAST_POLL_SECONDS)

@@ -38,6 +38,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
+from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import (
     ResumeRequest,
 )
@@ -65,8 +66,6 @@ SHORT_STREAM_SECONDS = 5.0
 MAXIMUM_SHORT_STREAMS = 20
 """Streams in a row, each shorter than `SHORT_STREAM_SECONDS`, after which an event no longer resets
 the delays: a server that sends one event for each connection would otherwise never end a watch."""
-
-_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 
 @with_target()
@@ -344,7 +343,7 @@ async def _follow_streams(watch: _Watch) -> None:
 async def _has_ended(watch: _Watch) -> bool:
     """Return True if the record has a final status though the stream had no last event."""
     watch.state = dict((await watch.watched.read_document()).value)
-    if watch.state["status"] not in _FINAL_STATUSES:
+    if watch.state["status"] not in FINAL_STATUSES:
         return False
     watch.output.conclude(watch.state)
     return True

@@ -12,11 +12,10 @@ import typer
 from agentctl.cli.files import creating_file
 from agentctl.cli.options import DbId, KindOption, TableName, UserId
 from agentctl.cli.paging import read_pages
-from agentctl.cli.run_tree import SessionRuns, read_members
+from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import MarkdownPage, create_look
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
@@ -138,11 +137,4 @@ async def _write_transcript(
 ) -> None:
     look = create_look(full=True, members=True, raw=False, local_time=False, form="markdown")
     page = MarkdownPage(look, lambda text: write(text.encode("utf-8", "backslashreplace")))
-    runs = SessionRuns(target.operations, session["session_id"], where)
-    part = await runs.find_last(None)
-    page.print_session(session, part.describe())
-    number = part.first
-    async for run in runs.read(part.after):
-        children = await read_members(target.operations, run, where)
-        page.print_run(build_run_view(run, children), number)
-        number += 1
+    await print_transcript(target.operations, session, where, page, None)

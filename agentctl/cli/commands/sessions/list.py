@@ -34,14 +34,12 @@ from agentctl.cli.options import (
     Yes,
     complete_values,
 )
-from agentctl.cli.run_tree import SessionRuns, read_members
+from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
 from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.terminal import confirm, note
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import (
-    TranscriptPage,
     create_look,
     create_page,
     is_transcript,
@@ -180,27 +178,9 @@ async def get_session(
     look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
-        await _print_transcript(target, document.value, where, page, None if all else last)
-
-
-async def _print_transcript(
-    target: Target,
-    session: Mapping[str, Any],
-    where: SessionLocator,
-    page: TranscriptPage,
-    last: int | None,
-) -> None:
-    """Print the runs of a session, one after the other."""
-    runs = SessionRuns(target.operations, str(session["session_id"]), where)
-    part = await runs.find_last(last)
-    page.print_session(session, part.describe())
-    number = part.first
-    async for run in runs.read(part.after):
-        children = await read_members(target.operations, run, where)
-        page.print_run(build_run_view(run, children), number)
-        number += 1
-    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
-    page.print_foot(" · ".join(hints))
+        await print_transcript(
+            target.operations, document.value, where, page, None if all else last
+        )
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
