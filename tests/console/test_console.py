@@ -75,6 +75,13 @@ description = "<script>alert(2)</script>"
 model = "echo"
 """
 
+PRESS = """keys => {
+    for (const key of keys) {
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+    }
+}"""
+"""Press keys one after the other within the time that a sequence may take."""
+
 MAXIMUM_REQUESTS = 16
 """Requests for the page and its files until a list is shown."""
 
@@ -348,13 +355,14 @@ def test_revoked_token_asks_again_over_the_page(server: ThreadedServer, browser:
     scopes = [{"scope": scope, "effect": "allow"} for scope in READS]
     body = {"name": "console", "scopes": scopes}
     account = server.client.post("/service-accounts", json=body, headers=admin).json()
-    with open_console(browser, server.url, "#/runs", token=account["token"]) as shown:
-        shown.see("Nothing is running")
+    place = "#/runs?session=revoked"
+    with open_console(browser, server.url, place, token=account["token"]) as shown:
+        shown.see("No runs match.")
         server.client.delete(f"/service-accounts/{account['id']}", headers=admin)
         expect(shown.page.locator(".signin.over")).to_contain_text("did not accept the token")
         shown.sign_in(token(server))
-        shown.see("Nothing is running")
-        assert shown.evaluate("location.hash") == "#/runs"
+        shown.see("No runs match.")
+        assert shown.evaluate("location.hash") == place
 
 
 def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browser) -> None:
@@ -399,7 +407,7 @@ def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -
         press("Escape")
         press("j")
         press("Enter")
-        shown.see("Rename")
+        expect(shown.page.locator("[data-message]")).to_be_enabled()
         press("n")
         expect(shown.page.locator("[data-message]")).to_be_focused()
         press("Escape")
@@ -409,8 +417,7 @@ def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -
         shown.see("Single-letter keys")
         press("Escape")
         expect(shown.page.locator("dialog")).to_have_count(0)
-        press("g")
-        press("a")
+        shown.evaluate(PRESS, ["g", "a"])
         shown.see("Workflows")
 
 
