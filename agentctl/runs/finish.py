@@ -43,6 +43,7 @@ async def store_end(
     ending: Ending,
     on_stopped: Callable[[bool], None],
     on_change: Callable[[], None],
+    on_unavailable: Callable[[], None],
 ) -> Ending:
     """Store the end of a run, and retry until the database accepts it.
 
@@ -51,6 +52,7 @@ async def store_end(
             result was dropped. Not called if no work was abandoned.
         on_change: called when a part of this work has ended, and the stored names of the rest have
             to be replaced.
+        on_unavailable: called after each attempt that the database did not accept.
 
     Returns:
         The stored ending, which another process may have written.
@@ -74,6 +76,7 @@ async def store_end(
             stored = await _store_or_read_end(run, ending, end)
         except errors.Unavailable:
             _rate_limited.log("ends of runs could not be stored yet")
+            on_unavailable()
         except Exception:
             # The transcript cannot be stored: store the ending without it.
             _log.exception("run %s: its end could not be stored", run.run_id)

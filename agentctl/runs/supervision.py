@@ -41,8 +41,9 @@ GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
 
 STORE_WAIT_SECONDS = 8.0
-"""Time that followers of a run wait until its final status is stored. Then their stream ends
-without a last event: a status that is not stored is not published."""
+"""Time that followers of a run wait for a database that is unavailable. Then their stream ends
+without a last event: a status that is not stored is not published. A busy database or process is
+waited for without this limit."""
 
 HISTORY_BYTES = 4_194_304
 """Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
@@ -105,10 +106,7 @@ class Supervision:
             ending = await self._execute(run)
             run.detach()
             ending = _keep_state(run, ending)
-            # Storing continues after the wait: a living process leaves no run without a status.
-            storing = self._run_tasks.start(self._store(run, ending))
-            await asyncio.wait({storing}, timeout=STORE_WAIT_SECONDS)
-            stored = storing.result() if storing.done() else None
+            stored = await self._store_in_time(run, ending)
         except asyncio.CancelledError:
             # A tool cancelled every task of the process: store the end in a new one.
             self._store_interrupted(run)
@@ -129,14 +127,33 @@ class Supervision:
         run.detach()
         self._run_tasks.start(self._store(run, ending))
 
-    async def _store(self, run: LiveRun, ending: Ending) -> Ending:
+    async def _store_in_time(self, run: LiveRun, ending: Ending) -> Ending | None:
+        """Store an end; return None if the database is unavailable for too long.
+
+        Storing continues then: a living process leaves no run without a status.
+        """
+        loop = asyncio.get_running_loop()
+        unavailable, latest = loop.create_future(), loop.time() + STORE_WAIT_SECONDS
+        storing = self._run_tasks.start(self._store(run, ending, unavailable))
+        await asyncio.wait({storing, unavailable}, return_when=asyncio.FIRST_COMPLETED)
+        if not storing.done():
+            await asyncio.wait({storing}, timeout=max(latest - loop.time(), 0))
+        return storing.result() if storing.done() else None
+
+    async def _store(
+        self, run: LiveRun, ending: Ending, unavailable: asyncio.Future[None] | None = None
+    ) -> Ending:
         def on_stopped(late: bool) -> None:
             self._run_tasks.start(_record_work_stopped(run, late))
 
         def on_change() -> None:
             self._run_tasks.start(_record_holding(run))
 
-        stored = await store_end(run, ending, on_stopped, on_change)
+        def on_unavailable() -> None:
+            if unavailable is not None and not unavailable.done():
+                unavailable.set_result(None)
+
+        stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
         self._counters.count_finished(run.spec.component.kind, stored)
         return stored
 

@@ -56,6 +56,7 @@ def test_a_process_is_found_at_rest_and_has_memory() -> None:
 def test_what_is_seeded_is_there(tmp_path: Path) -> None:
     work = create_work(tmp_path / "work", "http://127.0.0.1:9/v1", sized_sessions((2,)))
     seed_database(work)
+    assert work.token is work.token
 
     async def detail() -> bytes:
         async with Service.open(Deployment(work.folder).settings) as service:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,12 @@ class Work:
     agents: list[dict[str, str]] = field(default_factory=lambda: AGENTS)
     teams: list[dict[str, str]] = field(default_factory=lambda: TEAMS)
 
-    @property
+    @cached_property
     def token(self) -> str:
-        """A token of an ordinary user, valid for both servers."""
+        """A token of an ordinary user, valid for both servers.
+
+        It is signed once: a client that signs one for each of its connections keeps them waiting.
+        """
         return Deployment(self.folder).token(self.user, *SCOPES, seconds=7_200)
 
     @property

@@ -131,7 +131,7 @@ class Scene:
         run = LiveRun(spec, None, never)
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")
-        return await store_end(run, ending, lambda late: None, never)
+        return await store_end(run, ending, lambda late: None, never, lambda: None)
 
     async def delete(self, *names: str) -> None:
         await self.operations.delete_sessions(BulkDeletion(tuple(map(self.id, names))))

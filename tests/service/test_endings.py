@@ -117,6 +117,15 @@ async def test_disconnect_does_not_wait_for_a_locked_database(
             assert (await wait_for_end(operations, run["run_id"]))["status"] == "COMPLETED"
 
 
+async def test_stream_waits_for_a_busy_database(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0)
+    async with open_service(deployment) as service:
+        events = await collect_run_events(user(service), "agent", "echo", message="x")
+        assert events[-1].name == "RunCompleted"
+
+
 @pytest.mark.usefixtures("short_lock_timeout")
 async def test_closing_abandons_an_end_that_cannot_be_stored(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
