@@ -9,7 +9,7 @@ path, host, process or backend. The requests are in `agentctl.requests`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.errors import Unsupported
@@ -261,6 +261,19 @@ class LocalOperations(Operations, Protocol):
 
         Raises:
             NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        ...
+
+    async def get_changed_session(
+        self, session_id: str, where: SessionLocator, known: Container[str]
+    ) -> tuple[str, Document[SessionDetail] | None]:
+        """Return the version of a session, and the session unless its version is known.
+
+        Two documents of a session with the same version are the same. The history of a session
+        whose version is known is not read.
+
+        Raises:
+            NotFound: as `get_session_by_id` raises it.
         """
         ...
 

@@ -46,7 +46,7 @@ _DEFAULT_HEADERS = (
 )
 
 _ALLOWED_HEADERS = (
-    "Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID",
+    "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID",
     # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
     "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
     "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",
@@ -54,7 +54,7 @@ _ALLOWED_HEADERS = (
     "X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Timeout",
 )  # fmt: skip
 _EXPOSED_HEADERS = (
-    "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
+    "ETag", "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
     "Mcp-Session-Id",
 )  # fmt: skip
 

@@ -32,6 +32,7 @@ from agentctl.requests import (
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.refusals import count_rejection
+from agentctl.server.revalidation import revalidate
 from agentctl.server.state import CALLER_KEY, Call
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Operation(Route):
         operation: the operation id.
         place: its method and path.
         parameters: the parser of its path, query and header parameters.
+        has_tag: True if its responses have an entity tag: reads of documents that need a token.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class Operation(Route):
         self.description = text.strip() if description is None else description
         self.path_names = {each: each for each in self.param_convertors} | dict(path_names or {})
         self.include_in_schema = in_document
+        public = isinstance(policy.POLICY.get(self.operation), policy.Public)
+        self.has_tag = method == "GET" and result is not None and not public
         self.parameters = Parameters(endpoint, self.path_names)
         self.app = self._respond
 
@@ -133,7 +137,8 @@ class Operation(Route):
         try:
             if error is not None:
                 raise error
-            return await cast(Endpoint, self.endpoint)(call, **values)
+            response = await cast(Endpoint, self.endpoint)(call, **values)
+            return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
             await _require_named_resources(call, values)
             raise

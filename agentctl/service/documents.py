@@ -6,12 +6,14 @@ joined once from the pieces that the database returns; memory holds the pieces a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
 import orjson
 
+import agentctl
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
@@ -109,6 +111,15 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
     return _join_object(shape[row.session_type](row, histories))
+
+
+def build_session_version(row: SessionRow) -> str:
+    """Return a text that changes whenever the detail document of a session changes.
+
+    The history is part of it: each run that ends adds to `history_bytes`.
+    """
+    content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:

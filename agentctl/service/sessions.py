@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import cast
 
 import orjson
@@ -107,6 +108,16 @@ class SessionOperations(OperationFamily):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row)
+
+    async def get_changed_session(
+        self, session_id: str, where: SessionLocator, known: Container[str]
+    ) -> tuple[str, Document[SessionDetail] | None]:
+        """Return the version of a session, and the session unless its version is known."""
+        async with self.audit("get_session_by_id", session_id=session_id):
+            database = self.lookups.session_database(where)
+            row = await database.read(self.lookups.session(session_id, where))
+            version = documents.build_session_version(row)
+            return version, None if version in known else await self._detail(database, row)
 
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
         histories: list[bytes] = []

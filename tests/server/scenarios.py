@@ -24,6 +24,7 @@ class Scenario:
         lacks: text that the body must not contain.
         json: JSON body of the request.
         form: form body of the request.
+        headers: further header fields.
     """
 
     operation: str
@@ -34,6 +35,7 @@ class Scenario:
     lacks: tuple[str, ...] = ()
     json: Any = None
     form: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.operation} {self.request} as {self.who}: {self.status}"
@@ -562,6 +564,28 @@ def _lists_by_scope() -> Iterator[Scenario]:
     yield Scenario("get_teams", "GET /teams", "one agent", 403, FORBIDDEN)
 
 
+def _known_documents() -> Iterator[Scenario]:
+    """Yield reads by callers that have the document, or pretend to."""
+    known = {"If-None-Match": "*"}
+    for operation, path in (
+        ("get_sessions", "/sessions"),
+        ("get_session_by_id", "/sessions/mine"),
+        ("get_session_runs", "/sessions/mine/runs"),
+        ("get_session_run", "/sessions/mine/runs/{agent_run}"),
+        ("get_runs", "/runs"),
+        ("get_run", "/runs/{agent_run}"),
+        ("get_agents", "/agents"),
+        ("get_agent", "/agents/echo"),
+        ("list_agent_runs", "/agents/echo/runs"),
+        ("get_agent_run", "/agents/echo/runs/{agent_run}"),
+    ):
+        yield Scenario(operation, f"GET {path}", "me", 304, headers=known)
+        yield Scenario(operation, f"GET {path}", "powerless", 403, FORBIDDEN, headers=known)
+        yield Scenario(operation, f"GET {path}", "bad", 401, headers=known)
+        if "mine" in path or "{agent_run}" in path:
+            yield Scenario(operation, f"GET {path}", "other", 404, NOT_FOUND, headers=known)
+
+
 def _audit() -> Iterator[Scenario]:
     operation, path = "get_audit", "GET /audit"
     mine = f"{path}?principal=me&limit=100"
@@ -587,6 +611,7 @@ def _audit() -> Iterator[Scenario]:
 
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
-    *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_audit(),
+    *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
+    *_audit(),
     *_accounts(), *_memories(), *_summaries(),
 ]  # fmt: skip

@@ -30,7 +30,7 @@ def with_ids(server: ThreadedServer, text: str) -> str:
 
 def ask(server: ThreadedServer, scenario: Scenario) -> httpx2.Response:
     method, _, path = with_ids(server, scenario.request).partition(" ")
-    headers = as_caller(server, scenario.who)
+    headers = as_caller(server, scenario.who) | scenario.headers
     content = None
     if scenario.json is not None:
         headers["Content-Type"] = "application/json"

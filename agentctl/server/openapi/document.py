@@ -53,6 +53,16 @@ _TAGS = [
     {"name": "System", "description": "Health, readiness, versions and configuration"},
 ]
 
+_ETAG = {"ETag": {"description": "The entity tag of the document", "schema": {"type": "string"}}}
+
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "The `ETag` of an earlier response; the same document is a 304 without a body",
+}
+
 _DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and cancels their runs.
 
 Callers authenticate with a JWT or the token of a service account, as a bearer token. Errors are
@@ -104,6 +114,8 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
         extra["requestBody"] = _build_request_body(operation.body)
     if authorization and not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
+    if operation.has_tag:
+        extra["parameters"] = [_IF_NONE_MATCH]
     return APIRoute(
         operation.path,
         _build_signature_function(operation),
@@ -175,7 +187,10 @@ def _build_responses(
             "description": example["title"],
             "content": {JSON: {"example": example["body"]}},
         }
-    return errors | dict(operation.responses)
+    tagged: dict[int | str, dict[str, Any]] = {}
+    if operation.has_tag:
+        tagged = {200: {"headers": _ETAG}, 304: {"description": "Not modified", "headers": _ETAG}}
+    return tagged | errors | dict(operation.responses)
 
 
 def _build_request_body(body: RequestBody) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.server.answers import document_response, no_content_response
+from agentctl.server.answers import BytesResponse, document_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query
 from agentctl.server.requests import (
@@ -31,6 +31,7 @@ from agentctl.server.requests import (
     RenameSessionBody,
     UpdateSessionBody,
 )
+from agentctl.server.revalidation import KnownTags, versioned_response
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
@@ -148,7 +149,10 @@ async def get_session_by_id(
     One session with its metadata, configuration and history. The shape depends on its type.
     """
     where = SessionLocator(type, user_id, db_id, table)
-    return document_response(await call.operations.get_session_by_id(session_id, where))
+    known = KnownTags(call.scope["headers"])
+    version, found = await call.operations.get_changed_session(session_id, where, known)
+    response = BytesResponse(b"") if found is None else document_response(found)
+    return versioned_response(response, version)
 
 
 async def update_session(
