@@ -16,7 +16,7 @@ PEERS := 2.7.2 2.9.0 3.1.10
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs vendor measure bench bench-quick bench-scale fuzz serve test-peers lock clean
+.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-scale fuzz serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -44,6 +44,10 @@ lint: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
+
+# Write every page that shows the output of a command: the reference and the golden pages.
+golden: docs
+	AGENTCTL_TEST_WRITE=1 $(PYTEST) tests/cli/test_pages.py
 
 # Fetch the libraries of the console by version and hash; needs npm.
 vendor: $(VENV)/.installed-test

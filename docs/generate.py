@@ -19,13 +19,14 @@ __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 def pages() -> Mapping[str, Callable[[], str]]:
     """Return the function that builds each page, by the name of the page."""
-    from pages import cli, configuration, errors, man, operations
+    from pages import cli, configuration, errors, help_texts, man, operations
 
     return {
         "agentctl.1": man.page,
         "cli.md": cli.page,
         "configuration.md": configuration.page,
         "errors.md": errors.page,
+        "help.txt": help_texts.page,
         "openapi.json": operations.document,
         "operations.md": operations.operations_page,
         "scopes.md": operations.scopes_page,

@@ -32,17 +32,30 @@ class Result:
         return self.stdout.splitlines()
 
 
+class _Screen(io.BytesIO):
+    """A stream that is taken for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def run_command(
-    *arguments: str, environment: Mapping[str, str], folder: Path, typed: bytes = b""
+    *arguments: str,
+    environment: Mapping[str, str],
+    folder: Path,
+    typed: bytes = b"",
+    screen: bool = False,
 ) -> Result:
-    """Run `agentctl ARGUMENTS` to its end, without a terminal.
+    """Run `agentctl ARGUMENTS` to its end.
 
     Args:
         environment: all environment variables.
         folder: the current folder.
         typed: bytes on stdin.
+        screen: stdout is a terminal, with the COLUMNS and LINES of the environment.
     """
-    stdin, stdout, stderr = io.BytesIO(typed), io.BytesIO(), io.BytesIO()
+    stdin, stderr = io.BytesIO(typed), io.BytesIO()
+    stdout = _Screen() if screen else io.BytesIO()
     streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, stdout, stderr)))
     with (
         patch.dict(os.environ, environment, clear=True),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from agentctl.cli.root import app
+from tests.commands import run_command
+from tests.process import base_environment
 
 
 def _commands(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
@@ -25,17 +28,22 @@ COMMANDS = [
 every_command = pytest.mark.parametrize(("path", "command"), COMMANDS)
 
 
-def _help(path: list[str], columns: int) -> str:
-    ended = CliRunner().invoke(
-        app, [*path, "--help"], prog_name="agentctl", env={"COLUMNS": str(columns)}
-    )
-    assert (ended.exit_code, ended.stderr) == (0, "")
+HELP = Path(__file__).parents[2].joinpath("docs/reference/help.txt").read_text()
+
+
+@functools.cache
+def _help(*path: str) -> str:
+    """Return the help of a command at 80 columns."""
+    environment = base_environment() | {"COLUMNS": "80", "NO_COLOR": "1"}
+    ended = run_command(*path, "--help", environment=environment, folder=Path.cwd())
+    assert (ended.code, ended.stderr) == (0, "")
     return ended.stdout
 
 
 @every_command
-def test_help_fits_a_terminal_and_has_no_text_of_typer(path: list[str], command: Any) -> None:
-    head, _, example = _help(path, 80).rpartition(":\n")
+def test_help_is_that_of_the_reference_and_fits_a_terminal(path: list[str], command: Any) -> None:
+    assert f"$ {' '.join(['agentctl', *path])} --help\n{_help(*path)}" in HELP
+    head, _, example = _help(*path).rpartition(":\n")
     assert max(map(len, head.splitlines())) <= 80
     assert example.strip() == command.epilog.partition(": ")[2]
     for mark in ("<", "]...", "x>=", "<=x", "_list"):
@@ -57,9 +65,7 @@ def test_the_example_is_an_existing_command(path: list[str], command: Any) -> No
 
 
 def test_the_usage_line_lists_the_parameters() -> None:
-    first = {
-        name: _help(name.split(), 80).splitlines()[0] for name in ("runs cancel", "context add")
-    }
+    first = {name: _help(*name.split()).splitlines()[0] for name in ("runs cancel", "context add")}
     assert first == {
         "runs cancel": "Usage: agentctl runs cancel [OPTIONS] [RUN_ID...]",
         "context add": "Usage: agentctl context add --url URL [OPTIONS] NAME",
@@ -67,7 +73,7 @@ def test_the_usage_line_lists_the_parameters() -> None:
 
 
 def test_help_shows_bounds_and_target_options() -> None:
-    shown = " ".join(_help(["runs", "cancel"], 80).split())
+    shown = " ".join(_help("runs", "cancel").split())
     assert " --wait SECONDS Seconds to wait " in shown
     assert "[default: 10; from 0 to 86400]" in shown
     assert " Connection and identity: --url URL " in shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import os
 import re
 from pathlib import Path
@@ -23,11 +22,7 @@ from agentctl.cli.show.transcript.texts import Look
 from agentctl.cli.show.transcript.timeline import draw_timeline
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-
-GOLDEN = Path(__file__).with_name("golden")
-"""Expected pages. AGENTCTL_TEST_WRITE=1 writes them."""
-
-CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from tests.cli.test_pages import CONTROLS, read_session
 
 _numbers = itertools.count()
 
@@ -57,47 +52,7 @@ def draw(
 @pytest.fixture
 def page() -> dict[str, Any]:
     """A session with tools, members, a step, a failure and cancels."""
-    return dict(json.loads((GOLDEN / "session.json").read_text()))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("transcript-80.txt", {"look": Look(short_ids=True)}),
-        ("transcript-120.txt", {"width": 120}),
-        ("transcript-40.txt", {"width": 40, "look": Look(short_ids=True)}),
-        ("transcript-full.txt", {"look": Look(full=True, members=True)}),
-        ("transcript-markdown.txt", {"form": "markdown"}),
-    ],
-)
-def test_pages_are_as_expected(page: dict[str, Any], name: str, options: dict[str, Any]) -> None:
-    drawn = draw(page, **options)
-    if os.environ.get("AGENTCTL_TEST_WRITE"):
-        (GOLDEN / name).write_text(drawn)
-    assert drawn == (GOLDEN / name).read_text()
-    if options.get("form") != "markdown":
-        limit = min(options.get("width", 80), 100)
-        assert max(map(display_width, drawn.splitlines())) <= limit
-
-
-def test_every_text_of_a_record_is_escaped(page: dict[str, Any]) -> None:
-    hostile = "\x1b]8;;http://evil\x07x\u202e\r\x9b2J<script>&#x202e;[a](javascript:x)\n\n# b"
-
-    def poison(value: Any, field: str) -> Any:
-        if isinstance(value, dict):
-            return {name: poison(each, name) for name, each in value.items()}
-        if isinstance(value, list):
-            return [poison(each, field) for each in value]
-        kept = ("run_id", "parent_run_id", "status", "role", "id", "tool_call_id", "member_runs")
-        return hostile + value if isinstance(value, str) and field not in kept else value
-
-    poisoned = poison(page, "")
-    for form, look in itertools.product(
-        ("text", "markdown"), (Look(), Look(True, True), Look(raw=True))
-    ):
-        drawn = draw(poisoned, form=form, look=look)
-        assert CONTROLS.findall(drawn) == []
-        assert "<script>" in drawn
+    return read_session()
 
 
 def test_huge_values_are_cut_and_sized(page: dict[str, Any]) -> None:

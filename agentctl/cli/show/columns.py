@@ -94,11 +94,14 @@ def _format_last_use(session: Record) -> str | None:
 
 
 def _format_distance(moment: object) -> str | None:
+    """Return the time since a moment in one unit, `3 h`; after 7 days the day of the moment."""
     at = _to_timestamp(moment)
     if at is None:
         return None
     seconds = time.time() - at
-    return format_span(seconds) if seconds < RELATIVE_SECONDS else str(moment)[:10]
+    if seconds >= RELATIVE_SECONDS:
+        return str(moment)[:10]
+    return " ".join(format_span(seconds).split()[:2])
 
 
 def _format_duration(run: Record) -> str | None:

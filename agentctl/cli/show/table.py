@@ -20,11 +20,15 @@ COLUMN_GAP = "  "
 MINIMUM_TEXT_WIDTH = 16
 """Columns of the screen that a column of text keeps at least."""
 
+MINIMUM_KEPT_WIDTH = 24
+"""The same of a column that is never hidden: an error code."""
+
 SHORT_ID = 13
 """Least characters of a shortened id: those with the milliseconds of a UUIDv7."""
 
 UUID_LENGTH = 36
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LINE_END = re.compile(" +$", re.MULTILINE)
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
@@ -91,8 +95,9 @@ class _Filled(NamedTuple):
 
     @property
     def minimum(self) -> int:
-        is_whole = self.column.look in ("plain", "id")
-        return self.width if is_whole else min(self.width, MINIMUM_TEXT_WIDTH)
+        if self.column.look in ("plain", "id"):
+            return self.width
+        return min(self.width, MINIMUM_KEPT_WIDTH if self.column.keep else MINIMUM_TEXT_WIDTH)
 
     @property
     def is_kept(self) -> bool:
@@ -159,7 +164,10 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
         table.add_row(*row)
     # The screen is wider than the terminal if the first column alone does not fit: ids stay whole.
     everything = sum(each.width + len(COLUMN_GAP) for each in shown)
-    io.console(io.out, max(needed, width or everything)).print(table)
+    console = io.console(io.out, max(needed, width or everything))
+    with console.capture() as captured:
+        console.print(table)
+    io.out.write(_LINE_END.sub("", captured.get()))
     return [each.column.label for each in filled if each not in shown]
 
 

@@ -92,7 +92,7 @@ def _format_tool(call: ToolCall, look: Look) -> Iterator[str]:
     result = call.result or ""
     if look.full:
         yield head
-        yield from _indent(["", *_fence(result), ""], "  ")
+        yield from _indent(["", *_fence(result), ""] if result else [], "  ")
     elif not look.shows(result):
         yield f"{head} · {format_size(result)}"
     else:
