@@ -18,12 +18,13 @@ from agentctl.operations import PartialOperations
 from agentctl.records.agentos import build_chat_history, sum_counters
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     MemoryFilter,
     Page,
+    RunFilter,
     SessionFilter,
     SessionLocator,
     SessionRunsQuery,
@@ -37,6 +38,9 @@ Record = dict[str, Any]
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to search their names, most of which are derived."""
+
+_STATED_PAGE = 50
+"""Sessions whose runs are a page of a list of runs."""
 
 
 def build_database_entry(url: str, folder: Path) -> Database:
@@ -159,6 +163,28 @@ class AgentOSDatabase(PartialOperations):
             runs = runs[ids.index(query.after) + 1 :]
         return build_document(runs[: query.limit])
 
+    async def get_runs(self, filter: RunFilter) -> Document[Any]:
+        """Return matching runs, session by session, the newest session first.
+
+        A page has all matching runs of its sessions. A session without one is not a page.
+        """
+        if filter.session_id is not None:
+            session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
+            runs = await self.reader.list_runs(session)
+            return _build_runs_page([run for run in runs if _matches(run, session, filter)], None)
+        offset = int(filter.page.cursor or 0)
+        while sessions := await self.reader.list_sessions(limit=_STATED_PAGE, offset=offset):
+            offset += len(sessions)
+            found = [
+                run
+                for session in sessions
+                for run in await self.reader.list_runs(session)
+                if _matches(run, session, filter)
+            ]
+            if found:
+                return _build_runs_page(found, str(offset))
+        return _build_runs_page([], None)
+
     async def get_session_run(
         self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[Any]:
@@ -210,6 +236,26 @@ def _build_detail(session: StoredSession, runs: list[Record]) -> Record:
     if session.kind == "agent":
         detail["agent_session_id"] = session.session_id
     return detail | ({"problem": session.problem} if session.problem else {})
+
+
+def _matches(run: Record, session: StoredSession, filter: RunFilter) -> bool:
+    """Return True for a run that matches the filter, whose session is not compared."""
+    names = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
+    created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
+    return (
+        filter.status in (None, run["status"])
+        and filter.user_id in (None, run["user_id"] or session.keys["user_id"])
+        and (
+            filter.component_id is None
+            or filter.component_id in (run.get(each.id_field) for each in names)
+        )
+        and (filter.created_after is None or created >= filter.created_after)
+        and (filter.created_before is None or created < filter.created_before)
+    )
+
+
+def _build_runs_page(runs: list[Record], cursor: str | None) -> Document[Any]:
+    return build_document({"data": runs, "meta": {"next_cursor": cursor}})
 
 
 def _build_meta(page: Page, number: int, total: int) -> Record:

@@ -197,6 +197,30 @@ def test_sessions_of_release_2_with_unreadable_rows(reader: Agentctl, legacy: Pa
     assert fingerprint(legacy) == before
 
 
+def test_exports_and_statistics_of_a_database(reader: Agentctl, legacy: Path) -> None:
+    connection = sqlite3.connect(legacy)
+    connection.execute(MEMORIES)
+    row = ("m1", '"Likes tea"', "ada", '["drinks"]')
+    connection.execute("INSERT INTO agno_memories VALUES (?, ?, 'a', NULL, ?, ?, 50, 60)", row)
+    connection.commit()
+    connection.close()
+    before = fingerprint(legacy)
+    (memory,) = read(reader, legacy, "memories", "list")["data"]
+    assert (memory["memory"], memory["user_id"]) == ("Likes tea", "ada")
+    exported = reader("sessions", "export", "s1", "--database", str(legacy), remote=False)
+    (line,) = exported.lines
+    assert [run["run_id"] for run in json.loads(line)["runs"]] == ["r1", "r2"]
+    rows = read(reader, legacy, "sessions", "stat", "--by", "session")
+    assert [(row["session"], row["runs"], row["total_tokens"]) for row in rows] == [
+        ("s1", 2, 14), ("s3", 1, 0),
+    ]  # fmt: skip
+    (row,) = read(reader, legacy, "sessions", "stat", "--session", "s1", "--agent", "a")
+    assert (row["component"], row["runs"], row["failed"]) == ("a", 2, 1)
+    assert read(reader, legacy, "sessions", "stat", "--agent", "other") == []
+    assert read(reader, legacy, "sessions", "stat", "--newer-than", "1d", "--user", "x") == []
+    assert fingerprint(legacy) == before
+
+
 def test_newer_runs_are_ordered_and_merged(reader: Agentctl, legacy: Path) -> None:
     connection = sqlite3.connect(legacy)
     connection.execute(RUNS)

@@ -46,8 +46,8 @@ def show_version(
             info = (await target.operations.get_info()).value
             record.update(
                 server_url=selected,
-                server_version=info["version"],
-                interface_version=info["interface_version"],
+                server_version=info.get("version") or info.get("agno_version"),
+                interface_version=info.get("interface_version"),
             )
 
     from agentctl.records.document import build_document
