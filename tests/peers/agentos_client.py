@@ -4,7 +4,8 @@
                                           operation, or null
 
 Run in an environment with a release of `agno`, against a server with the components of
-`tests.peers.servers`. WORK.json has `url`, `token` (or null) and `parts`: `client`, `remote`.
+`tests.peers.servers`. WORK.json has `url`, `token` (or null) and `parts`: the beginnings of the
+names of the operations, such as `client` and `remote`.
 """
 
 from __future__ import annotations
@@ -409,6 +410,54 @@ class Checks:
         await self.client.delete_sessions(["ct", "cw"], [TEAM, WORKFLOW], headers=self.headers)
         await self.expect(404, self.client.get_session("ct", headers=self.headers))
 
+    # Memories
+
+    async def create_memory(self, memory: str) -> str:
+        """Create a memory of the user; return its id."""
+        given = {"topics": ["drinks"], "headers": self.headers}
+        created = await self.client.create_memory(memory, "user", **given)
+        assert (created.memory, created.user_id) == (memory, "user"), created
+        memory_id: str = created.memory_id
+        return memory_id
+
+    async def memory_create(self) -> None:
+        self.kept["memory"] = await self.create_memory("Likes tea")
+
+    async def memory_list(self) -> None:
+        page = await self.client.list_memories(user_id="user", headers=self.headers)
+        assert self.kept["memory"] in [each.memory_id for each in page.data], page
+
+    async def memory_search(self) -> None:
+        page = await self.client.list_memories(
+            user_id="user", topics=["drinks"], search_content="tea", headers=self.headers
+        )
+        assert [each.memory for each in page.data] == ["Likes tea"], page
+
+    async def memory_get(self) -> None:
+        memory_id = self.kept["memory"]
+        found = await self.client.get_memory(memory_id, user_id="user", headers=self.headers)
+        assert (found.memory, found.topics) == ("Likes tea", ["drinks"]), found
+
+    async def memory_update(self) -> None:
+        memory_id, text = self.kept["memory"], "Likes coffee"
+        changed = await self.client.update_memory(
+            memory_id, text, "user", topics=["drinks"], headers=self.headers
+        )
+        assert (changed.memory, changed.topics) == (text, ["drinks"]), changed
+
+    async def memory_topics(self) -> None:
+        assert await self.client.get_memory_topics(headers=self.headers) == ["drinks"]
+
+    async def memory_delete(self) -> None:
+        memory_id = self.kept["memory"]
+        await self.client.delete_memory(memory_id, user_id="user", headers=self.headers)
+        await self.expect(404, self.client.get_memory(memory_id, headers=self.headers))
+
+    async def memory_delete_several(self) -> None:
+        ids = [await self.create_memory(text) for text in ("One", "Two")]
+        await self.client.delete_memories(ids, user_id="user", headers=self.headers)
+        await self.expect(404, self.client.get_memory(ids[0], headers=self.headers))
+
     # What this server refuses
 
     async def refused_cancel_of_an_unknown_run(self) -> None:
@@ -432,6 +481,29 @@ class Checks:
     async def refused_knowledge_filters(self) -> None:
         given = {"topic": "x"}
         await self.client.run_agent("echo", "x", knowledge_filters=given, headers=self.headers)
+
+    async def refused_memory_stats(self) -> None:
+        await self.client.get_user_memory_stats(headers=self.headers)
+
+    # What this server does not have, and a server of AgentOS only with models or databases
+
+    async def absent_optimize_memories(self) -> None:
+        await self.client.optimize_memories("user", headers=self.headers)
+
+    async def absent_migrate_database(self) -> None:
+        await self.client.migrate_database("main", headers=self.headers)
+
+    async def absent_eval_runs(self) -> None:
+        await self.client.list_eval_runs(headers=self.headers)
+
+    async def absent_knowledge(self) -> None:
+        await self.client.list_knowledge_content(headers=self.headers)
+
+    async def absent_traces(self) -> None:
+        await self.client.get_traces(headers=self.headers)
+
+    async def absent_metrics(self) -> None:
+        await self.client.get_metrics(headers=self.headers)
 
     # Remote objects: they read their configuration without a token
 

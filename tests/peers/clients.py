@@ -21,6 +21,13 @@ REFUSED = {
     "refused_continue_of_a_run": "400",
     "refused_image": "422",
     "refused_knowledge_filters": "422",
+    "refused_memory_stats": "404",
+    "absent_optimize_memories": "404",
+    "absent_migrate_database": "404",
+    "absent_eval_runs": "404",
+    "absent_knowledge": "404",
+    "absent_traces": "404",
+    "absent_metrics": "404",
 }
 """Operations that this server refuses, with the status (docs/agentos.md)."""
 

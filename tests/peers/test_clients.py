@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +17,14 @@ from tests.commands import run_command
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.peers.clients import INSTALLED, REFUSED, check_operations
-from tests.peers.servers import Peer, serve_agentos
-from tests.process import serve_config
+from tests.peers.servers import PEERS, Peer, find_python, serve_agentos
+from tests.peers.tokens import find_differences
+from tests.process import base_environment, serve_config
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
     "sessions:read", "sessions:write", "sessions:delete", "config:read",
+    "memories:read", "memories:write", "memories:delete",
 )  # fmt: skip
 """Everything that a user of an AgentOS may do, without administration."""
 
@@ -37,7 +40,7 @@ class Ours:
 
     def call(self, method: str, path: str, *scopes: str, **options: Any) -> httpx2.Response:
         """Send a request as the user `ann`, by default with `SCOPES`."""
-        token = self.deployment.token("ann", *(scopes or SCOPES))
+        token = options.pop("token", None) or self.deployment.token("ann", *(scopes or SCOPES))
         headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
         return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
 
@@ -49,9 +52,12 @@ class Ours:
 
 
 @contextmanager
-def serve_ours(folder: Path, model_url: str, *, locked: bool = True) -> Iterator[Ours]:
+def serve_ours(
+    folder: Path, model_url: str, *, locked: bool = True, extra: str = ""
+) -> Iterator[Ours]:
     """Serve the deployment of the tests with the interface of AgentOS."""
-    deployment = create_deployment(folder, model_url, server='compatibility = "agentos"')
+    setting = 'compatibility = "agentos"'
+    deployment = create_deployment(folder, model_url, server=setting, extra=extra)
     if not locked:
         text = deployment.path.read_text()
         off = "[authorization]\nenabled = false\n"
@@ -82,11 +88,12 @@ def test_every_operation_of_other_releases_works(
 def require_all_operations(server: Ours, release: str, folder: Path) -> None:
     """Require every operation of a client, except those that this server refuses."""
     token = server.deployment.token("user", *SCOPES)
-    found = check_operations(release, folder, server.url, token, "client", "refused")
+    parts = ("client", "memory", "refused", "absent")
+    found = check_operations(release, folder, server.url, token, *parts)
     failed = {name: failure for name, failure in found.items() if failure}
     assert failed.keys() == REFUSED.keys(), failed
     assert all(status in str(failed[name]) for name, status in REFUSED.items()), failed
-    assert len(found) == 58
+    assert len(found) == 73
 
 
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:
@@ -200,6 +207,11 @@ def test_accounts_have_default_scopes_and_times_as_numbers(ours: Ours) -> None:
     assert "token" not in listed
 
 
+def test_tokens_have_the_known_answers(ours: Ours) -> None:
+    key = (ours.deployment.folder / "keys" / "signing.pem").read_text()
+    assert find_differences(ours.url, key, None) == {}
+
+
 def test_the_contract_is_served_on_request(ours: Ours) -> None:
     asked = {"headers": {"Agentctl-Interface": "contract"}}
     agent = ours.call("GET", "/agents/tool-add", **asked).json()
@@ -229,6 +241,44 @@ def test_the_command_line_works_on_it(ours: Ours, tmp_path: Path) -> None:
     assert "hi" in agentctl("sessions", "list")
 
 
+@pytest.mark.skipif(not PEERS, reason="needs the environments of AgentOS: make test-peers")
+def test_agnoctl_works(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    extra = "[mcp_endpoint]\nenabled = true\n"
+    with serve_ours(tmp_path, model_endpoint.base_url, extra=extra) as server:
+        token = server.deployment.token("root", ADMIN)
+        environment = base_environment() | {"HOME": str(project), "AGENTOS_TOKEN": token}
+
+        program = find_python(INSTALLED).with_name("agnoctl")
+
+        def agnoctl(*words: str) -> Any:
+            done = subprocess.run(
+                [program, *words, "--url", server.url, "--json"],
+                env=environment, cwd=project, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            return json.loads(done.stdout)
+
+        status = agnoctl("status")["os"]
+        assert (status["auth_mode"], status["mcp"]["path"]) == ("jwt", "/mcp")
+        created = agnoctl("tokens", "create", "ci")
+        assert "agents:run" in created["scopes"]
+        assert server.call("GET", "/agents", token=created["token"]).status_code == 403
+        form = {"message": "x", "stream": "false"}
+        ran = server.call("POST", "/agents/echo/runs", token=created["token"], data=form)
+        assert (ran.status_code, ran.json()["content"]) == (200, "x")
+        (listed,) = agnoctl("tokens", "list")["service_accounts"]
+        assert (listed["name"], listed["revoked_at"]) == ("ci", None)
+        agnoctl("tokens", "revoke", "ci")
+        (listed,) = agnoctl("tokens", "list")["service_accounts"]
+        assert listed["revoked_at"] is not None
+        (connected,) = agnoctl("connect", "--clients", "cursor", "--project", "--yes")["results"]
+        written = json.loads((project / ".cursor" / "mcp.json").read_text())
+        (entry,) = written["mcpServers"].values()
+        assert (connected["status"], entry["url"]) == ("connected", f"{server.url}/mcp")
+
+
 def test_remote_objects_work(release: str, tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     with serve_ours(tmp_path, model_endpoint.base_url, locked=False) as server:
         found = check_operations(release, tmp_path, server.url, None, "remote")
@@ -255,7 +305,7 @@ def test_an_agentos_is_a_gateway_to_this_server(
 
 
 def test_this_server_does_what_theirs_does(open_peer: Peer, tmp_path: Path) -> None:
-    parts = ("client", "refused", "remote")
+    parts = ("client", "memory", "refused", "remote")
     found = check_operations(open_peer.release, tmp_path, open_peer.url, None, *parts)
     # A workflow that waits for its model does not end there after a cancel.
     waits = {"client_cancel_workflow_run", "remote_workflow_cancel"}

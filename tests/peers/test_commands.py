@@ -19,6 +19,9 @@ from tests.process import base_environment
 def test_commands_name_the_server(agentctl: Agentctl, served: Peer) -> None:
     listed = agentctl("agents", "list", "-o", "name")
     assert listed.stderr == f"note: {served.url} is AgentOS {served.release}\n"
+    version = agentctl.record("version")
+    assert (version["server_version"], version["interface_version"]) == (served.release, None)
+    assert json.loads(agentctl("api", "GET", "/info").stdout)["agno_version"] == served.release
     missing = agentctl("agents", "get", "nobody")
     assert missing.code == 5
     assert f"cause: {served.url} is AgentOS {served.release}" in missing.stderr
@@ -181,12 +184,31 @@ def test_memories_are_added_listed_changed_and_deleted(agentctl: Agentctl) -> No
     assert agentctl("memories", "get", added["memory_id"]).code == 5
 
 
+def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) -> None:
+    agentctl("runs", "start", "--agent", "echo", "-m", "hello", "--session", "exported")
+    (line,) = agentctl("sessions", "export", "exported").lines
+    assert [run["content"] for run in json.loads(line)["runs"]] == ["hello"]
+    memory = agentctl.record("memories", "add", "Has a cat", "--user", "root")
+    lines = agentctl("memories", "export", "--user", "root").lines
+    assert "Has a cat" in [json.loads(each)["memory"] for each in lines]
+    assert agentctl("memories", "delete", memory["memory_id"], "--yes").code == 0
+    file = tmp_path / "memories.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    ended = agentctl("memories", "import", str(file))
+    assert ended.code == 0, ended.stderr
+    listed = agentctl.record("memories", "list")["data"]
+    assert "Has a cat" in [each["memory"] for each in listed]
+    for each in listed:
+        agentctl("memories", "delete", each["memory_id"], "--yes")
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "runs list", "runs get r", "runs cancel r", "runs cancel --all --yes", "runs watch r",
         "auth whoami", "auth can-i agents:run", "auth explain GET /agents", "audit list",
         "sessions summarize s", "sessions delete s --yes --cancel", "memories forget u --yes",
+        "runs wait r", "audit tail", "audit export", "sessions stat",
     ],
 )  # fmt: skip
 def test_commands_without_counterpart_say_so(

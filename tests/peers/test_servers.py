@@ -6,6 +6,7 @@ import httpx2
 
 from tests.deployment import ADMIN, Deployment
 from tests.peers.servers import Peer
+from tests.peers.tokens import find_differences
 
 
 def test_open_server_describes_itself(open_peer: Peer) -> None:
@@ -25,3 +26,8 @@ def test_locked_server_takes_the_tokens_of_the_key(locked_peer: Peer, keys: Depl
     url = f"{locked_peer.url}/agents/echo/runs"
     run = httpx2.post(url, data=form, headers=token, timeout=30).json()
     assert (run["status"], run["content"]) == ("COMPLETED", "hello")
+
+
+def test_tokens_have_the_known_answers(locked_peer: Peer, keys: Deployment) -> None:
+    key = (keys.folder / "keys" / "signing.pem").read_text()
+    assert find_differences(locked_peer.url, key, int(locked_peer.release[0])) == {}

@@ -58,6 +58,7 @@ def _list_endpoints(system: SystemEndpoints, sessions: SessionEndpoints) -> dict
         "get_config": system.get_config,
         "create_service_account": system.create_service_account,
         "list_service_accounts": system.list_service_accounts,
+        "update_memory": system.update_memory,
         "get_sessions": sessions.get_sessions,
         "create_session": native.create_session,
         "get_session_by_id": sessions.get_session_by_id,

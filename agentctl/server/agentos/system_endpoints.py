@@ -1,4 +1,4 @@
-"""The instance, its components and its service accounts, for clients of AgentOS."""
+"""The instance, its components, service accounts and memories, for clients of AgentOS."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from agentctl.server.agentos.operation import json_response
 from agentctl.server.agentos.runs import whole_seconds
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query
-from agentctl.server.requests import GrantBody
+from agentctl.server.requests import GrantBody, UpdateMemoryBody
 from agentctl.server.routes.components import ComponentPath
 from agentctl.server.routes.declared import Limit, PageNumber, SortOrder
+from agentctl.server.routes.memories import MemoryId, change_memory
 from agentctl.server.state import Call
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
@@ -39,8 +40,17 @@ class AccountForm(TypedDict):
 _NEW = RequestBody(AccountForm)
 
 
+class MemoryForm(UpdateMemoryBody, total=False):
+    """A changed memory. The user is not read, because an id is unique."""
+
+    user_id: str | None
+
+
+_MEMORY = RequestBody(MemoryForm)
+
+
 class SystemEndpoints:
-    """The endpoints of the instance, its components and its service accounts.
+    """The endpoints of the instance, its components, service accounts and memories.
 
     Args:
         directory: the configured components.
@@ -113,6 +123,10 @@ class SystemEndpoints:
             if include_revoked or account["revoked_at"] is None
         ]
         return json_response({"data": shown, "meta": {**found["meta"], "search_time_ms": 0.0}})
+
+    async def update_memory(self, call: Call, memory_id: MemoryId) -> Response:
+        """Handle `PATCH /memories/{memory_id}`."""
+        return await change_memory(call, memory_id, _MEMORY)
 
 
 def _build_account(account: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from starlette.responses import Response
 
@@ -89,19 +89,23 @@ async def update_memory(call: Call, memory_id: MemoryId) -> Response:
 
     Replaces the text or the topics. The given topics replace all topics.
     """
-    body = await _read_update(call, memory_id)
-    topics = body.get("topics")
-    patch = MemoryPatch(body.get("memory"), None if topics is None else tuple(topics))
-    return document_response(await call.operations.update_memory(memory_id, patch))
+    return await change_memory(call, memory_id, _UPDATE)
 
 
-async def _read_update(call: Call, memory_id: str) -> dict[str, Any]:
-    """Read the body; report a missing memory before an invalid body."""
+async def change_memory(call: Call, memory_id: str, form: RequestBody) -> Response:
+    """Change a memory as a body requests; report a missing memory before an invalid body.
+
+    Args:
+        form: reads the body: an `UpdateMemoryBody`, or one with more fields.
+    """
     try:
-        return await _UPDATE.read(call)
+        body = await form.read(call)
     except (BadRequest, UnsupportedMediaType, ValidationFailed):
         await call.operations.require_memory(memory_id)
         raise
+    topics = body.get("topics")
+    patch = MemoryPatch(body.get("memory"), None if topics is None else tuple(topics))
+    return document_response(await call.operations.update_memory(memory_id, patch))
 
 
 async def delete_memory(call: Call, memory_id: MemoryId) -> Response:
