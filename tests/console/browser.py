@@ -9,24 +9,40 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.console.vendor import FOLDERS, read_vendored
 
 __all__ = [
     "CHROMIUM",
+    "SECONDS",
     "ConsolePage",
     "check_accessibility",
     "expect",
+    "needs_browser",
     "open_browser",
     "open_console",
 ]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+needs_browser = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+]
+"""The marks of tests in a browser."""
+
 AXE = FOLDERS[1] / "axe.min.js.xz"
 
-SECONDS = 15.0
+SECONDS = 60.0
+"""The time within which a condition is met, on a machine that is busy with other work."""
+
+_NO_FAULTS = ("Failed to load resource", "was preloaded using link preload")
+"""Messages of Chromium about failed requests, which tests cause, and about slow ones."""
+
+_ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
+"""Without a sandbox, for root in a container, whose shared memory may be too small."""
 
 _RECORD_VIOLATIONS = """
 window.violations = [];
@@ -107,7 +123,9 @@ def open_browser() -> Iterator[Browser]:
     """Start Chromium, without a display."""
     expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=_ARGUMENTS, timeout=SECONDS * 1000
+        )
         yield browser
         browser.close()
 
@@ -133,7 +151,7 @@ def open_console(
             "console",
             lambda message: (
                 None
-                if "Failed to load resource" in message.text
+                if any(text in message.text for text in _NO_FAULTS)
                 else shown.reports.append(f"{message.type}: {message.text}")
             ),
         )

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentctl.server import create_app
 from tests.console.browser import ConsolePage, open_browser, open_console
-from tests.console.test_console import READS, RUNS
+from tests.console.deployed import READS, RUNS
 from tests.console.vendor import ROOT
 from tests.deployment import create_deployment
 from tests.endpoint import start_endpoint

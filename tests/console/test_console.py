@@ -2,78 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 from playwright.sync_api import Browser
 
 from agentctl.config.settings import Console
 from agentctl.server import create_app
 from tests.cli.proxy import proxied
-from tests.console.browser import (
-    CHROMIUM,
-    check_accessibility,
-    expect,
-    open_browser,
-    open_console,
-)
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import READS, RUNS, start, token, wait_for_status
+from tests.console.vendor import ROOT
+from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-__all__ = ["model_endpoint"]
+pytestmark = needs_browser
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
-]
-
-READS = ("agents:read", "teams:read", "workflows:read", "sessions:read")
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 HOSTILE = f"{MARKUP}\u202e\u001b[31m"
 """A text that is dangerous as HTML, and at a terminal; it has to be shown as text."""
-
-RUNS = ("agents:run", "teams:run", "workflows:run")
-
-HOLD = """
-import time
-from pathlib import Path
-
-
-def hold(name: str) -> str:
-    \"\"\"Block the thread until a file exists.\"\"\"
-    while not (Path(__file__).parent / name).exists():
-        time.sleep(0.02)
-    return "let go"
-"""
-"""A tool that cannot be interrupted and that a test ends."""
-
-EXTRA = """
-[[models]]
-id = "hold"
-provider = "openai"
-model = "tool:hold"
-base_url = "{url}"
-
-[[agents]]
-id = "hold"
-name = "Hold"
-model = "hold"
-tools = ["console_tools:hold"]
-
-[[agents]]
-id = "hostile"
-name = "<img src=x onerror=alert(1)>"
-description = "<script>alert(2)</script>"
-model = "echo"
-"""
 
 PRESS = """keys => {
     for (const key of keys) {
@@ -82,43 +34,16 @@ PRESS = """keys => {
 }"""
 """Press keys one after the other within the time that a sequence may take."""
 
-MAXIMUM_REQUESTS = 16
-"""Requests for the page and its files until a list is shown."""
+FIRST_LIST = (16, 150_000, 45_000)
+FIRST_TRANSCRIPT = (18, 185_000, 64_000)
+"""Requests, bytes and compressed bytes of the page and its files, at most."""
+
+CONSOLE = ROOT / "agentctl/server/console"
+
+MAXIMUM_NODES = 500
+"""Elements of a page with a long list."""
 
 PHASES = Path(__file__).parents[1] / "records" / "phases.json"
-
-
-@pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("console"), model_endpoint.base_url
-    (folder / "console_tools.py").write_text(HOLD)
-    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-def token(server: ThreadedServer, *scopes: str) -> str:
-    """Mint a token of `me`, by default one that reads and runs everything."""
-    return server.deployment.token("me", *(scopes or (*READS, *RUNS, "sessions:write")))
-
-
-def start(
-    server: ThreadedServer, component: str, session: str, message: str, **more: Any
-) -> httpx2.Response:
-    """Start a run as `me`, by default to its end."""
-    body = {"message": message, "session_id": session, "stream": False, **more}
-    headers = server.bearer("me", *READS, *RUNS)
-    answer = server.client.post(f"/{component}/runs", json=body, headers=headers)
-    assert answer.status_code in (200, 202), answer.text
-    return answer
 
 
 def test_browser_is_led_to_the_page_and_programs_are_not(server: ThreadedServer) -> None:
@@ -181,6 +106,7 @@ def test_bad_token_is_refused_and_not_kept(server: ThreadedServer, browser: Brow
 def test_transcript_shows_tools_members_and_errors(
     server: ThreadedServer, browser: Browser
 ) -> None:
+    start(server, "agents/echo", "told", "_a__" * 600)
     start(server, "agents/tool-add", "told", '{"a": 1, "b": 2}')
     start(server, "agents/http-500", "told", "a failure")
     start(server, "teams/choir", "told-team", "sing")
@@ -188,6 +114,7 @@ def test_transcript_shows_tools_members_and_errors(
         shown.see("add(a=1, b=2)", "✓ completed", "✗ failed", "MODEL_UNAVAILABLE")
         shown.page.click("text=add(a=1, b=2)")
         shown.see("Arguments", '"a": 1')
+        expect(shown.page.locator("pre.plain")).to_contain_text("_a___a__")
         shown.go("#/sessions/told-team")
         shown.see("Choir", "Echo: sing", "Http-500: sing", "MODEL_UNAVAILABLE")
 
@@ -325,13 +252,6 @@ def test_cancel_of_a_finished_run_changes_nothing(server: ThreadedServer, browse
     assert record["cancel_requested_at"] is None
 
 
-def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:
-    headers, deadline = server.bearer("me", *READS), time.monotonic() + 20
-    while server.client.get(place, headers=headers).json()["status"] != status:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_stream_that_breaks_is_resumed_without_a_gap(
     server: ThreadedServer, browser: Browser
 ) -> None:
@@ -397,7 +317,10 @@ def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browse
 
 
 def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -> None:
-    start(server, "agents/echo", "keys", "By key")
+    for number in range(2):
+        start(server, "agents/tool-add", "keys", f'{{"a": {number}, "b": 1}}')
+    body, headers = {"session_name": "By key"}, server.bearer("me", *READS, "sessions:write")
+    assert server.client.post("/sessions/keys/rename", json=body, headers=headers).is_success
     place = "#/sessions?name=By%20key"
     with open_console(browser, server.url, place, token=token(server)) as shown:
         shown.see("By key")
@@ -411,8 +334,12 @@ def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -
         press("n")
         expect(shown.page.locator("[data-message]")).to_be_focused()
         press("Escape")
+        opened = shown.page.locator(".inside")
+        for key, count in (("o", 1), ("[", 1), ("o", 2), ("o", 1), ("O", 2), ("O", 0)):
+            press(key)
+            expect(opened).to_have_count(count)
         press("t")
-        shown.see("Echo · timeline")
+        shown.see("Tool:Add · timeline")
         press("?")
         shown.see("Single-letter keys")
         press("Escape")
@@ -430,15 +357,28 @@ def test_lists_and_assets_stay_within_their_budgets(
         assert server.client.post("/sessions", json=made, headers=headers).status_code == 201
     many = headers["Authorization"].partition(" ")[2]
     with open_console(browser, server.url, "#/sessions", token=many) as shown:
-        shown.page.click("text=Load 100 more")
+        expect(shown.page.locator("table")).to_have_attribute("aria-rowcount", "101")
+        shown.evaluate("document.getElementById('main').scrollTo(0, 1e6)")
         expect(shown.page.locator("table")).to_have_attribute("aria-rowcount", "131")
-        assert shown.page.locator("tbody tr").count() < 60
-        assert shown.evaluate("document.querySelectorAll('*').length") < 900
+        assert shown.page.locator("tbody tr").count() < 40
+        assert shown.evaluate("document.querySelectorAll('*').length") < MAXIMUM_NODES
         shown.evaluate("document.getElementById('main').scrollTo(0, 1e6)")
         expect(shown.page.locator("tr[aria-rowindex='131']")).to_have_count(1)
         assets = [url for url in shown.requests if "/console" in url]
-        assert len(assets) <= MAXIMUM_REQUESTS
         assert len(assets) == len(set(assets))
+        check_size(assets, FIRST_LIST)
+        start(server, "agents/echo", "small", "a **bold** answer")
+    with open_console(browser, server.url, "#/sessions/small", token=token(server)) as shown:
+        expect(shown.page.locator(".markdown strong")).to_have_text("bold")
+        check_size([url for url in shown.requests if "/console" in url], FIRST_TRANSCRIPT)
+
+
+def check_size(urls: list[str], budget: tuple[int, int, int]) -> None:
+    """Check the number and the size of the page and its files."""
+    names = [urlsplit(url).path.split("/", 4)[4:] for url in urls]
+    files = [(CONSOLE / (name[0] if name else "index.html")).read_bytes() for name in names]
+    sizes = (len(files), sum(map(len, files)), sum(len(gzip.compress(each)) for each in files))
+    assert all(size <= limit for size, limit in zip(sizes, budget, strict=True)), sizes
 
 
 def test_pages_are_accessible_in_both_schemes_and_on_small_screens(

@@ -17,8 +17,8 @@ from tests.deployment import Deployment
 
 __all__ = ["ThreadedServer", "serve_in_thread"]
 
-START_SECONDS = 20.0
-STOP_SECONDS = 20.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 
 @dataclass
@@ -72,7 +72,7 @@ def serve_in_thread(
     try:
         port = _port(server, thread)
         url = f"http://127.0.0.1:{port}"
-        with httpx2.Client(base_url=url, timeout=20) as client:
+        with httpx2.Client(base_url=url, timeout=60) as client:
             yield ThreadedServer(deployment, url, client)
     finally:
         server.should_exit = True

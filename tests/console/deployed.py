@@ -1,0 +1,74 @@
+"""The server whose console is tested, and its runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx2
+
+from tests.console.browser import SECONDS
+from tests.server.threaded_server import ThreadedServer
+
+__all__ = ["EXTRA", "HOLD", "READS", "RUNS", "start", "token", "wait_for_status"]
+
+READS = ("agents:read", "teams:read", "workflows:read", "sessions:read")
+RUNS = ("agents:run", "teams:run", "workflows:run")
+
+HOLD = """
+import time
+from pathlib import Path
+
+
+def hold(name: str) -> str:
+    \"\"\"Block the thread until a file exists, for two minutes at most.\"\"\"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (Path(__file__).parent / name).exists():
+        time.sleep(0.02)
+    return "let go"
+"""
+"""A tool that cannot be interrupted and that a test ends."""
+
+EXTRA = """
+[[models]]
+id = "hold"
+provider = "openai"
+model = "tool:hold"
+base_url = "{url}"
+
+[[agents]]
+id = "hold"
+name = "Hold"
+model = "hold"
+tools = ["console_tools:hold"]
+
+[[agents]]
+id = "hostile"
+name = "<img src=x onerror=alert(1)>"
+description = "<script>alert(2)</script>"
+model = "echo"
+"""
+
+
+def token(server: ThreadedServer, *scopes: str) -> str:
+    """Mint a token of `me`, by default one that reads and runs everything."""
+    return server.deployment.token("me", *(scopes or (*READS, *RUNS, "sessions:write")))
+
+
+def start(
+    server: ThreadedServer, component: str, session: str, message: str, **more: Any
+) -> httpx2.Response:
+    """Start a run as `me`, by default to its end."""
+    body = {"message": message, "session_id": session, "stream": False, **more}
+    headers = server.bearer("me", *READS, *RUNS)
+    answer = server.client.post(f"/{component}/runs", json=body, headers=headers)
+    assert answer.status_code in (200, 202), answer.text
+    return answer
+
+
+def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:
+    """Wait until a run has a status."""
+    headers, deadline = server.bearer("me", *READS), time.monotonic() + SECONDS
+    while server.client.get(place, headers=headers).json()["status"] != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,104 @@
+"""The console while the server refuses, does not answer, or rejects the token; and its exports."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from playwright.sync_api import Browser, Route
+
+from tests.console.browser import expect, needs_browser, open_console
+from tests.console.deployed import start, token
+from tests.process import base_environment, run_agentctl
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+
+def test_list_keeps_its_data_and_recovers(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/hang", "outage", "the first one", background=True)
+    asked: list[float] = []
+
+    def refuse(route: Route, status: int, fields: dict[str, str]) -> None:
+        asked.append(time.monotonic())
+        route.fulfill(status=status, json={"detail": "not now"}, headers=fields)
+
+    with open_console(browser, server.url, "#/runs?session=outage", token=token(server)) as shown:
+        retry, page = shown.page.locator("[data-retry]"), shown.page
+        shown.see("the first one", "1 running")
+        page.route("**/runs?**", lambda route: refuse(route, 429, {"Retry-After": "2"}))
+        expect(retry).to_contain_text("Too many requests · trying again in")
+        shown.see("the first one")
+        expect(page.locator(".stale table")).to_have_count(1)
+        deadline = time.monotonic() + 30
+        while len(asked) < 3 and time.monotonic() < deadline:
+            page.wait_for_timeout(50)
+        # The list and the ended runs below it: each waits as the server asks.
+        assert asked[2] - asked[0] >= 1.9
+        page.unroute_all()
+        page.route("**/runs?**", lambda route: refuse(route, 503, {}))
+        retry.locator("button").click()
+        expect(retry).to_contain_text("The server is not available · trying again in")
+        page.unroute_all()
+        retry.locator("button").click()
+        expect(retry).to_have_count(0)
+
+        page.context.set_offline(True)
+        expect(retry).to_contain_text("No answer since")
+        expect(page.locator("header .dot")).to_contain_text("no answer since")
+        shown.see("the first one")
+        start(server, "agents/hang", "outage", "the second one", background=True)
+        page.context.set_offline(False)
+        retry.locator("button").click()
+        shown.see("the second one", "2 running")
+        expect(page.locator("header .dot")).to_have_text("live")
+
+        user = page.get_by_placeholder("User")
+        user.press_sequentially("nobody-at-all", delay=90)
+        shown.see("No runs match.")
+        expect(user).to_have_value("nobody-at-all")
+
+
+def test_stream_goes_on_after_a_rejected_token(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/trickle", "replaced", "count", background=True)
+    place = "#/sessions/replaced"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        answer = shown.page.locator(".markdown")
+        expect(answer).to_contain_text("w5")
+        rejected = {"detail": "The token is not valid"}
+        shown.page.route(
+            "**/sessions/replaced/runs?**", lambda route: route.fulfill(status=401, json=rejected)
+        )
+        expect(shown.page.locator(".signin.over")).to_contain_text("did not accept the token")
+        shown.page.unroute_all()
+        last = len(answer.inner_text().split())
+        shown.sign_in(token(server))
+        expect(answer).to_contain_text(f"w{last + 20}")
+        words = answer.inner_text().split()
+        assert words == [f"w{number}" for number in range(len(words))]
+
+
+def test_session_is_exported_as_by_the_command(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/tool-add", "exported", '{"a": 1, "b": 2}')
+    start(server, "teams/choir", "exported-team", "Sing \u202e of `tea`\tand\r\n\r\nmore")
+    names, key = ("exported", "exported-team"), token(server)
+    files: dict[tuple[str, str], str] = {}
+    with open_console(browser, server.url, "#/sessions/exported", token=key) as shown:
+        for name in names:
+            shown.go(f"#/sessions/{name}")
+            shown.see(name.replace("exported-team", "Sing").replace("exported", "add(a=1, b=2)"))
+            for form in ("jsonl", "json", "markdown"):
+                with shown.page.expect_download() as download:
+                    shown.page.select_option("[aria-label='Export the session']", form)
+                files[name, form] = download.value.path().read_text()
+                assert download.value.suggested_filename.startswith(f"{name}.")
+    env = {**base_environment(), "AGENTCTL_TOKEN": key, "HOME": str(server.deployment.folder)}
+    for form in ("jsonl", "markdown"):
+        arguments = (*names, "--format", form, "--url", server.url)
+        done = run_agentctl("sessions", "export", *arguments, env=env)
+        assert done.returncode == 0, done.stderr
+        assert "".join(files[name, form] for name in names) == done.stdout.decode()
+    for name in names:
+        record: dict[str, Any] = json.loads(files[name, "jsonl"])
+        assert json.loads(files[name, "json"]) == [record]
