@@ -2,12 +2,11 @@
 // and the strip that shows the two facts about a cancel.
 
 import { call, can, cancelRun, componentOf, kindOf, path, withQuery } from "./api.js";
-import { Markdown } from "./markdown.js";
 import { describePhase, describeHolding, isAtRest, isFinal } from "./phase.js";
 import { follow } from "./stream.js";
 import {
   Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, html, printable,
-  shortId, Status, toHash, tookMilliseconds, useEffect, useNow, useRef, useState,
+  shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef, useState,
 } from "./ui.js";
 
 const DELEGATION = ["delegate_task_to_member", "route_to_member"];
@@ -125,8 +124,12 @@ function textOf(content) {
   return typeof content === "string" ? content : content == null ? "" : JSON.stringify(content);
 }
 
-/** Follow a run until it and its work have ended: `{run, view, refresh}`. */
+/** Follow a run until it and its work have ended: `{run, view, refresh}`.
+ *
+ * Without a caller nothing is fetched; the events are read again after the sign-in.
+ */
 export function useRun(initial, db) {
+  const { me, generation } = useCaller();
   const [run, setRun] = useState(initial);
   const [view, setView] = useState(null);
   const [, render] = useState(0);
@@ -141,7 +144,7 @@ export function useRun(initial, db) {
   const keepEvents = ({ status }) => setRun((old) => ({ ...old, status, unread: true }));
   const live = !isFinal(run);
   useEffect(() => {
-    if (!live) return undefined;
+    if (!live || me === null) return undefined;
     const control = new AbortController();
     const shown = new LiveView(run.run_id, componentOf(run));
     let timer = null;
@@ -161,8 +164,8 @@ export function useRun(initial, db) {
       clearTimeout(timer);
       control.abort();
     };
-  }, [run.run_id, live]);
-  const waiting = !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || view === null);
+  }, [run.run_id, live, generation, me === null]);
+  const waiting = me !== null && !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || view === null);
   useEffect(() => {
     if (!waiting) return undefined;
     const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
@@ -301,7 +304,7 @@ export function CancelButton({ run, setRun }) {
 function Items({ items, run, names, db, now, opened, onAll, depth = 0 }) {
   return items.map((item, at) => {
     if (item.type === "text") {
-      return html`<div key=${at}><${Markdown} text=${printable(item.text)} /><${Rest} whole=${item.whole} onAll=${onAll} /></div>`;
+      return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} whole=${item.whole} onAll=${onAll} /></div>`;
     }
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "step") return html`<h3 key=${at} class="dim">Step ${printable(item.name)}</h3>`;
@@ -311,6 +314,22 @@ function Items({ items, run, names, db, now, opened, onAll, depth = 0 }) {
     return html`<${MemberLine} key=${item.id} item=${item} session=${run.session_id} names=${names}
       db=${db} now=${now} opened=${opened} depth=${depth} />`;
   });
+}
+
+let markdown = null;
+
+/** A text as Markdown, plain until the parser is loaded. */
+function Answer({ text }) {
+  const [View, setView] = useState(() => markdown);
+  useEffect(() => {
+    if (View) return;
+    import("./markdown.js").then(
+      (loaded) => setView(() => (markdown = loaded.Markdown)),
+      () => null,
+    );
+  }, []);
+  const shown = printable(text);
+  return View ? html`<${View} text=${shown} />` : html`<pre class="plain">${shown}</pre>`;
 }
 
 function Thinking({ text }) {

@@ -105,6 +105,8 @@ function App() {
     return () => clearTimeout(timer);
   }, []);
   const name = moduleOf(place.parts);
+  // While someone signs in, the page loads.
+  useEffect(() => void modules[name]().catch(() => null), [name]);
   const key = place.parts.join("/");
   useEffect(() => {
     document.getElementById("main")?.scrollTo(0, 0);

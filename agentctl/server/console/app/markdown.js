@@ -4,12 +4,17 @@
 import { Lexer } from "../vendor/marked.mjs";
 import { html } from "./ui.js";
 
-const MAXIMUM_CHARACTERS = 200_000;
+const MAXIMUM_CHARACTERS = 50_000;
+// The time for emphasis grows with the square of the number of its marks.
+const MAXIMUM_MARKS = 500;
+const MARKS = /[*_~]+/g;
 const DEPTH = 12;
 
-/** Return the nodes of a text. One that is very long or not readable as Markdown stays plain. */
+/** Return the nodes of a text. One that takes long or is not readable as Markdown stays plain. */
 export function Markdown({ text }) {
-  if (text.length > MAXIMUM_CHARACTERS) return html`<pre class="plain">${text}</pre>`;
+  if (text.length > MAXIMUM_CHARACTERS || (text.match(MARKS)?.length ?? 0) > MAXIMUM_MARKS) {
+    return html`<pre class="plain">${text}</pre>`;
+  }
   try {
     const tokens = new Lexer({ gfm: true, breaks: true }).lex(text);
     return html`<div class="markdown">${renderAll(tokens, 0)}</div>`;

@@ -16,6 +16,7 @@ export async function follow(run, { onEvents, onState = () => {}, signal }) {
   let failures = 0;
   for (;;) {
     let ended = false;
+    let pause = 0;
     try {
       await readOnce(run, last, signal, (events) => {
         failures = 0;
@@ -27,6 +28,7 @@ export async function follow(run, { onEvents, onState = () => {}, signal }) {
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof ApiError && !error.temporary) throw error;
+      pause = (error.retryAfter || 0) * 1000;
     }
     if (signal.aborted) return;
     if (ended) {
@@ -35,7 +37,7 @@ export async function follow(run, { onEvents, onState = () => {}, signal }) {
     }
     onState("waiting");
     failures += 1;
-    await sleep(Math.min(10_000, 250 * 2 ** failures), signal);
+    await sleep(Math.max(pause, Math.min(10_000, 250 * 2 ** failures)), signal);
   }
 }
 

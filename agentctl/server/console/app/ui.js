@@ -5,8 +5,14 @@ import {
   useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState,
 } from "../vendor/hooks.mjs";
 import htm from "../vendor/htm.mjs";
-import { ApiError, known, loadComponents, send, state, subscribe } from "./api.js";
+import {
+  ApiError, call, known, loadComponents, send, state, subscribe, withQuery,
+} from "./api.js";
 import { describePhase } from "./phase.js";
+
+const RETRY_SECONDS = 5;
+const PAGE_ROWS = 100;
+const OVERSCAN = 4;
 
 export const html = htm.bind(h);
 export { Component, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
@@ -130,9 +136,11 @@ export function useResource(place, { every = 0 } = {}) {
     if (!ready) return undefined;
     const control = new AbortController();
     let timer = null;
+    let due = Infinity;
     let etag = null;
     const load = async () => {
       clearTimeout(timer);
+      due = Infinity;
       let wait = every;
       try {
         const headers = etag ? { "If-None-Match": etag } : {};
@@ -148,7 +156,7 @@ export function useResource(place, { every = 0 } = {}) {
       } catch (error) {
         if (control.signal.aborted) return;
         const known = error instanceof ApiError ? error : new ApiError(0);
-        wait = known.temporary ? Math.max(known.retryAfter * 1000, 5000) : 0;
+        wait = known.temporary ? (known.retryAfter || RETRY_SECONDS) * 1000 : 0;
         const retryAt = wait ? Date.now() + wait : 0;
         set((old) => ({
           place,
@@ -157,9 +165,11 @@ export function useResource(place, { every = 0 } = {}) {
           retryAt,
         }));
       }
-      if (wait) timer = setTimeout(() => (document.hidden ? null : load()), wait);
+      due = wait ? Date.now() + wait : Infinity;
+      if (wait) timer = setTimeout(() => document.hidden || load(), wait);
     };
-    const appear = () => document.hidden || !(every || timer) || load();
+    // Nothing is fetched while the page is hidden; what is overdue follows when it appears.
+    const appear = () => document.hidden || Date.now() < due || load();
     reload.current = load;
     document.addEventListener("visibilitychange", appear);
     load();
@@ -173,25 +183,116 @@ export function useResource(place, { every = 0 } = {}) {
   return { ...shown, reload: () => reload.current() };
 }
 
-/** Return the names of components by `kind:id`. */
-export function useNames() {
+/** Fetch a list: its first page, and again every `every` milliseconds; more pages on demand.
+ *
+ * The result has `resource` (of the first page), `rows` without duplicates by `key`, and `more` for
+ * `LoadMore`. Later pages stay as they were read; with `live` they are read again.
+ */
+export function usePages(name, filters, { every, key, live = false }) {
+  const place = withQuery(name, { ...filters, limit: PAGE_ROWS });
+  const resource = useResource(place, { every });
+  const nothing = { place, rows: [], cursor: null, pages: 0, busy: false, error: null };
+  const [older, set] = useState(nothing);
+  const shown = older.place === place ? older : nothing;
+  const cursor = shown.cursor ?? resource.data?.meta.next_cursor;
+  const rows = unique((resource.data?.data || []).concat(shown.rows), key);
+  const load = async () => {
+    if (shown.busy) return;
+    set({ ...shown, busy: true, error: null });
+    try {
+      const page = await call("GET", withQuery(name, { ...filters, limit: PAGE_ROWS, cursor }));
+      // Rows that leave the first page are between it and the second one.
+      const kept = live ? shown.rows : rows;
+      const next = page.meta.next_cursor ?? "";
+      set({ ...nothing, rows: kept.concat(page.data), cursor: next, pages: shown.pages + 1 });
+    } catch (error) {
+      set({ ...shown, busy: false, error });
+    }
+  };
+  const refresh = useRef(null);
+  refresh.current = async () => {
+    if (document.hidden || shown.busy || !resource.data) return;
+    let next = resource.data.meta.next_cursor ?? "";
+    let found = [];
+    for (let page = 0; page < shown.pages && next; page += 1) {
+      const read = await call("GET", withQuery(name, { ...filters, limit: PAGE_ROWS, cursor: next }));
+      found = found.concat(read.data);
+      next = read.meta.next_cursor ?? "";
+    }
+    set((old) => (old === shown ? { ...shown, rows: found, cursor: next } : old));
+  };
+  const refreshing = live && shown.pages > 0;
+  useEffect(() => {
+    if (!refreshing) return undefined;
+    const timer = setInterval(() => refresh.current().catch(() => null), 5 * every);
+    return () => clearInterval(timer);
+  }, [refreshing, place]);
+  return { resource, rows, more: { available: Boolean(cursor), load, ...shown } };
+}
+
+function unique(rows, key) {
+  const seen = new Set();
+  return rows.filter((row) => !seen.has(row[key]) && seen.add(row[key]));
+}
+
+/** The end of a list: it fetches the next page when it comes into view, or with its button. */
+export function LoadMore({ more }) {
+  const end = useRef(null);
+  const load = useRef(null);
+  load.current = more.load;
+  const ready = more.available && !more.busy && more.error === null;
+  useEffect(() => {
+    if (!ready) return undefined;
+    const watch = new IntersectionObserver((seen) => {
+      if (seen.some((each) => each.isIntersecting)) load.current();
+    });
+    watch.observe(end.current);
+    return () => watch.disconnect();
+  }, [ready, more.cursor]);
+  if (!more.available) return null;
+  return html`<div class="more row" ref=${end}>
+    ${more.error ? html`<span class="error" role="alert">${printable(more.error.message)}</span>` : null}
+    <button type="button" disabled=${more.busy} onClick=${more.load}>Load ${PAGE_ROWS} more</button>
+  </div>`;
+}
+
+/** Children that are rendered again only if a property has changed. */
+export class Still extends Component {
+  shouldComponentUpdate(next) {
+    const names = Object.keys({ ...this.props, ...next });
+    return names.some((name) => this.props[name] !== next[name]);
+  }
+
+  render({ view: View, ...props }) {
+    return html`<${View} ...${props} />`;
+  }
+}
+
+/** Return the components that the caller can read, with their names by `kind:id`. */
+export function useComponents() {
   const { generation } = useCaller();
-  const [names, set] = useState(known.names);
+  const [found, set] = useState(known);
   useEffect(() => {
     let gone = false;
-    loadComponents().then((found) => gone || set(found.names));
+    loadComponents().then((loaded) => gone || set(loaded));
     return () => {
       gone = true;
     };
   }, [generation]);
-  return names;
+  return found;
+}
+
+/** Return the names of components by `kind:id`. */
+export function useNames() {
+  return useComponents().names;
 }
 
 /** Call functions for keys while a component is shown: `{c: collapse, Escape: close}`. */
 export function useKeys(keys) {
   const current = useRef(keys);
   current.current = keys;
-  useEffect(() => {
+  // Before the browser paints: whoever sees the component can use its keys.
+  useLayoutEffect(() => {
     const listen = (event) => {
       const action = current.current[event.detail];
       if (action) {
@@ -286,21 +387,27 @@ export function Loaded({ resource, place, rows, children }) {
     const timer = setTimeout(() => setLate(true), 150);
     return () => clearTimeout(timer);
   }, []);
-  if (resource.data === undefined) {
-    if (resource.error) {
-      return html`<${Problem} error=${resource.error} place=${place} reload=${resource.reload} />`;
-    }
-    return late ? html`<${Skeleton} rows=${rows} />` : null;
+  const { data, error, retryAt, reload } = resource;
+  if (data === undefined && !error) return late ? html`<${Skeleton} rows=${rows} />` : null;
+  // What a caller may no longer see, or what is gone, does not stay on the page.
+  const refused = error && !error.temporary && error.status !== 401;
+  const retry = error && retryAt
+    ? html`<div class="bar yellow" role="status" data-retry>
+        ${describeOutage(error)} · trying again in ${Math.max(0, Math.ceil((retryAt - now) / 1000))} s
+        ${" "}<button type="button" class="link" onClick=${reload}>Try now</button>
+      </div>`
+    : null;
+  if (data === undefined || refused) {
+    return html`${retry}<${Problem} error=${error} place=${place} reload=${retry ? null : reload} />`;
   }
-  const wait = Math.max(0, Math.ceil((resource.retryAt - now) / 1000));
-  return html`${resource.error
-      ? html`<div class="bar yellow" role="status">
-          ${resource.error.status === 429 ? "Too many requests" : "No new data"}: trying again in
-          ${" "}${wait} s
-          <button type="button" class="link" onClick=${resource.reload}>Try now</button>
-        </div>`
-      : null}
-    <div class=${resource.error ? "stale" : ""}>${children(resource.data)}</div>`;
+  return html`${retry}<div class=${error ? "stale" : ""}>${children(data)}</div>`;
+}
+
+function describeOutage(error) {
+  if (error.status === 429) return "Too many requests";
+  if (error.status === 503) return "The server is not available";
+  if (error.status) return `The server reported an error (${error.status})`;
+  return `No answer since ${formatClock(state.offlineSince || Date.now())}`;
 }
 
 /** The panel of a component that failed; the rest of the page goes on. */
@@ -341,7 +448,8 @@ export function Page({ title, back, aside, children, wide }) {
 export function Dialog({ title, onClose, children, wide }) {
   const element = useRef(null);
   const before = useRef(document.activeElement);
-  useEffect(() => {
+  // Before the browser paints: a visible dialog has the focus and the keys.
+  useLayoutEffect(() => {
     element.current.showModal();
     return () => before.current?.isConnected && before.current.focus();
   }, []);
@@ -369,33 +477,40 @@ export function Filter({ name, label, options, query, all = "all" }) {
   >`;
 }
 
-/** A text filter in the hash; it takes effect when typing pauses. `/` focuses it. */
-export function Search({ name, label, query, main = false }) {
+/** A text filter in the hash, with suggestions; it takes effect when typing pauses. */
+export function Search({ name, label, query, main = false, options = [] }) {
   const timer = useRef(null);
+  const [typed, setTyped] = useState(null);
+  const list = options.length ? `suggestions-${name}` : null;
   const change = (event) => {
     const { value } = event.target;
+    setTyped(value);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => setQuery({ [name]: value }), 250);
+    timer.current = setTimeout(() => {
+      setTyped(null);
+      setQuery({ [name]: value });
+    }, 250);
   };
+  useEffect(() => () => clearTimeout(timer.current), []);
   return html`<label class="filter search"
     ><span class="hidden">${label}</span>
-    <input type="search" data-main=${main} value=${query[name] || ""} onInput=${change}
-      placeholder=${label} autocomplete="off" spellcheck="false" />
+    <input type="search" data-main=${main} value=${typed ?? query[name] ?? ""} onInput=${change}
+      placeholder=${label} autocomplete="off" spellcheck="false" list=${list} />
+    ${list ? html`<datalist id=${list}>${options.map((each) => html`<option key=${each} value=${each} />`)}</datalist>` : null}
   </label>`;
 }
 
 /** Rows of one height; only those near the visible part are in the document. */
 export function useWindow(count, height, body) {
   const [first, set] = useState(0);
-  const shown = Math.ceil(innerHeight / height) + 20;
+  const shown = Math.ceil(innerHeight / height) + 2 * OVERSCAN;
   useEffect(() => {
     if (count <= shown) return undefined;
     const scroller = document.getElementById("main");
     const measure = () => {
       if (!body.current) return;
       const above = scroller.getBoundingClientRect().top - body.current.getBoundingClientRect().top;
-      const at = Math.max(0, Math.floor(above / height) - 10);
-      set(Math.min(at - (at % 5), Math.max(0, count - shown)));
+      set(Math.max(0, Math.min(Math.floor(above / height) - OVERSCAN, count - shown)));
     };
     scroller.addEventListener("scroll", measure, { passive: true });
     measure();

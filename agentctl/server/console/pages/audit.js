@@ -2,8 +2,8 @@
 
 import { call, withQuery } from "../app/api.js";
 import {
-  Copy, cut, Empty, Filter, formatClock, html, Loaded, Page, printable, Search, setQuery, shortId,
-  toHash, useKeys, useMemo, useNow, useRef, useResource, useState, useWindow,
+  Copy, cut, Empty, Filter, formatClock, html, Loaded, LoadMore, Page, printable, Search, setQuery,
+  shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState, useWindow,
 } from "../app/ui.js";
 
 const ROW = 41;
@@ -16,15 +16,9 @@ export default function Audit({ query }) {
     const span = Number(query.since);
     return span ? new Date(Date.now() - span * 1000).toISOString() : "";
   }, [query.since]);
-  const filters = { principal: query.principal, operation: query.operation, outcome: query.outcome, since, limit: 100 };
-  const place = withQuery("/audit", filters);
-  const resource = useResource(place, { every: following ? 2000 : 0 });
-  const [older, setOlder] = useState({ place, rows: [], cursor: null });
-  const more = older.place === place ? older : { place, rows: [], cursor: null };
-  const loadMore = async (cursor) => {
-    const page = await call("GET", withQuery("/audit", { ...filters, cursor }));
-    setOlder({ place, rows: more.rows.concat(page.data), cursor: page.meta.next_cursor ?? "" });
-  };
+  const filters = { principal: query.principal, operation: query.operation, outcome: query.outcome, since };
+  const every = following ? 2000 : 0;
+  const { resource, rows, more } = usePages("/audit", filters, { every, key: "seq" });
   const follow = () => setQuery({ follow: following ? "0" : "" });
   useKeys({ f: follow });
   const filtered = ["principal", "operation", "outcome", "since"].some((name) => query[name]);
@@ -40,23 +34,16 @@ export default function Audit({ query }) {
       <${Filter} name="since" label="Since" query=${query} options=${SPANS} all="the beginning" />
     </div>
     <${Loaded} resource=${resource} place="/audit">
-      ${(page) => {
-        const rows = unique(page.data.concat(more.rows));
-        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
+      ${() => {
         if (!rows.length) {
           return html`<${Empty}>${filtered ? "No entries match." : "No entries yet. Changes and denials are recorded here."}
             ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`;
         }
         return html`<${Table} rows=${rows} />
-          ${cursor ? html`<div class="more"><button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button></div>` : null}`;
+          <${LoadMore} more=${more} />`;
       }}
     <//>
   <//>`;
-}
-
-function unique(rows) {
-  const seen = new Set();
-  return rows.filter((row) => !seen.has(row.seq) && seen.add(row.seq));
 }
 
 function Table({ rows }) {
@@ -112,17 +99,13 @@ function Export({ filters }) {
     let cursor = "";
     setDone(0);
     do {
-      const page = await call("GET", withQuery("/audit", { ...filters, cursor }));
+      const page = await call("GET", withQuery("/audit", { ...filters, limit: 100, cursor }));
       for (const row of page.data) lines.push(JSON.stringify(row));
       cursor = page.meta.next_cursor;
       setDone(lines.length);
     } while (cursor);
-    const url = URL.createObjectURL(new Blob([lines.join("\n"), "\n"], { type: "application/jsonl" }));
-    const link = document.createElement("a");
-    link.href = url;
-    link.download = "audit.jsonl";
-    link.click();
-    URL.revokeObjectURL(url);
+    const { saveFile } = await import("../app/export.js");
+    saveFile("audit.jsonl", [lines.join("\n"), "\n"], "application/jsonl");
     setDone(null);
   };
   return html`<button type="button" disabled=${done !== null} onClick=${() => save().catch(() => setDone(null))}>

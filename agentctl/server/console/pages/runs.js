@@ -1,12 +1,12 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
-import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
+import { can, componentOf, kindOf, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
 import { describePhase, isFinal } from "../app/phase.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, Page, printable,
-  Search, setQuery, shortId, Status, toHash, tookMilliseconds, useKeys, useMemo, useNames, useNow,
-  useRef, useResource, useState, useWindow,
+  cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, LoadMore, Page,
+  printable, Search, setQuery, shortId, Status, toHash, tookMilliseconds, useComponents, useKeys,
+  useMemo, useNames, useNow, usePages, useRef, useResource, useState, useWindow,
 } from "../app/ui.js";
 
 const ROW = 41;
@@ -28,25 +28,20 @@ export default function Runs({ query }) {
     db_id: query.db,
     created_before: before,
     view: "summary",
-    limit: 100,
   };
-  const place = withQuery("/runs", filters);
-  const resource = useResource(place, { every: all ? 5000 : 1000 });
-  const [older, setOlder] = useState({ place, rows: [], cursor: null });
+  const every = all ? 5000 : 1000;
+  const found = usePages("/runs", filters, { every, key: "run_id", live: !all });
+  const { resource, more } = found;
+  const { components } = useComponents();
   const [marked, setMarked] = useState(new Set());
   const [asked, setAsked] = useState(null);
   const cancels = useCancels(query.db);
-  const more = older.place === place ? older : { place, rows: [], cursor: null };
-  const loadMore = async (cursor) => {
-    const page = await call("GET", withQuery("/runs", { ...filters, cursor }));
-    setOlder({ place, rows: more.rows.concat(page.data), cursor: page.meta.next_cursor ?? "" });
-  };
   const mark = (id) => {
     const next = new Set(marked);
     if (!next.delete(id)) next.add(id);
     setMarked(next);
   };
-  const rows = resource.data ? arrange(unique(resource.data.data.concat(more.rows))) : [];
+  const rows = arrange(found.rows);
   const chosen = rows.filter((run) => marked.has(run.run_id) && !isFinal(run));
   useKeys({
     x: () => {
@@ -74,7 +69,7 @@ export default function Runs({ query }) {
         ${[["", "Live"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
           aria-pressed=${all === Boolean(value)} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
       </div>
-      <${Search} name="component" label="Component" query=${query} main=${true} />
+      <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
       <${Search} name="user" label="User" query=${query} />
       <${Search} name="session" label="Session" query=${query} />
       ${all ? html`<${Filter} name="status" label="Status" query=${query}
@@ -82,15 +77,12 @@ export default function Runs({ query }) {
       <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
     </div>
     <${Loaded} resource=${resource} place="/runs">
-      ${(page) => {
-        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
-        return html`
+      ${() => html`
           ${rows.length
             ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
             : html`<${Empty}>${filtered ? "No runs match." : all ? "No runs yet." : "Nothing is running."}
                 ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : html`<a href="#/agents">Start a run</a>`}<//>`}
-          ${cursor ? html`<div class="more"><button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button></div>` : null}`;
-      }}
+          <${LoadMore} more=${more} />`}
     <//>
     ${chosen.length || cancels.sent
       ? html`<div class="more row">
@@ -104,11 +96,6 @@ export default function Runs({ query }) {
     ${asked ? html`<${CancelDialog} runs=${asked} cancels=${cancels} live=${rows}
       onClose=${() => (setAsked(null), setMarked(new Set()))} />` : null}
   <//>`;
-}
-
-function unique(rows) {
-  const seen = new Set();
-  return rows.filter((row) => !seen.has(row.run_id) && seen.add(row.run_id));
 }
 
 /** Return the runs with members below the run that started them. */

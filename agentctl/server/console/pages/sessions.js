@@ -2,65 +2,52 @@
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
-  cut, Dialog, Empty, Filter, formatAge, formatNumber, html, Loaded, Page, printable, Search,
-  setQuery, Status, toHash, useEffect, useNow, useRef, useResource, useState, useWindow,
+  cut, Dialog, Empty, Filter, formatAge, formatNumber, html, Loaded, LoadMore, Page, printable,
+  Search, setQuery, Status, toHash, useComponents, useEffect, useNow, usePages, useRef, useState,
+  useWindow,
 } from "../app/ui.js";
 
 const ROW = 41;
 const EVERY = 5000;
+const FILTERS = ["name", "type", "component", "user", "id", "db"];
 
 export default function Sessions({ query }) {
   const filters = {
     session_name: query.name,
+    id_prefix: query.id,
     type: query.type,
     component_id: query.component,
     user_id: query.user,
     db_id: query.db,
     sort_by: query.sort || "updated_at",
-    limit: 100,
   };
-  const place = withQuery("/sessions", filters);
-  const resource = useResource(place, { every: EVERY });
-  const [older, setOlder] = useState({ place, rows: [], cursor: null });
+  const { resource, rows, more } = usePages("/sessions", filters, { every: EVERY, key: "session_id" });
+  const { components } = useComponents();
   const [marked, setMarked] = useState(new Set());
   const [asking, setAsking] = useState(false);
-  const more = older.place === place ? older : { place, rows: [], cursor: null };
-  const loadMore = async (cursor) => {
-    const page = await call("GET", withQuery("/sessions", { ...filters, cursor }));
-    setOlder({
-      place,
-      rows: more.rows.concat(page.data),
-      cursor: page.meta.next_cursor ?? "",
-    });
-  };
   const mark = (id) => {
     const next = new Set(marked);
     if (!next.delete(id)) next.add(id);
     setMarked(next);
   };
-  const filtered = ["name", "type", "component", "user", "db"].some((name) => query[name]);
+  const filtered = FILTERS.some((name) => query[name]);
   const meta = resource.data?.meta;
   const total = meta ? `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""}` : "";
   return html`<${Page} title="Sessions" aside=${total}>
     <div class="filters">
       <${Search} name="name" label="Name begins with" query=${query} main=${true} />
       <${Filter} name="type" label="Type" query=${query} options=${["agent", "team", "workflow"]} />
-      <${Search} name="component" label="Component" query=${query} />
+      <${Search} name="component" label="Component" query=${query} options=${components.map((each) => each.id)} />
       <${Search} name="user" label="User" query=${query} />
+      <${Search} name="id" label="Id begins with" query=${query} />
       <${Filter} name="sort" label="Sort by" query=${query}
         all="last used" options=${[["created_at", "created"]]} />
     </div>
     <${Loaded} resource=${resource} place="/sessions">
-      ${(page) => {
-        const rows = unique(page.data.concat(more.rows));
-        const cursor = more.cursor === null ? page.meta.next_cursor : more.cursor;
+      ${() => {
         if (!rows.length) return html`<${Nothing} filtered=${filtered} />`;
         return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
-          ${cursor
-            ? html`<div class="more">
-                <button type="button" onClick=${() => loadMore(cursor)}>Load 100 more</button>
-              </div>`
-            : null}
+          <${LoadMore} more=${more} />
           ${marked.size
             ? html`<div class="more">
                 <button type="button" class="danger" disabled=${!can("sessions", "delete")}
@@ -81,16 +68,11 @@ export default function Sessions({ query }) {
   <//>`;
 }
 
-function unique(rows) {
-  const seen = new Set();
-  return rows.filter((row) => !seen.has(row.session_id) && seen.add(row.session_id));
-}
-
 function Nothing({ filtered }) {
   if (!filtered) {
     return html`<${Empty}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
   }
-  const clear = () => setQuery({ name: "", type: "", component: "", user: "", db: "" });
+  const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
   return html`<${Empty}>No sessions match.
     <button type="button" onClick=${clear}>Clear filters</button><//>`;
 }

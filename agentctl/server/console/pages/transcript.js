@@ -1,15 +1,20 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
 import { call, can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
-import { CUT, JsonDialog, Turn } from "../app/conversation.js";
+import { CUT, Turn } from "../app/conversation.js";
 import { describePhase } from "../app/phase.js";
+import { SessionActions } from "../app/session.js";
 import {
-  cut, Dialog, Empty, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
-  useEffect, useKeys, useLayoutEffect, useNames, useRef, useResource, useState,
+  cut, Empty, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
+  Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
+  useResource, useState,
 } from "../app/ui.js";
 
 const PAGE = 50;
 const EVERY = 2000;
+
+// Fetched beside the runs; answers are plain text until it is there.
+import("../app/markdown.js").catch(() => null);
 
 export default function Transcript({ parts, query }) {
   const id = parts[1];
@@ -17,51 +22,10 @@ export default function Transcript({ parts, query }) {
   const session = useResource(place);
   const title = session.data ? session.data.session_name || id : id;
   return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
-    aside=${session.data ? html`<${Head} session=${session.data} id=${id} query=${query} reload=${session.reload} />` : null}>
+    aside=${session.data ? html`<${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload} />` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
       ${(data) => html`<${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query} /><//>`}
     <//>
-  <//>`;
-}
-
-function Head({ session, id, query, reload }) {
-  const [renaming, setRenaming] = useState(false);
-  const [json, setJson] = useState(false);
-  const total = session.total_tokens ?? session.session_data?.session_metrics?.total_tokens;
-  return html`
-    ${total ? html`<span>${formatNumber(total)} tokens</span>` : null}
-    <span>${printable(session.user_id ?? "no owner")}</span>
-    ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
-    <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>
-    ${renaming ? html`<${Rename} session=${session} id=${id} db=${query.db}
-      onClose=${() => (setRenaming(false), reload())} />` : null}
-    ${json ? html`<${JsonDialog} title=${`Session ${id}`} value=${session} onClose=${() => setJson(false)} />` : null}`;
-}
-
-function Rename({ session, id, db, onClose }) {
-  const [name, setName] = useState(session.session_name);
-  const [failure, setFailure] = useState(null);
-  const save = async (event) => {
-    event.preventDefault();
-    try {
-      const place = withQuery(path`/sessions/${id}/rename`, { db_id: db });
-      await call("POST", place, { body: { session_name: name } });
-      onClose();
-    } catch (error) {
-      setFailure(error);
-    }
-  };
-  return html`<${Dialog} title="Rename the session" onClose=${onClose}>
-    <form onSubmit=${save}>
-      <label class="field">Name
-        <input value=${name} maxlength="255" onInput=${(event) => setName(event.target.value)} />
-      </label>
-      ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
-      <div class="buttons">
-        <button type="button" onClick=${onClose}>Close</button>
-        <button type="submit" class="primary">Rename</button>
-      </div>
-    </form>
   <//>`;
 }
 
@@ -81,12 +45,13 @@ function useRuns(id, db) {
     }
   };
   const loadEarlier = async () => {
-    const runs = await load({ order: "desc", before: found.runs[0].run_id });
-    set((old) => ({
-      runs: sorted(merge(topLevel(runs), old.runs)),
-      earlier: runs.length === PAGE,
-      error: null,
-    }));
+    try {
+      const runs = await load({ order: "desc", before: found.runs[0].run_id });
+      const all = (old) => sorted(merge(topLevel(runs), old.runs));
+      set((old) => ({ runs: all(old), earlier: runs.length === PAGE, error: null }));
+    } catch (error) {
+      set((old) => ({ ...old, error }));
+    }
   };
   const loadNew = async () => {
     const last = found.runs[found.runs.length - 1];
@@ -94,8 +59,11 @@ function useRuns(id, db) {
     if (runs.length) set((old) => ({ ...old, runs: sorted(merge(old.runs, runs)) }));
   };
   const add = (run) => set((old) => ({ ...old, runs: merge(old.runs || [], [run]) }));
-  const replace = (run) =>
-    set((old) => ({ ...old, runs: old.runs.map((each) => (each.run_id === run.run_id ? run : each)) }));
+  const replace = useCallback(
+    (run) =>
+      set((old) => ({ ...old, runs: old.runs.map((each) => (each.run_id === run.run_id ? run : each)) })),
+    [],
+  );
   return { ...found, first, loadEarlier, loadNew, add, replace };
 }
 
@@ -109,14 +77,17 @@ function Conversation({ session, id, query }) {
   const runs = useRuns(id, query.db);
   const [following, setFollowing] = useState(true);
   const [unseen, setUnseen] = useState(0);
-  const [opened, setOpened] = useState(undefined);
+  const { me, generation } = useCaller();
+  const [folds, setFolds] = useState({ all: undefined, runs: {} });
   const content = useRef(null);
   const count = runs.runs?.length || 0;
   const current = query.run || runs.runs?.[count - 1]?.run_id;
   const poll = useRef(null);
-  poll.current = () => !document.hidden && runs.runs && runs.loadNew().catch(() => null);
+  poll.current = () => !document.hidden && runs.runs && me && runs.loadNew().catch(() => null);
   useEffect(() => {
-    runs.first();
+    if (runs.runs === null && me) runs.first();
+  }, [id, generation, me === null]);
+  useEffect(() => {
     const timer = setInterval(() => poll.current(), EVERY);
     return () => clearInterval(timer);
   }, [id]);
@@ -142,8 +113,8 @@ function Conversation({ session, id, query }) {
   useKeys({
     "[": () => step(-1),
     "]": () => step(1),
-    o: () => setOpened((old) => !old),
-    O: () => setOpened((old) => !old),
+    o: () => current && setFolds((old) => ({ ...old, runs: { ...old.runs, [current]: !isOpen(old, current) } })),
+    O: () => setFolds((old) => ({ all: !old.all, runs: {} })),
     t: () => current && (location.hash = `#/runs/${current}/timeline`),
     f: () => setFollowing((old) => !old),
     x: () => document.querySelector("[data-cancel]")?.click(),
@@ -154,16 +125,22 @@ function Conversation({ session, id, query }) {
   return html`<div class="transcript">
       <${Index} runs=${runs.runs} current=${current} onSelect=${select} session=${session} />
       <div ref=${content}>
-        ${runs.earlier ? html`<div class="more"><button type="button" onClick=${runs.loadEarlier}>↑ Earlier runs</button></div>` : null}
+        ${runs.earlier ? html`<div class="more"><button type="button" onClick=${runs.loadEarlier}>↑ Earlier runs</button>
+          ${runs.error ? html`<span class="error" role="alert">${printable(runs.error.message)}</span>` : null}</div>` : null}
         ${count ? null : html`<${Empty}>No runs yet. Send the first message below.<//>`}
-        ${runs.runs.map((run) => html`<${Guard} key=${run.run_id}><${Turn} initial=${run} names=${names}
-          db=${query.db} current=${run.run_id === current} onChange=${runs.replace} opened=${opened} /><//>`)}
+        ${runs.runs.map((run) => html`<${Guard} key=${run.run_id}><${Still} view=${Turn} initial=${run} names=${names}
+          db=${query.db} current=${run.run_id === current} onChange=${runs.replace} opened=${isOpen(folds, run.run_id)} /><//>`)}
         ${following || !count ? null : html`<div class="jump">
           <button type="button" class="primary" onClick=${() => setFollowing(true)}>
             ${unseen ? `${unseen} new ↓` : "Follow ↓"}</button></div>`}
         <${Compose} session=${session} id=${id} onStarted=${(run) => (runs.add(run), setFollowing(true))} />
       </div>
     </div>`;
+}
+
+/** Return true or false if the reader has opened or closed the tools of a run, else undefined. */
+function isOpen(folds, run) {
+  return folds.runs[run] ?? folds.all;
 }
 
 function show(run) {
