@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 
+import hypothesis
 import pytest
 
 _OURS = ("AGENTCTL_", "JWT_")
@@ -34,6 +36,11 @@ def pytest_configure() -> None:
     for name in _find_unwanted():
         del os.environ[name]
     os.environ.update(_FIXED)
+    # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    hypothesis.settings.register_profile("agentctl", deadline=None)
+    hypothesis.settings.load_profile("agentctl")
 
 
 @pytest.hookimpl(tryfirst=True)

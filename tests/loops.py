@@ -23,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait for a condition, checked every 5 ms; fail after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

@@ -20,7 +20,7 @@ from tests.auth.hostile import CASES, OURS, RS, SERVERS, THEIRS, signed
 from tests.auth.test_fuzz import claim_names, names, values
 from tests.auth.verifiers import JWT_CHECK_NAMES
 
-bounded = settings(max_examples=100, deadline=None, derandomize=True)
+bounded = settings(max_examples=100, derandomize=True)
 any_text = st.text(st.characters(codec=None))
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
 HMAC = jws.KeySet.from_pems([SECRET.decode()], "HS256")

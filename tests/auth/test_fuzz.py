@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 KEYS = KeySet.from_pems([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
-bounded = settings(max_examples=150, deadline=None, derandomize=True)
+bounded = settings(max_examples=150, derandomize=True)
 
 scalars = (
     st.none()

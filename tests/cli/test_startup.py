@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Agentctl
-from tests.process import without_coverage
+from tests.process import AGENTCTL, without_coverage
 
 pytestmark = pytest.mark.slow
 
@@ -74,10 +75,12 @@ def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> No
     assert offered("agentctl", "sessions", "list", "--type", "") == {"agent", "team", "workflow"}
 
 
-def test_completion_can_be_installed(agentctl: Agentctl, environment: dict[str, str]) -> None:
-    ended = agentctl("--install-completion", "bash")
-    assert ended.code == 0
-    assert "bash completion installed" in ended.stdout
+def test_completion_can_be_installed(environment: dict[str, str]) -> None:
+    # The command finds the shell among its parents. The second command keeps bash running.
+    typed = f"{shlex.join(AGENTCTL)} --install-completion && echo $?"
+    ended = subprocess.run(["bash", "-c", typed], env=environment, capture_output=True, check=False)
+    assert ended.returncode == 0
+    assert "bash completion installed" in ended.stdout.decode()
 
 
 SERVER_CONFIGURATION = """

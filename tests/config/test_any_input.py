@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE_CONFIG, effective_settings, load_settings
@@ -45,13 +45,11 @@ def error_of(file: Path, environ: dict[str, str]) -> str | None:
 
 
 @given(st.binary(max_size=60) | texts.map(str.encode))
-@settings(deadline=None)
 def test_any_bytes_give_settings_or_one_line(data: bytes) -> None:
     check_load(data, {})
 
 
 @given(st.sampled_from([*section_keys(), *ENTRY_TABLES]), values)
-@settings(deadline=None)
 def test_any_value_gives_settings_or_one_line(key: str, value: Any) -> None:
     section, _, name = key.partition(".")
     document = {section: {name: value}} if name else {section: value}
@@ -62,12 +60,10 @@ def test_any_value_gives_settings_or_one_line(key: str, value: Any) -> None:
     st.sampled_from([*ENTRY_TABLES]),
     st.lists(st.dictionaries(keys, values, max_size=4), max_size=3),
 )
-@settings(deadline=None)
 def test_any_entries_give_settings_or_one_line(name: str, entries: list[dict[str, Any]]) -> None:
     check_load(tomli_w.dumps({name: entries}).encode(), {})
 
 
 @given(st.sampled_from(section_keys()), st.text(max_size=20))
-@settings(deadline=None)
 def test_any_variable_gives_settings_or_one_line(key: str, text: str) -> None:
     check_load(SAMPLE_CONFIG.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})

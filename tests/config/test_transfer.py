@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE_CONFIG, Settings, load_settings
@@ -54,7 +54,6 @@ def tables(cls: Any) -> st.SearchStrategy[Any]:
 
 @pytest.mark.slow
 @given(tables(Settings))
-@settings(deadline=None)
 def test_any_settings_round_trip(given: Settings) -> None:
     text = settings_to_text(given)
     back = settings_from_text(text)

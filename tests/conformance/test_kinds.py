@@ -93,8 +93,12 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
                 await wait_until(lambda: any(each["event"] == "RunContent" for each in events))
             run = await cancel_run(operations, f"{kind}-trickle", run_id)
         await wait_until(lambda: events[-1]["event"] == "RunCancelled")
+
+        async def has_stopped() -> bool:
+            return (await operations.get_run(run_id)).value["stopped_at"] is not None
+
+        await wait_until(has_stopped)
     assert run["status"] == "CANCELLED"
-    assert run["stopped_at"] is not None
     assert bool(run["content"]) is is_yes(kind, "cancel-text")
     pieces = [each["content"] for each in events if each["event"] == "RunContent"]
     assert "".join(pieces) == (run["content"] or "")

@@ -238,7 +238,8 @@ PAIRS = (
 @asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg.Connection[Any]]]:
     """Open a service on a separate schema, and a connection to inspect it."""
-    entry = Entry("main", url, search_path=f"meeting_{uuid4().hex}")
+    schema = f"meeting_{uuid4().hex}"
+    entry = Entry("main", url, wait_seconds=60, statement_seconds=60, search_path=schema)
     settings = replace(build_settings(folder / "none.db"), databases=(entry,))
     watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
     try:

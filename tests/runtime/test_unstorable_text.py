@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
@@ -108,7 +108,6 @@ def strings(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-@settings(deadline=None)
 @given(
     st.lists(TEXT, max_size=3),
     st.lists(CALL, max_size=3),

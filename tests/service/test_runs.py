@@ -320,8 +320,12 @@ async def test_disconnected_caller_stops_its_run(deployment: Deployment) -> None
         run_id = (await wait_for_running(operations))["run_id"]
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
+
+        async def is_cancelled() -> bool:
+            return (await operations.get_run(run_id)).value["status"] == "CANCELLED"
+
+        await wait_until(is_cancelled)
         run = (await operations.get_run(run_id)).value
-        assert run["status"] == "CANCELLED"
         assert run["cancel_requested_by"] == "me"
         assert run["cancel_reason"] == "The client disconnected"
 
