@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.target import TargetOptions, open_target
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
+from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, SessionFilter
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -23,7 +23,7 @@ __all__ = ["Subject", "complete"]
 SECONDS = 1.5
 """Time limit of a completion."""
 
-Subject = Literal["agent", "team", "workflow", "session", "run", "context", "scope"]
+Subject = Literal["agent", "team", "workflow", "session", "run", "memory", "context", "scope"]
 
 
 def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -> list[str]:
@@ -82,6 +82,10 @@ async def _read_ids(subject: Subject, target: Target) -> list[str]:
         part = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
         sessions = (await operations.get_sessions(SessionFilter(page=part))).value
         return [row["session_id"] for row in sessions["data"]]
+    if subject == "memory":
+        part = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
+        memories = (await operations.get_memories(MemoryFilter(page=part))).value
+        return [row["memory_id"] for row in memories["data"]]
     assert subject in ("agent", "team", "workflow")
     components = (await operations.get_components(subject)).value
     return [str(row[f"{subject}_id"]) for row in components]

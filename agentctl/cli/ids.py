@@ -1,22 +1,37 @@
-"""Short ids: any prefix of a UUID with 8 or more characters is accepted in the place of the id."""
+"""Short ids: any prefix of a UUID with 8 or more characters is accepted in the place of the id.
+
+A parameter with `ShortId` in its annotation is resolved before its command runs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.cli.show.terminal import note
-from agentctl.errors import NotFound, UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView, SessionFilter, SessionLocator
+from agentctl.errors import Forbidden, NotFound, UsageError
+from agentctl.requests import (
+    MAXIMUM_LIMIT,
+    MemoryFilter,
+    Page,
+    RunFilter,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+)
 
 if TYPE_CHECKING:
-    from agentctl.cli.target import Target
+    from agentctl.operations import Operations
 
-__all__ = ["resolve_run_id", "resolve_run_ids", "resolve_session_id", "resolve_session_ids"]
+__all__ = ["ShortId", "choose_id", "find_short_ids", "is_id_prefix", "resolve_short_ids"]
 
 MAXIMUM_CANDIDATES = 10
 """Ids that the error about an ambiguous prefix lists."""
+
+DESCRIPTION_LENGTH = 60
+"""Characters of the name or text of a candidate."""
 
 MAXIMUM_PAGES = 20
 """Pages of a list that are searched for a prefix."""
@@ -25,73 +40,131 @@ _PREFIX = re.compile(
     "[0-9a-f]{8}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,11})?)?)?)?"
 )
 
+Noun = Literal["run", "session", "memory"]
 Row = dict[str, Any]
 
 
-async def resolve_run_id(target: Target, text: str, db: str | None = None) -> str:
-    """Return the id of the run that `text` names: an id, or the beginning of one.
+class ShortId(NamedTuple):
+    """The mark of a parameter whose value is the id of a record, or a list of ids."""
 
-    A text that is no beginning of a known id is returned unchanged: the operation reports it.
+    noun: Noun
+
+
+def find_short_ids(parameters: Iterable[Parameter]) -> dict[str, Noun]:
+    """Return the kind of record of each parameter with the mark, by name."""
+    return {
+        each.name: mark.noun
+        for each in parameters
+        for mark in getattr(each.annotation, "__metadata__", ())
+        if isinstance(mark, ShortId)
+    }
+
+
+def is_id_prefix(text: str) -> bool:
+    """Return True if the text can be the beginning of a UUID, and is not a whole one."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+async def resolve_short_ids(
+    operations: Operations, nouns: Mapping[str, Noun], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of a command with whole ids; an id in a list only once.
+
+    A text that is no beginning of a known id is unchanged: the operation reports it. So is each
+    text if the caller may not read the list.
+
+    Args:
+        operations: where the records are.
+        nouns: the kind of record of each parameter to resolve.
+        values: of the command; `db` and `table` select where sessions and runs are.
 
     Raises:
-        UsageError: several runs begin with it.
+        UsageError: several ids begin with a text.
     """
-    if not _PREFIX.fullmatch(text):
-        return text
-    found = []
+    resolved = dict(values)
+    for name, noun in nouns.items():
+        given = values[name]
+        if isinstance(given, str):
+            resolved[name] = await _resolve(operations, noun, given, values)
+        elif given is not None:
+            ids = [await _resolve(operations, noun, each, values) for each in given]
+            resolved[name] = list(dict.fromkeys(ids))
+    return resolved
 
+
+async def _resolve(operations: Operations, noun: Noun, text: str, values: Mapping[str, Any]) -> str:
+    if not is_id_prefix(text):
+        return text
+    try:
+        if noun == "run":
+            return await _resolve_run_id(operations, text, values.get("db"))
+        if noun == "memory":
+            return await _resolve_memory_id(operations, text)
+        where = SessionLocator(db_id=values.get("db"), table=values.get("table"))
+        return await _resolve_session_id(operations, text, where)
+    except Forbidden:
+        return text
+
+
+async def _resolve_run_id(operations: Operations, text: str, db: str | None) -> str:
     async def read(cursor: str | None) -> Any:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
         wanted = RunFilter(db_id=db, page=part, id_prefix=text, form=RunView("summary"))
-        return (await target.operations.get_runs(wanted)).value
+        return (await operations.get_runs(wanted)).value
 
-    async for row in _read_rows(read):
-        if str(row["run_id"]).startswith(text):
-            found.append(f"{row['run_id']}  {row['status']}  {row['created_at']}")
-    return _choose("runs", text, found)
+    def describe(row: Row) -> str:
+        return f"{row['status']}  {row['created_at']}"
 
-
-async def resolve_run_ids(target: Target, texts: Iterable[str], db: str | None) -> list[str]:
-    """Return the ids of runs, each once."""
-    ids = [await resolve_run_id(target, text, db) for text in texts]
-    return list(dict.fromkeys(ids))
+    return await _find(read, "runs", "run_id", text, describe)
 
 
-async def resolve_session_id(target: Target, text: str, db: str | None = None) -> str:
-    """Return the id of the session that `text` names: an id, or the beginning of one.
-
-    Raises:
-        UsageError: several sessions begin with it.
-    """
-    if not _PREFIX.fullmatch(text):
-        return text
-    where = SessionLocator(db_id=db)
+async def _resolve_session_id(operations: Operations, text: str, where: SessionLocator) -> str:
     try:
-        await target.operations.get_session_by_id(text, where)
+        await operations.get_session_by_id(text, where)
         return text
     except NotFound:
         pass
-    found = []
 
     async def read(cursor: str | None) -> Any:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        return (
-            await target.operations.get_sessions(SessionFilter(where, page=part, id_prefix=text))
-        ).value
+        wanted = SessionFilter(where, page=part, id_prefix=text)
+        return (await operations.get_sessions(wanted)).value
 
+    return await _find(read, "sessions", "session_id", text, _name_of)
+
+
+async def _resolve_memory_id(operations: Operations, text: str) -> str:
+    async def read(cursor: str | None) -> Any:
+        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
+        return (await operations.get_memories(MemoryFilter(page=part))).value
+
+    return await _find(read, "memories", "memory_id", text, _text_of)
+
+
+def _name_of(session: Row) -> str:
+    return str(session["session_name"])
+
+
+def _text_of(memory: Row) -> str:
+    return str(memory["memory"])
+
+
+async def _find(
+    read: Callable[[str | None], Awaitable[Any]],
+    noun: str,
+    field: str,
+    text: str,
+    describe: Callable[[Row], str],
+) -> str:
+    """Search the pages of a list for the ids that begin with a text."""
+    found = {}
     async for row in _read_rows(read):
-        if str(row["session_id"]).startswith(text):
-            found.append(f"{row['session_id']}  {row['session_name']}")
-    return _choose("sessions", text, found)
+        if str(row[field]).startswith(text):
+            found[str(row[field])] = describe(row)
+    return choose_id(noun, text, found)
 
 
-async def resolve_session_ids(target: Target, texts: Iterable[str], db: str | None) -> list[str]:
-    """Return the ids of sessions, each once."""
-    ids = [await resolve_session_id(target, text, db) for text in texts]
-    return list(dict.fromkeys(ids))
-
-
-async def _read_rows(read: Any) -> AsyncIterator[Row]:
+async def _read_rows(read: Callable[[str | None], Awaitable[Any]]) -> AsyncIterator[Row]:
     cursor = None
     for _ in range(MAXIMUM_PAGES):
         page = await read(cursor)
@@ -102,14 +175,24 @@ async def _read_rows(read: Any) -> AsyncIterator[Row]:
             return
 
 
-def _choose(noun: str, text: str, found: list[str]) -> str:
-    """Return the id of the only row that was found, or the text if there is none."""
-    if not found:
+def choose_id(noun: str, text: str, found: Mapping[str, str]) -> str:
+    """Return the only id that was found, or the text if there is none or it is an id itself.
+
+    Args:
+        noun: of the records, in the plural.
+        text: the beginning of an id.
+        found: a description of each record, by id.
+
+    Raises:
+        UsageError: there are several. A note on stderr lists them.
+    """
+    if text in found or not found:
         return text
     if len(found) == 1:
-        return found[0].partition("  ")[0]
-    more = len(found) - MAXIMUM_CANDIDATES
-    for line in found[:MAXIMUM_CANDIDATES] + ([f"and {more} more"] if more > 0 else []):
-        note(line)
+        return next(iter(found))
+    for each, description in list(found.items())[:MAXIMUM_CANDIDATES]:
+        note(f"{each}  {description[:DESCRIPTION_LENGTH]}")
+    if (more := len(found) - MAXIMUM_CANDIDATES) > 0:
+        note(f"and {more} more")
     hint = "give more characters of the id"
     raise UsageError(f"the ids of {len(found)} {noun} begin with {text}", hint=hint)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -200,14 +201,41 @@ WorkflowId = Annotated[
 ]
 SessionOption = Annotated[
     str | None,
+    ShortId("session"),
     typer.Option(
         "--session", metavar="ID", help="Session id", autocompletion=complete_values("session")
     ),
 ]
+SessionFilterOption = Annotated[
+    str | None,
+    ShortId("session"),
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="Filter by session",
+        autocompletion=complete_values("session"),
+    ),
+]
+SessionId = Annotated[
+    str,
+    ShortId("session"),
+    typer.Argument(
+        metavar="SESSION_ID", help="Session id", autocompletion=complete_values("session")
+    ),
+]
+_SESSION_IDS = typer.Argument(
+    metavar="SESSION_ID", help="Session ids", autocompletion=complete_values("session")
+)
+SessionIds = Annotated[list[str], ShortId("session"), _SESSION_IDS]
+OptionalSessionIds = Annotated[list[str] | None, ShortId("session"), _SESSION_IDS]
 RunId = Annotated[
     str,
+    ShortId("run"),
     typer.Argument(metavar="RUN_ID", help="Run id", autocompletion=complete_values("run")),
 ]
+_RUN_IDS = typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run"))
+RunIds = Annotated[list[str], ShortId("run"), _RUN_IDS]
+OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _RUN_IDS]
 OlderThan = Annotated[
     str | None,
     typer.Option(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from agentctl.cli import contexts
+from agentctl.cli.ids import find_short_ids, resolve_short_ids
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AsUser,
@@ -36,12 +37,16 @@ from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 
 if TYPE_CHECKING:
+    from agentctl.cli.ids import Noun
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
     from agentctl.service.service import Service
 
 TOKEN_VARIABLE = "AGENTCTL_TOKEN"
+
+RunBody = Callable[["Target", dict[str, Any]], Awaitable[None]]
+"""Runs the function of a command with a target and the values of its parameters."""
 
 _MAXIMUM_TOKEN_BYTES = 1 << 16
 """Bytes of a token file that are read; no server accepts a longer token."""
@@ -219,7 +224,10 @@ class LocalRules:
 
 
 _DEFAULT_RULES = LocalRules()
-_LISTABLE_NOUNS = ("agent", "team", "workflow", "session", "run")
+_LISTS = {noun: f"{noun}s" for noun in ("agent", "team", "workflow", "session", "run")} | {
+    "memory": "memories"
+}
+"""The group of commands with the list of a kind of record."""
 
 
 @asynccontextmanager
@@ -263,7 +271,8 @@ def with_target(
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
-    The command has the other parameters of the function, and the options of `TargetOptions`.
+    The command has the other parameters of the function, and the options of `TargetOptions`. The
+    function receives whole ids for short ones (`agentctl.cli.ids`).
 
     Args:
         create: create a local database that does not exist.
@@ -282,11 +291,12 @@ def with_target(
             rules = LocalRules(create, server_flags, only_locally)
             database = values.pop("database") if reads_agentos else None
             if reads_agentos and (entry := _find_agentos_entry(options, database, values)):
-                run_until_done(_run_with_agentos(body, options, values, entry))
+                run_until_done(_run_with_agentos(run_body, options, values, entry))
             else:
-                run_until_done(_run_with_target(body, options, values, rules))
+                run_until_done(_run_with_target(run_body, options, values, rules))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        run_body = functools.partial(_run_body, body, find_short_ids(own))
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
@@ -332,7 +342,7 @@ def _find_agentos_entry(
 
 
 async def _run_with_agentos(
-    body: Callable[..., Awaitable[None]],
+    run_body: RunBody,
     options: TargetOptions,
     values: dict[str, Any],
     entry: Database,
@@ -349,32 +359,37 @@ async def _run_with_agentos(
         note(f"note: {database.place} is {database.name}")
         flags = f" --database {shlex.quote(database.place)}"
         target = Target(cast("Operations", database), place, flags, product=product)
-        await _run_body(body, target, values)
+        await run_body(target, values)
 
 
 async def _run_with_target(
-    body: Callable[..., Awaitable[None]],
+    run_body: RunBody,
     options: TargetOptions,
     values: dict[str, Any],
     rules: LocalRules,
 ) -> None:
     with adding_config(options.config):
         async with open_target(options, rules) as target:
-            await _run_body(body, target, values)
+            await run_body(target, values)
 
 
 async def _run_body(
-    body: Callable[..., Awaitable[None]], target: Target, values: dict[str, Any]
+    body: Callable[..., Awaitable[None]],
+    short_ids: Mapping[str, Noun],
+    target: Target,
+    values: dict[str, Any],
 ) -> None:
     """Run the function of a command; a NotFound names the target and the command that lists."""
+    if target.product is not None:  # another product has no list of the runs of all sessions
+        short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
     try:
-        await body(target, **values)
+        await body(target, **await resolve_short_ids(target.operations, short_ids, values))
     except NotFound as failure:
         noun = failure.detail.partition(" ")[0].lower()
         if failure.cause is None:
             failure.cause = f"not found {target.place}"
-        if noun in _LISTABLE_NOUNS and failure.hint is None:
-            failure.hint = f"list them with: {target.command(f'{noun}s list')}"
+        if noun in _LISTS and failure.hint is None:
+            failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
             if near := await _suggest_component(target, noun, values):
                 failure.hint = f"did you mean {near}? {failure.hint}"
         raise

@@ -171,12 +171,14 @@ def test_list_has_pages(through: Agentctl) -> None:
 
 
 def test_revoke_takes_an_id_or_a_name(through: Agentctl, name: str, demo: Demo) -> None:
-    for given in ("id", "name"):
+    for given in ("id", "short id", "name"):
         through("accounts", "create", name, "--scope", "agents:read")
         newest = through("accounts", "list", "--name", name, "-o", "name").lines[0]
-        ended = through("accounts", "revoke", newest if given == "id" else name, "--yes")
+        named = {"id": newest, "short id": newest[:30], "name": name}[given]
+        ended = through("accounts", "revoke", named, "--yes")
         assert (ended.code, ended.stdout) == (0, "")
-        assert f"revoked service account {newest if given == 'id' else name}" in ended.stderr
+        assert f"revoked service account {named}" in ended.stderr
+        assert newest in ended.stderr
     again = through("accounts", "revoke", name, "--yes")
     assert again.code == 5
     assert "accounts list" in again.stderr

@@ -11,6 +11,7 @@ import typer
 
 from agentctl.cli.durations import format_span, parse_until
 from agentctl.cli.help import CommandApp
+from agentctl.cli.ids import choose_id, is_id_prefix
 from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, Yes
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import (
@@ -80,7 +81,7 @@ _LIST_COLUMNS = Columns(
     table=[
         Column("name"),
         Column("state"),
-        Column("id"),
+        Column("id", look="id"),
         Column("scopes", _format_scopes, look="text"),
         Column("expires_at", heading="expires"),
         Column("last_used_at", heading="last used"),
@@ -235,23 +236,36 @@ async def revoke_account(
 async def _resolve_account_id(target: Target, name: str) -> str:
     """Return the id of the active account with a name, else of the last expired one.
 
+    If there is none, the name can be the beginning of the id of an account.
+
     Raises:
         NotFound: every account with the name is revoked, or there is none.
+        UsageError: several ids begin with the name.
     """
     expired: str | None = None
-    async for record in _find_by_name(target, name):
+    async for record in _find_accounts(target, name):
+        if record.get("name") != name:
+            continue
         if record.get("state") == "active":
             return str(record["id"])
         if record.get("state") == "expired" and expired is None:
             expired = str(record["id"])
+    if expired is None and is_id_prefix(name):
+        found = {
+            str(record.get("id")): str(record.get("name"))
+            async for record in _find_accounts(target, None)
+            if str(record.get("id")).startswith(name)
+        }
+        if (account_id := choose_id("service accounts", name, found)) != name:
+            return account_id
     if expired is None:
         hint = f"list them with: {target.command('accounts list')}"
         raise NotFound("No active service account has this name", hint=hint)
     return expired
 
 
-async def _find_by_name(target: Target, name: str) -> AsyncIterator[Record]:
-    """Yield the accounts with a name, newest first, also from a server that does not filter."""
+async def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
+    """Yield accounts, newest first; a server may not filter by the name."""
 
     def read(cursor: str | None) -> Awaitable[Document[Any]]:
         wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
@@ -259,5 +273,4 @@ async def _find_by_name(target: Target, name: str) -> AsyncIterator[Record]:
 
     async for rows in read_pages(read):
         for record in rows:
-            if record.get("name") == name:
-                yield record
+            yield record

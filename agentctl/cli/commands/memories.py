@@ -12,8 +12,19 @@ import typer
 
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
+from agentctl.cli.ids import ShortId
 from agentctl.cli.io import current_io, read_text_or_stdin
-from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, UserId, Yes
+from agentctl.cli.options import (
+    Cursor,
+    Fields,
+    Limit,
+    Output,
+    PageNumber,
+    SortOrder,
+    UserId,
+    Yes,
+    complete_values,
+)
 from agentctl.cli.show.output import (
     resolve_format,
     show_page,
@@ -41,7 +52,11 @@ app = CommandApp(
     epilog="Example: agentctl memories list --user ada --search train",
 )
 
-MemoryId = Annotated[str, typer.Argument(metavar="MEMORY_ID", help="Memory id")]
+MemoryId = Annotated[
+    str,
+    ShortId("memory"),
+    typer.Argument(metavar="MEMORY_ID", help="Memory id", autocompletion=complete_values("memory")),
+]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Topic (repeatable)")
 ]
@@ -75,14 +90,14 @@ _COLUMNS = [
 _LIST_COLUMNS = Columns(
     tsv=_COLUMNS,
     table=[
-        Column("memory_id", heading="memory id"),
+        Column("memory_id", heading="memory id", look="id"),
         Column("memory", look="text"),
         Column("user_id", heading="user"),
         Column("topics", _format_topics, look="text"),
         Column("updated_at", heading="updated"),
         Column("agent_id", heading="agent"),
         Column("team_id", heading="team"),
-        Column("run_id", heading="run"),
+        Column("run_id", heading="run", look="id"),
         Column("created_at", heading="created"),
     ],
 )
@@ -197,11 +212,17 @@ async def edit_memory(
 @with_target()
 async def delete_memories(
     target: Target,
-    memory_ids: Annotated[list[str], typer.Argument(metavar="MEMORY_ID", help="Memory ids")],
+    memory_ids: Annotated[
+        list[str],
+        ShortId("memory"),
+        typer.Argument(
+            metavar="MEMORY_ID", help="Memory ids", autocompletion=complete_values("memory")
+        ),
+    ],
     yes: Yes = False,
 ) -> None:
     """Delete memories: all of them or none."""
-    unique = tuple(dict.fromkeys(memory_ids))
+    unique = tuple(memory_ids)
     what = f"memory {unique[0]}" if len(unique) == 1 else f"{len(unique)} memories"
     confirm(f"Delete {what}, {target.place}?", yes=yes)
     if len(unique) == 1:

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.ids import resolve_run_ids
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
     DbId,
     OlderThan,
+    OptionalRunIds,
     Output,
     SessionOption,
     TeamId,
     UserId,
     WorkflowId,
     Yes,
-    complete_values,
     component_of_run,
     resolve_component,
 )
@@ -99,10 +98,7 @@ WaitSeconds = Annotated[
 @with_target()
 async def cancel_runs(
     target: Target,
-    run_ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run")),
-    ] = None,
+    run_ids: OptionalRunIds = None,
     all: Annotated[
         bool, typer.Option("--all", help="Cancel every live run that matches the filters")
     ] = False,
@@ -143,8 +139,7 @@ async def cancel_runs(
             raise UsageError(
                 "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
             )
-        ids = await resolve_run_ids(target, run_ids, db)
-        await _cancel_by_ids(target, ids, component, request, db, form)
+        await _cancel_by_ids(target, run_ids, component, request, db, form)
         return
     if run_ids:
         raise UsageError("--all and RUN_ID exclude each other")

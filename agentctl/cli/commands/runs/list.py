@@ -14,7 +14,7 @@ from agentctl.cli.commands.runs.wait import wait_for_runs
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp, join_alternatives
-from agentctl.cli.ids import resolve_run_id, resolve_session_id
+from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -34,12 +34,14 @@ from agentctl.cli.options import (
     PageNumber,
     Raw,
     RunId,
+    SessionFilterOption,
     SortOrder,
     TeamId,
     TranscriptOutput,
     UserId,
     Watch,
     WorkflowId,
+    complete_values,
     resolve_component,
 )
 from agentctl.cli.run_tree import read_members
@@ -98,9 +100,7 @@ async def list_runs(
         str | None,
         typer.Option("--component", metavar="ID", help="Filter by component id, of any type"),
     ] = None,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Filter by session")
-    ] = None,
+    session: SessionFilterOption = None,
     user: UserId = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
@@ -126,7 +126,7 @@ async def list_runs(
         status=status,
         component_type=kind,
         component_id=component_id,
-        session_id=session and await resolve_session_id(target, session, db),
+        session_id=session,
         user_id=user,
         db_id=db,
         page=Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order),
@@ -165,7 +165,13 @@ async def get_run(
     run_id: RunId,
     session: Annotated[
         str | None,
-        typer.Option("--session", metavar="ID", help="Session of the run (required on AgentOS)"),
+        ShortId("session"),
+        typer.Option(
+            "--session",
+            metavar="ID",
+            help="Session of the run (required on AgentOS)",
+            autocompletion=complete_values("session"),
+        ),
     ] = None,
     full: Full = False,
     members: Members = False,
@@ -185,7 +191,6 @@ async def get_run(
     """
     form = resolve_format(output)
     where = SessionLocator(db_id=db)
-    run_id = await resolve_run_id(target, run_id, db)
     if session is None:
         document = await target.operations.get_run(run_id, db_id=db)
     else:

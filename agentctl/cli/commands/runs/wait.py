@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
-from agentctl.cli.options import DbId, Output, complete_values
+from agentctl.cli.options import DbId, Output, RunIds
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import (
@@ -33,10 +33,7 @@ LAST_POLL_SECONDS = 2.0
 @with_target()
 async def wait_for_runs(
     target: Target,
-    run_ids: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run")),
-    ],
+    run_ids: RunIds,
     wait: Annotated[
         float | None,
         typer.Option(
@@ -59,8 +56,7 @@ async def wait_for_runs(
 
     form = resolve_format(output)
     deadline = None if wait is None else time.monotonic() + wait
-    ids = list(dict.fromkeys(run_ids))
-    counter = Counter("runs have ended", len(ids))
+    counter = Counter("runs have ended", len(run_ids))
 
     async def wait_for(run_id: str) -> RunRecord:
         record = await _wait_for_end(target, run_id, db, deadline)
@@ -68,21 +64,21 @@ async def wait_for_runs(
         return record
 
     async with showing_progress(counter, limit=wait):
-        results = await run_all(ids, wait_for)
+        results = await run_all(run_ids, wait_for)
     records = successes(results)
     if records:
         show_list(build_document(records), columns.RUNS, form, id_field="run_id")
-    report_failures(ids, results)
+    report_failures(run_ids, results)
     live = [record["run_id"] for record in records if record["status"] not in FINAL_STATUSES]
     if live:
         raise StillPending(
-            f"{len(live)} of {len(ids)} runs not ended within {wait:g} s",
+            f"{len(live)} of {len(run_ids)} runs not ended within {wait:g} s",
             hint=f"follow one with: {target.command(f'runs watch {live[0]}')}",
         )
     failed = [record for record in records if record["status"] != "COMPLETED"]
     if failed:
         raise RunFailed(
-            f"{len(failed)} of {len(ids)} runs not completed",
+            f"{len(failed)} of {len(run_ids)} runs not completed",
             hint=f"show one with: {target.command(_get_words(failed[0]))}",
         )
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.ids import resolve_run_id
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -90,7 +89,6 @@ async def watch_run(
     """
     form = resolve_format(output)
     component = resolve_component(agent, team, workflow)
-    run_id = await resolve_run_id(target, run_id, db)
     by_component = component is not None and session is not None
     watched = _WatchedRun(target, run_id, component, session, db, by_component)
     watch = await _start_watch(watched, form, -1 if after is None else after)

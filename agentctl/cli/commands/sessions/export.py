@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.options import DbId, KindOption, TableName, UserId
+from agentctl.cli.options import DbId, KindOption, OptionalSessionIds, TableName, UserId
 from agentctl.cli.paging import read_pages
 from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show.output import write_bytes
@@ -32,9 +32,7 @@ Record = dict[str, Any]
 @with_target(reads_agentos=True)
 async def export_sessions(
     target: Target,
-    session_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="SESSION_ID", help="Session ids")
-    ] = None,
+    session_ids: OptionalSessionIds = None,
     all: Annotated[
         bool, typer.Option("--all", help="Export every session that matches the filters")
     ] = False,
@@ -77,7 +75,7 @@ async def _find_sessions(
     target: Target, session_ids: list[str] | None, where: SessionLocator
 ) -> AsyncGenerator[Record]:
     """Yield the sessions of the ids, or all that match, oldest first."""
-    for session_id in dict.fromkeys(session_ids or ()):
+    for session_id in session_ids or ():
         yield dict((await target.operations.get_session_by_id(session_id, where)).value)
     if session_ids:
         return

@@ -11,7 +11,7 @@ from agentctl.cli.commands.sessions.export import export_sessions
 from agentctl.cli.commands.sessions.imports import import_sessions
 from agentctl.cli.commands.sessions.stat import show_statistics
 from agentctl.cli.help import CommandApp
-from agentctl.cli.ids import resolve_run_id, resolve_session_id, resolve_session_ids
+from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
     Cursor,
     DbId,
@@ -26,6 +26,8 @@ from agentctl.cli.options import (
     Output,
     PageNumber,
     Raw,
+    SessionId,
+    SessionIds,
     SortOrder,
     TableName,
     TranscriptOutput,
@@ -71,13 +73,6 @@ app.command("stat", epilog="Example: agentctl sessions stat --by day --newer-tha
 
 DEFAULT_LAST_RUNS = 20
 """Runs of a transcript."""
-
-SessionId = Annotated[
-    str,
-    typer.Argument(
-        metavar="SESSION_ID", help="Session id", autocompletion=complete_values("session")
-    ),
-]
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
@@ -170,7 +165,6 @@ async def get_session(
     """
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
-    session_id = await resolve_session_id(target, session_id, db)
     document = await target.operations.get_session_by_id(session_id, where)
     if fields is not None or not is_transcript(form):
         show_record(document, columns.SESSION, form, id_field="session_id", fields=fields)
@@ -196,7 +190,13 @@ async def list_session_runs(
     ] = MAXIMUM_LIMIT,
     after: Annotated[
         str | None,
-        typer.Option("--after", metavar="RUN_ID", help="Return only the runs after this one"),
+        ShortId("run"),
+        typer.Option(
+            "--after",
+            metavar="RUN_ID",
+            help="Return only the runs after this one",
+            autocompletion=complete_values("run"),
+        ),
     ] = None,
     type: KindOption = None,
     user: UserId = None,
@@ -208,8 +208,6 @@ async def list_session_runs(
     """List the runs of a session, oldest first."""
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
-    session_id = await resolve_session_id(target, session_id, db)
-    after = after and await resolve_run_id(target, after, db)
     query = SessionRunsQuery(where, limit, after)
     document = await target.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id", fields=fields)
@@ -230,7 +228,6 @@ async def rename_session(
     """Rename a session."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
-    session_id = await resolve_session_id(target, session_id, db)
     document = await target.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
     target.report_done(f"renamed session {session_id}")
@@ -248,7 +245,6 @@ async def summarize_session(
     """Summarize a session now."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
-    session_id = await resolve_session_id(target, session_id, db)
     async with progress.showing_progress("summarizing the session"):
         document = await target.operations.summarize_session(session_id, where)
     show_record(document, columns.SUMMARIZED, form, id_field="session_id")
@@ -259,12 +255,7 @@ async def summarize_session(
 @with_target()
 async def delete_sessions(
     target: Target,
-    session_ids: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SESSION_ID", help="Session ids", autocompletion=complete_values("session")
-        ),
-    ],
+    session_ids: SessionIds,
     yes: Yes = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel live runs first; deletes one session at a time")
@@ -279,7 +270,7 @@ async def delete_sessions(
 
     Several sessions are deleted together: all of them or none.
     """
-    unique = tuple(await resolve_session_ids(target, session_ids, db))
+    unique = tuple(session_ids)
     if dry_run:
         await _print_sessions(target, unique, SessionLocator(db_id=db))
         return

@@ -17,6 +17,7 @@ from agentctl.cli.options import (
     NewerThan,
     OlderThan,
     Output,
+    SessionFilterOption,
     TeamId,
     UserId,
     WorkflowId,
@@ -89,9 +90,7 @@ async def show_statistics(
     team: TeamId = None,
     workflow: WorkflowId = None,
     user: UserId = None,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Filter by session")
-    ] = None,
+    session: SessionFilterOption = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     input_price: Annotated[
