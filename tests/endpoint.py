@@ -72,12 +72,12 @@ class ModelEndpoint:
     def stop(self) -> None:
         """Stop the process."""
         self.process.terminate()
-        self.process.wait(timeout=5)
+        self.process.wait(timeout=30)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
     def _request(self, method: str, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path)
             answer: dict[str, Any] = json.loads(connection.getresponse().read())

@@ -158,7 +158,7 @@ def test_a_document_has_a_bound(
         ended = agentctl("agents", "list", "--url", server.url)
         assert ended.code == 7
         assert "cause: it is larger than 1 MB" in ended.stderr
-        assert server.gone.wait(10), "the rest was read"
+        assert server.gone.wait(60), "the rest was read"
 
 
 def test_a_compressed_document_is_not_unpacked(agentctl: Agentctl, serve: Serve) -> None:
@@ -250,7 +250,7 @@ def test_an_endless_event_is_not_resumed(
     assert "resuming" not in ended.stderr
     followed = [seen for seen in server.seen if "/agents/a/runs/r/events" in seen.target]
     assert [seen.method for seen in followed] == ["GET"]
-    assert server.gone.wait(10)
+    assert server.gone.wait(60)
 
 
 @pytest.mark.parametrize("row", [b"", b'{"run_id": "r", "session_id": "s", "status": "RUNNING"}'])

@@ -168,7 +168,7 @@ class ProxyApart:
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: (work(), done.set()))
-        assert done.wait(10)
+        assert done.wait(60)
 
 
 @contextmanager

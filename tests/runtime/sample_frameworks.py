@@ -254,7 +254,7 @@ def endless() -> Any:
     built.add_node("again", lambda state: {})
     built.add_edge(START, "again")
     built.add_edge("again", "again")
-    return built.compile()
+    return built.compile().with_config(recursion_limit=20)
 
 
 def failing_graph_tool() -> Any:

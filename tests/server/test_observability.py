@@ -314,7 +314,7 @@ def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     try:
         began = time.monotonic()
         assert pair.value("agentctl_worker_up") == 1
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: pair.value("agentctl_worker_up") == 2)

@@ -79,8 +79,8 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
-        assert served.process.wait(15) == 0
-        assert time.monotonic() - began < 8
+        assert served.process.wait(30) == 0
+        assert time.monotonic() - began < 25
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         (run,) = runs(deployment, host.url)
@@ -102,7 +102,7 @@ def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> No
         cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
         assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
-        assert served.process.wait(10) == 0
+        assert served.process.wait(30) == 0
 
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:
@@ -112,7 +112,7 @@ def test_second_signal_ends_at_once(deployment: Deployment) -> None:
         await_draining(served)
         began = time.monotonic()
         assert served.stop() == 0
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
 
 
 def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
@@ -124,7 +124,7 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         assert client.get("/health").status_code == 200
         began = time.monotonic()
         assert served.stop() == 0
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
         assert idle.recv(1) == b""
 
 

@@ -71,7 +71,7 @@ def test_waiting_units_share_one_commit(sqlite: SqliteDatabase) -> None:
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(10)
+            gate.wait(60)
             return (yield from take())
 
         waiting = [asyncio.ensure_future(sqlite.write(held()))]
@@ -132,7 +132,7 @@ def test_a_read_sees_one_snapshot_during_writes(sqlite: SqliteDatabase) -> None:
         def twice() -> Steps[tuple[int, int]]:
             first = yield from count()
             reading.set()
-            written.wait(10)
+            written.wait(60)
             return first, (yield from count())
 
         snapshot = asyncio.ensure_future(sqlite.read(twice(), size="large"))
@@ -184,7 +184,7 @@ def test_a_write_continues_after_its_task_is_cancelled(sqlite: SqliteDatabase) -
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(10)
+            gate.wait(60)
             return (yield from take())
 
         task = asyncio.ensure_future(sqlite.write(held()))
@@ -369,7 +369,7 @@ def test_no_unit_of_a_lost_transaction_succeeds(
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(10)
+            gate.wait(60)
             return (yield from take())
 
         first = asyncio.ensure_future(sqlite.write(held()))
@@ -414,7 +414,7 @@ def test_a_write_is_stored_after_its_event_loop_closed(
 
     @unit
     def held() -> Steps[int]:
-        gate.wait(10)
+        gate.wait(60)
         return (yield from take())
 
     async def leave() -> None:
