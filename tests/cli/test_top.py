@@ -3,130 +3,431 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import io
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from rich.console import Console
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Static
 
 from agentctl.cli.commands.top import create_app
-from agentctl.cli.target import Target
+from agentctl.cli.target import Target, TargetOptions, open_target
 from agentctl.cli.top.app import TopApp
-from agentctl.cli.top.feed import Row, matches
-from agentctl.cli.top.texts import build_cells, draw_run
+from agentctl.cli.top.connection import LONGEST_PAUSE, ConnectionState, describe_failure
+from agentctl.cli.top.feed import RunFeed
+from agentctl.cli.top.texts import build_cells, draw_facts, draw_runs
+from agentctl.cli.top.tree import Row, arrange_runs, matches
+from agentctl.errors import Unauthenticated, Unavailable
 from agentctl.remote import RemoteOperations
 from agentctl.requests import RunFilter
+from agentctl.server import create_app as create_server
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.commands import shift_clock
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 
-DEADLINE = 60.0
-LONG = "word " * 2_000
+DEADLINE = 10.0
 
-Journey = Callable[[TopApp, Pilot[None]], Awaitable[None]]
+HOLD = """
+import time
+from pathlib import Path
 
 
-def on_screen(demo: Demo, journey: Journey, *, read_only: str = "", rows: int = 40) -> None:
-    """Open the screen on the demo server, and follow a journey."""
+def hold(name: str) -> str:
+    \"\"\"Block the thread until a file exists.\"\"\"
+    while not (Path(__file__).parent / name).exists():
+        time.sleep(0.02)
+    return "let go"
+"""
+"""A tool that cannot be interrupted and that a test ends."""
+
+EXTRA = """
+[[models]]
+id = "hold"
+provider = "openai"
+model = "tool:hold"
+base_url = "{url}"
+
+[[agents]]
+id = "hold"
+name = "Hold"
+model = "hold"
+tools = ["top_tools:hold"]
+
+[[teams]]
+id = "outer"
+name = "Outer"
+mode = "broadcast"
+model = "echo"
+members = ["jam"]
+"""
+
+Journey = Callable[["Screen"], Awaitable[None]]
+
+
+@dataclass
+class Screen:
+    """The screen, and the keys that drive it."""
+
+    app: TopApp
+    pilot: Pilot[None]
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < deadline, self.draw()
+            await self.pilot.pause(0.05)
+
+    async def see(self, *texts: str, gone: tuple[str, ...] = ()) -> None:
+        """Wait until texts are on the screen, and others are not."""
+
+        def is_seen() -> bool:
+            shown = self.draw()
+            return all(text in shown for text in texts) and not any(text in shown for text in gone)
+
+        await self.until(is_seen)
+
+    def draw(self) -> str:
+        """Return the screen as text."""
+        width, height = self.app.size
+        console = Console(
+            width=width, height=height, file=io.StringIO(), force_terminal=True, record=True,
+            legacy_windows=False, safe_box=False,
+        )  # fmt: skip
+        console.print(self.app.screen._compositor.render_update(full=True))
+        return console.export_text(styles=False)
+
+    def read(self, widget: str) -> str:
+        """Return the text of a widget of the current screen."""
+        return str(self.app.screen.query_one(widget, Static).content)
+
+    async def filter(self, words: str) -> None:
+        """Type a filter."""
+        await self.press("slash", *words, "enter")
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ThreadedServer]:
+    folder, url = tmp_path_factory.mktemp("top"), model_endpoint.base_url
+    (folder / "top_tools.py").write_text(HOLD)
+    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
+    with serve_in_thread(deployment, create_server(deployment.settings)) as host:
+        yield host
+
+
+def start(
+    server: ThreadedServer, component: str, session: str, message: str, *, waits: bool = False
+) -> str:
+    """Start a run of `me` and return its id; with `waits` after its end."""
+    body = {"message": message, "session_id": session, "stream": False, "background": not waits}
+    headers = server.bearer("me", "agents:run", "teams:run")
+    answer = server.client.post(f"/{component}/runs", json=body, headers=headers)
+    assert answer.status_code in (200, 202), answer.text
+    return str(answer.json()["run_id"])
+
+
+def cancel(server: ThreadedServer, component: str, session: str, run_id: str) -> None:
+    """Cancel a run, so that it does not outlive its test."""
+    server.client.post(
+        f"/{component}/runs/{run_id}/cancel",
+        params={"session_id": session, "wait": 10},
+        headers=server.bearer("me", "agents:run", "teams:run"),
+    )
+
+
+def on_screen(
+    server: ThreadedServer,
+    journey: Journey,
+    *,
+    token: str | None = None,
+    read_only: str = "",
+    size: tuple[int, int] = (90, 30),
+) -> None:
+    """Open the screen on the server, and follow a journey."""
+    token = token or server.deployment.token("boss", ADMIN)
 
     async def main() -> None:
-        async with RemoteOperations(demo.url, demo.token) as operations:
-            target = Target(operations, f"on {demo.url}")
-            wanted = RunFilter(user_id=None)
-            app = create_app(target, wanted, every=0.2, read_only=read_only)
-            async with app.run_test(size=(120, rows)) as pilot:
-                await journey(app, pilot)
+        async with RemoteOperations(server.url, token) as operations:
+            target = Target(operations, f"on {server.url}", token=token)
+            await follow(target, journey, size=size, read_only=read_only)
 
     asyncio.run(main())
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await pilot.pause(0.05)
+async def follow(
+    target: Target, journey: Journey, *, size: tuple[int, int], read_only: str = ""
+) -> None:
+    app = create_app(target, RunFilter(), every=0.2, caller="boss (admin)", read_only=read_only)
+    async with app.run_test(size=size) as pilot:
+        await journey(Screen(app, pilot))
 
 
-def text_of(app: TopApp, widget: str) -> str:
-    return str(app.screen.query_one(widget, Static).content)
+def test_cancel_shows_both_facts(server: ThreadedServer) -> None:
+    run = start(server, "agents/hang", "top-1", "Wait")
+
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-1")
+        await screen.see("● running", "hang", f"{run[:13]} · session top-1")
+        await screen.press("c")
+        await screen.see("Cancel 1 run?", "Keep running")
+        await screen.press("tab", "enter")
+        await screen.see("cancel requested: 1 of 1", "stopped: 1 of 1", "by boss")
+        await screen.press("escape")
+        await screen.see("■ stopped", gone=("Cancel 1 run?",))
+
+    on_screen(server, journey)
 
 
-def rows_of(app: TopApp) -> list[list[str]]:
-    table = app.query_one("#runs", DataTable)
-    return [[str(cell) for cell in table.get_row_at(at)] for at in range(table.row_count)]
+def test_cancel_names_work_that_goes_on(server: ThreadedServer) -> None:
+    start(server, "agents/hold", "top-2", '{"name": "top-2"}')
+
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-2")
+        await screen.see("● running")
+        await screen.press("e")
+        await screen.see("calls hold")
+        await screen.press("c", "tab", "enter")
+        await screen.see("tool hold has not returned", "stopped: 0 of 1")
+        await screen.press("escape")
+        await screen.see("■ stopped!")
+        (server.deployment.folder / "top-2").touch()
+        await screen.see("■ stopped ", gone=("stopped!",))
+
+    on_screen(server, journey)
 
 
-def cell(app: TopApp, run: str, at: int) -> str:
-    return next((row[at] for row in rows_of(app) if row[0].strip() == run[:13]), "")
+def test_all_shown_runs_are_cancelled_after_their_number(server: ThreadedServer) -> None:
+    """The tree of a team in a team has three levels, and its members stop with it."""
+    start(server, "teams/outer", "top-3", "Sing")
+    start(server, "agents/hang", "top-3b", "Wait")
+
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-3")
+        await screen.see("outer team", "└ ", "jam team", "  ├ ", "  └ ", "trickle")
+        await screen.press("C")
+        await screen.see("Cancel 2 runs and 3 of members?")
+        await screen.press("tab", "enter")
+        await screen.see("type 2 first", "Cancel 2 runs")
+        await screen.press("2", "tab", "tab", "enter")
+        await screen.see("cancel requested: 2 of 2", "stopped: 2 of 2")
+
+    on_screen(server, journey)
 
 
-def test_a_cancel_shows_both_facts(demo: Demo) -> None:
-    run = demo.run("top-1", LONG, agent="slow", leave=True)
+def test_closed_dialog_cancels_nothing(server: ThreadedServer) -> None:
+    run = start(server, "agents/hang", "top-4", "Wait")
 
-    async def journey(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "running" in cell(app, run, 1))
-        await pilot.press("slash", *"session:top-1", "enter")
-        await until(pilot, lambda: len(rows_of(app)) == 1)
-        await until(pilot, lambda: "slow" in text_of(app, "#transcript"))
-        await pilot.press("c")
-        await until(pilot, lambda: "Cancel 1 run?" in text_of(app, "#facts"))
-        await pilot.press("tab")
-        await pilot.press("enter")
-        await until(pilot, lambda: "stopped: 1" in text_of(app, "#facts"))
-        assert "cancel requested: 1 of 1" in text_of(app, "#facts")
-        await pilot.press("escape")
-        await until(pilot, lambda: "stopped" in cell(app, run, 1))
-        assert "1 ■" in text_of(app, "#counts")
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-4")
+        await screen.see("● running")
+        await screen.press("c")
+        await screen.see("Cancel 1 run?")
+        await screen.press("enter")
+        await screen.see("● running", gone=("Cancel 1 run?",))
 
-    on_screen(demo, journey)
+    on_screen(server, journey)
+    headers = server.bearer("boss", ADMIN)
+    record = server.client.get(f"/runs/{run}", headers=headers).json()
+    assert (record["status"], record["cancel_requested_at"]) == ("RUNNING", None)
+    cancel(server, "agents/hang", "top-4", run)
 
 
-def test_a_dialog_that_is_closed_cancels_nothing(demo: Demo) -> None:
-    run = demo.run("top-2", LONG, agent="slow", leave=True)
+def test_readers_have_no_cancel(server: ThreadedServer) -> None:
+    run = start(server, "agents/hang", "top-5", "Wait")
 
-    async def journey(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "running" in cell(app, run, 1))
-        await pilot.press("c", "enter")
-        await pilot.pause(0.3)
-        assert "running" in cell(app, run, 1)
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-5")
+        await screen.see("● running", "read-only: --read-only", gone=("c cancel",))
+        await screen.press("c", "C")
+        assert len(screen.app.screen_stack) == 1
 
-    on_screen(demo, journey)
-    on_screen(demo, _cancel_every_run)
-
-
-async def _cancel_every_run(app: TopApp, pilot: Pilot[None]) -> None:
-    await until(pilot, lambda: bool(rows_of(app)))
-    count = len(rows_of(app))
-    await pilot.press("C")
-    await until(pilot, lambda: "?" in text_of(app, "#facts"))
-    app.screen.query_one("#number", Input).focus()
-    await pilot.press(*str(count))
-    await pilot.click("#cancel")
-    await until(pilot, lambda: f"stopped: {count}" in text_of(app, "#facts"))
+    on_screen(server, journey, read_only="--read-only", size=(90, 15))
+    cancel(server, "agents/hang", "top-5", run)
 
 
-def test_read_only_has_no_cancel(demo: Demo) -> None:
-    run = demo.run("top-3", LONG, agent="slow", leave=True)
+def test_views_show_sessions_components_and_help(server: ThreadedServer) -> None:
+    start(server, "teams/choir", "top-6", "Sing", waits=True)
 
-    async def journey(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "running" in cell(app, run, 1))
-        await pilot.press("c", "C")
-        await pilot.pause(0.2)
-        assert app.screen is app.screen_stack[0]
-        assert "read-only: --read-only" in text_of(app, "#head")
+    async def journey(screen: Screen) -> None:
+        await screen.press("2")
+        await screen.see("[2 sessions]", "NAME", "top-6", "choir team")
+        await screen.filter("top-6")
+        await screen.see("session top-6", "What the members report")
+        await screen.press("r")
+        await screen.see("[1 runs]", "filter: session:top-6", "├ ", "└ ")
+        await screen.press("t")
+        await screen.see("total ", "█", "[timeline]")
+        await screen.press("enter")
+        await screen.see("[timeline]", gone=("COMPONENT",))
+        await screen.press("escape", "3")
+        await screen.see("[3 components]", "DESCRIPTION", "Answers as echo")
+        await screen.press("4")
+        await screen.see("without --url")
+        await screen.press("question_mark")
+        await screen.see("timeline of the selected run", "quit; runs continue")
+        await screen.press("escape", "escape")
+        await screen.see("[1 runs]", gone=("quit; runs continue",))
 
-    on_screen(demo, journey, read_only="--read-only", rows=15)
-    on_screen(demo, _cancel_every_run)
+    on_screen(server, journey, size=(90, 30))
 
 
-def test_a_lost_server_leaves_the_last_rows() -> None:
+class Relay:
+    """A way to a server that a test closes and opens again on the same port."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    async def open(self) -> None:
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._listener.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, forth]
+        await asyncio.gather(self._pass(reader, forth), self._pass(back, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+        writer.close()
+
+
+def test_lost_server_is_named_and_found_again(server: ThreadedServer) -> None:
+    run = start(server, "agents/hang", "top-7", "Wait")
+    token = server.deployment.token("boss", ADMIN)
+
     async def main() -> None:
-        async with RemoteOperations("http://127.0.0.1:9", None) as operations:
-            target = Target(operations, "on http://127.0.0.1:9")
-            app = create_app(target, RunFilter(), every=0.2, read_only="")
-            async with app.run_test(size=(80, 24)) as pilot:
-                await until(pilot, lambda: "trying again in" in text_of(app, "#counts"))
+        relay = Relay(server.port)
+        await relay.open()
+
+        async def journey(screen: Screen) -> None:
+            await screen.see("● running", gone=("no answer since",))
+            relay.close()
+            await screen.see("no answer since", "trying again in", "no server listens", "● running")
+            await relay.open()
+            await screen.press("u")
+            await screen.see("● running", gone=("no answer since",))
+
+        url = f"http://127.0.0.1:{relay.port}"
+        async with RemoteOperations(url, token) as operations:
+            await follow(Target(operations, f"on {url}", token=token), journey, size=(90, 30))
+        relay.close()
+
+    asyncio.run(main())
+    cancel(server, "agents/hang", "top-7", run)
+
+
+def test_pauses_double_up_to_their_limit() -> None:
+    state = ConnectionState()
+    pauses = [state.fail(Unavailable("gone"), None, 0.5) for _ in range(6)]
+    assert pauses == [1, 2, 4, 8, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert "no answer since" in state.describe()
+    state.succeed()
+    assert state.describe() == ""
+    assert state.fail(Unavailable("gone"), None, 0.5) == 1
+
+
+def test_expired_token_is_named(server: ThreadedServer) -> None:
+    with shift_clock(-86_400):
+        expired = server.deployment.token("boss", ADMIN)
+    assert "the token expired at 20" in describe_failure(Unauthenticated(), expired)
+    assert "AGENTCTL_TOKEN" in describe_failure(Unauthenticated(), None)
+
+    async def journey(screen: Screen) -> None:
+        await screen.see("access refused since", "the token expired at", "start top again")
+
+    on_screen(server, journey, token=expired)
+
+
+class CountedOperations:
+    """Operations of a server that count the calls of each."""
+
+    def __init__(self, operations: RemoteOperations) -> None:
+        self._operations = operations
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._operations, name)
+
+
+def test_refresh_is_one_request_also_when_runs_end(server: ThreadedServer) -> None:
+    run = start(server, "agents/hang", "top-8", "Wait")
+
+    async def main() -> Counter[str]:
+        token = server.deployment.token("boss", ADMIN)
+        async with RemoteOperations(server.url, token) as operations:
+            counted = CountedOperations(operations)
+            feed = RunFeed(counted, RunFilter())  # type: ignore[arg-type]
+            await feed.refresh()
+            assert feed.runs[run]["status"] in ("PENDING", "RUNNING")
+            assert "messages" not in feed.runs[run]
+            cancel(server, "agents/hang", "top-8", run)
+            await feed.refresh()
+            assert feed.runs[run]["status"] == "CANCELLED"
+            assert feed.count_ended()["stopped"] >= 1
+            return counted.calls
+
+    assert asyncio.run(main()) == {"get_runs": 2}
+
+
+def test_live_runs_behind_many_newer_ones_are_read(
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.cli.top.feed.MAXIMUM_LIMIT", 1)
+    old = start(server, "agents/hang", "top-9", "Wait")
+    start(server, "agents/echo", "top-9b", "hello", waits=True)
+
+    async def main() -> None:
+        token = server.deployment.token("boss", ADMIN)
+        async with RemoteOperations(server.url, token) as operations:
+            feed = RunFeed(operations, RunFilter())
+            await feed.refresh()
+            assert feed.runs[old]["status"] in ("PENDING", "RUNNING")
+            cancel(server, "agents/hang", "top-9", old)
+            await feed.refresh()
+            assert feed.runs[old]["status"] == "CANCELLED"
+
+    asyncio.run(main())
+
+
+def test_local_screen_has_the_workers(demo: Demo) -> None:
+    demo.run("top-10", "word " * 2_000, agent="slow", leave=True)
+
+    async def journey(screen: Screen) -> None:
+        await screen.see("● running", "slow")
+        await screen.press("4")
+        await screen.see("● working", "alive; executes runs", str(demo.process.pid))
+
+    async def main() -> None:
+        async with open_target(TargetOptions(config=demo.config)) as target:
+            await follow(target, journey, size=(90, 30))
 
     asyncio.run(main())
 
@@ -137,11 +438,15 @@ def test_hostile_texts_are_shown_as_text(hostile: str) -> None:
         "run_id": hostile, "session_id": hostile, "agent_id": hostile, "user_id": hostile,
         "status": "ERROR", "error": {"code": hostile, "detail": hostile}, "input": hostile,
         "content": hostile, "created_at": "2030-01-31T12:00:00Z", "stopped_at": None,
+        "cancel_reason": hostile,
     }  # fmt: skip
-    shown = [str(each) for each in build_cells(Row(run, 0))] + [draw_run(run, 100).plain]
-    for text in shown:
+    cells = [str(each) for each in build_cells(Row(run))]
+    texts = [*cells, draw_facts(run).plain, draw_runs([run], {}, 100).plain]
+    for text in texts:
         assert not set(text) & {"\x1b", "\u202e"}
-    assert "\n" not in "".join(shown[:-1])
+    assert "\n" not in "".join(cells)
+    huge = {**run, "input": "x" * 1_000_000, "agent_id": "y" * 1_000_000}
+    assert all(each.cell_len < 1_000 for each in build_cells(Row(huge)))
 
 
 def test_words_filter_runs() -> None:
@@ -152,6 +457,26 @@ def test_words_filter_runs() -> None:
     matching = ("", "clerk", "agent:clerk", "user:ada status:running", "R1")
     assert all(matches(run, words) for words in matching)
     assert not any(matches(run, words) for words in ("bob", "team:clerk", "agent:clerk user:bob"))
+
+
+def test_tree_is_sorted_on_each_level() -> None:
+    runs: list[dict[str, Any]] = [
+        {"run_id": run_id, "parent_run_id": parent, "created_at": at, "status": status,
+         "total_tokens": tokens}
+        for run_id, parent, at, status, tokens in (
+            ("a", None, "1", "COMPLETED", 9), ("b", None, "2", "RUNNING", 1),
+            ("c", None, "3", "RUNNING", 5), ("b1", "b", "4", "RUNNING", 0),
+            ("b2", "b", "5", "RUNNING", 0), ("b11", "b1", "6", "RUNNING", 0),
+            ("x", "gone", "7", "ERROR", 0), ("loop", "loop", "0", "ERROR", 0),
+        )
+    ]  # fmt: skip
+
+    def order(sort: str) -> str:
+        return " ".join(f"{row.run_id}{row.level}" for row in arrange_runs(runs, "", sort))
+
+    assert order("newest") == "c0 b0 b11 b112 b21 x0 a0 loop0"
+    assert order("oldest") == "b0 b11 b112 b21 c0 loop0 a0 x0"
+    assert order("tokens") == "c0 b0 b11 b112 b21 a0 x0 loop0"
 
 
 def test_off_a_terminal_top_is_refused(agentctl: Agentctl, demo: Demo) -> None:

@@ -51,9 +51,11 @@ async def show_top(
     seconds = every or (LOCAL_SECONDS if target.local is not None else REMOTE_SECONDS)
     kind, component_id = resolve_component(agent, team, workflow) or (None, None)
     wanted = RunFilter(component_type=kind, component_id=component_id, user_id=user)
+    caller, reason = await _describe_caller(target)
     app = create_app(
-        target, wanted, every=seconds, read_only=await _find_reason(target, read_only=read_only)
-    )
+        target, wanted, every=seconds, caller=caller,
+        read_only="--read-only" if read_only else reason,
+    )  # fmt: skip
     # A note on stderr would be written into the screen.
     was_quiet, io.quiet = io.quiet, True
     try:
@@ -63,7 +65,9 @@ async def show_top(
         io.quiet = was_quiet
 
 
-def create_app(target: Target, wanted: RunFilter, *, every: float, read_only: str) -> TopApp:
+def create_app(
+    target: Target, wanted: RunFilter, *, every: float, caller: str = "", read_only: str = ""
+) -> TopApp:
     """Create the screen.
 
     Raises:
@@ -75,24 +79,31 @@ def create_app(target: Target, wanted: RunFilter, *, every: float, read_only: st
         raise UsageError(
             "top needs the package textual", hint="install it: pip install 'agentctl[top]'"
         )
-    from agentctl.cli.top.app import TopApp
-    from agentctl.cli.top.feed import Feed
+    from agentctl.cli.top.app import Settings, TopApp
+    from agentctl.cli.top.feed import RunFeed
+    from agentctl.cli.top.views import ComponentsView, RunsView, SessionsView, WorkersView
 
-    return TopApp(target, Feed(target.operations, wanted), every=every, read_only=read_only)
+    feed = RunFeed(target.operations, wanted)
+    views = (
+        RunsView(feed),
+        SessionsView(target.operations, wanted),
+        ComponentsView(target.operations, feed),
+        WorkersView(target.local.service.hosting if target.local is not None else None),
+    )
+    return TopApp(target, feed, views, Settings(every, caller, read_only))
 
 
-async def _find_reason(target: Target, *, read_only: bool) -> str:
-    """Return the reason that the caller cannot cancel; empty if there is none."""
-    if read_only:
-        return "--read-only"
+async def _describe_caller(target: Target) -> tuple[str, str]:
+    """Return the name of the caller, and the reason that it cannot cancel; empty if it can."""
     if target.local is not None:
-        return ""
+        return "", ""
     try:
         me: dict[str, Any] = dict((await target.operations.get_me()).value)
     except AgentctlError:
-        return ""
+        return "", ""
+    caller = f"{me['principal']}{' (admin)' if me['admin'] else ''}"
     operations = me.get("operations")
     cancels = ("cancel_agent_run", "cancel_team_run", "cancel_workflow_run")
     if not isinstance(operations, list) or any(name in operations for name in cancels):
-        return ""
-    return "the token needs a scope such as agents:run"
+        return caller, ""
+    return caller, "the token needs a scope such as agents:run"

@@ -54,7 +54,7 @@ class EventLines:
         else:
             if not own:
                 self._end_member_line(str(data.get("run_id")))
-            for line in _event_lines(event.name, data, own=own):
+            for line in describe_event(event.name, data, own=own):
                 self._write_line(name, line)
         self._output.take_data(event.name, data)
 
@@ -93,8 +93,12 @@ def _component_name(data: Data) -> str:
     return str(data.get("run_id"))
 
 
-def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
-    """Describe an event without content; the caller reports the start and end of the run itself."""
+def describe_event(event: str, data: Data, *, own: bool = False) -> list[str]:
+    """Return the lines about an event without content.
+
+    Args:
+        own: leave out the start and the end of the run, which the caller reports.
+    """
     if event.endswith("ToolCallStarted"):
         tool = data.get("tool") or {}
         arguments = json.dumps(tool.get("tool_args") or {}, ensure_ascii=False)

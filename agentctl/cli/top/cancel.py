@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -13,12 +13,16 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
+from agentctl.cli.durations import format_elapsed
 from agentctl.cli.options import component_of_run, find_component
+from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
+from agentctl.cli.top.feed import Run, RunFeed, is_live, is_settled
+from agentctl.cli.top.texts import format_age
 from agentctl.errors import AgentctlError
-from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.phase import describe_holding
 from agentctl.requests import CancelRequest
 
 if TYPE_CHECKING:
@@ -26,17 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CancelScreen"]
 
-POLL_SECONDS = 0.3
+REDRAW_SECONDS = 0.3
 LISTED_RUNS = 8
+CONCURRENT_REQUESTS = 16
 
 
 class CancelScreen(ModalScreen[None]):
     """A question before a cancel, then both facts about it: requested, and stopped.
 
     Args:
-        runs: the records of the runs to cancel.
+        operations: the operations of the caller.
+        feed: the runs, which are read again while the dialog is open.
+        runs: the runs to cancel.
         members: the number of runs of members, which stop with them.
         asks_number: the user has to type the number of runs.
+        describe_problem: returns the reason that the runs cannot be read; empty if they can.
     """
 
     CSS = """
@@ -52,24 +60,32 @@ class CancelScreen(ModalScreen[None]):
     def __init__(
         self,
         operations: Operations,
-        runs: Sequence[dict[str, Any]],
+        feed: RunFeed,
+        runs: Sequence[Run],
         *,
-        members: int = 0,
-        asks_number: bool = False,
+        members: int,
+        asks_number: bool,
+        describe_problem: Callable[[], str],
     ) -> None:
         super().__init__()
         self._operations = operations
-        self._runs = {str(run["run_id"]): dict(run) for run in runs}
+        self._feed = feed
+        self._runs = {str(run["run_id"]): run for run in runs}
         self._failures: dict[str, str] = {}
+        self._requested: set[str] = set()
         self._members = members
         self._asks_number = asks_number
+        self._describe_problem = describe_problem
+        self._began = 0.0
+        self._began_at = 0.0
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
-            yield Static(self._question(), id="facts", markup=False)
-            yield Input(id="reason", placeholder="reason (optional)")
+            yield Static(self._ask(), id="facts", markup=False)
+            yield Input(id="reason", placeholder="reason (optional)", compact=True)
             if self._asks_number:
-                yield Input(id="number", placeholder=f"type {len(self._runs)} to cancel them all")
+                hint = f"type {len(self._runs)} to cancel them all"
+                yield Input(id="number", placeholder=hint, compact=True)
             with Horizontal(id="buttons"):
                 yield Button("Keep running", id="keep")
                 yield Button("Cancel runs", id="cancel", variant="error")
@@ -77,85 +93,104 @@ class CancelScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self.query_one("#keep").focus()
 
+    def on_unmount(self) -> None:
+        self._feed.pinned.difference_update(self._runs)
+
     def action_keep(self) -> None:
         self.dismiss()
 
-    async def on_button_pressed(self, event: Button.Pressed) -> None:
+    def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id != "cancel":
             self.dismiss()
             return
         if self._asks_number:
             typed = self.query_one("#number", Input).value.strip()
             if typed != str(len(self._runs)):
-                self.notify(f"type {len(self._runs)} first", severity="warning")
+                hint = Text(f"\ntype {len(self._runs)} first", "bold red")
+                self.query_one("#facts", Static).update(self._ask().append_text(hint))
+                self.query_one("#number").focus()
                 return
         reason = self.query_one("#reason", Input).value.strip() or None
         self.query_one("#cancel").remove()
         for field in self.query(Input):
             field.remove()
-        self.query_one("#keep", Button).label = "Close"
+        keep = self.query_one("#keep", Button)
+        keep.label = "Close"
+        keep.focus()
+        self._feed.pinned.update(self._runs)
+        self._began, self._began_at = time.monotonic(), time.time()
         self.run_worker(self._cancel(reason), exclusive=True)
+        self.set_interval(REDRAW_SECONDS, self._redraw)
 
-    def _question(self) -> Text:
+    async def _cancel(self, reason: str | None) -> None:
+        """Request every cancel; the feed then reads how the runs end."""
+
+        async def request(run_id: str) -> None:
+            run = self._runs[run_id]
+            wanted = CancelRequest(run["session_id"], 0.0, reason)
+            try:
+                await self._operations.cancel_run(*component_of_run(run), run_id, wanted)
+            except AgentctlError as failure:
+                self._failures[run_id] = clean_line(failure.detail)
+            else:
+                self._requested.add(run_id)
+            self._redraw()
+
+        await run_all([*self._runs], request, at_once=CONCURRENT_REQUESTS)
+
+    def _redraw(self) -> None:
+        if self.is_mounted:
+            self.query_one("#facts", Static).update(self._draw_facts())
+
+    def _ask(self) -> Text:
         count = len(self._runs)
-        noun = "run" if count == 1 else "runs"
-        extra = f" and the {self._members} of members" if self._members else ""
-        text = Text(f"Cancel {count} {noun}{extra}?\n", "bold")
+        members = f" and {self._members} of members" if self._members else ""
+        text = Text(f"Cancel {count} run{'' if count == 1 else 's'}{members}?\n", "bold")
         for run_id, run in list(self._runs.items())[:LISTED_RUNS]:
             _, component = find_component(run) or ("", "?")
-            user = run.get("user_id")
-            line = f"{run_id[:SHORT_ID]} {component}{f', {user}' if user else ''}"
-            text.append(f"{clean_line(line)}\n", "none")
+            facts = [component, run.get("user_id"), format_age(run.get("created_at"))]
+            words = f"{run_id[:SHORT_ID]} {', '.join(str(each) for each in facts if each)}"
+            text.append(f"{clean_line(words)}\n", "none")
         if count > LISTED_RUNS:
             text.append(f"and {count - LISTED_RUNS} more\n", "dim")
         return text.append("What tools have done is not undone.", "dim")
 
-    async def _cancel(self, reason: str | None) -> None:
-        """Request every cancel, then read the runs until the work of all has stopped."""
-        await asyncio.gather(*(self._request(run_id, reason) for run_id in self._runs))
-        while self.is_mounted:
-            self.query_one("#facts", Static).update(self._facts())
-            pending = [run_id for run_id in self._runs if self._is_pending(run_id)]
-            if not pending:
-                return
-            await asyncio.sleep(POLL_SECONDS)
-            await asyncio.gather(*(self._read(run_id) for run_id in pending))
-
-    async def _request(self, run_id: str, reason: str | None) -> None:
-        run = self._runs[run_id]
-        request = CancelRequest(run["session_id"], 0.0, reason)
-        try:
-            await self._operations.cancel_run(*component_of_run(run), run_id, request)
-        except AgentctlError as failure:
-            self._failures[run_id] = clean_line(failure.detail)
-        await self._read(run_id)
-
-    async def _read(self, run_id: str) -> None:
-        try:
-            self._runs[run_id] = dict((await self._operations.get_run(run_id)).value)
-        except AgentctlError as failure:
-            self._failures.setdefault(run_id, clean_line(failure.detail))
-
-    def _is_pending(self, run_id: str) -> bool:
-        run = self._runs[run_id]
-        ended = run["status"] in FINAL_STATUSES and run.get("stopped_at") is not None
-        return not ended and run_id not in self._failures
-
-    def _facts(self) -> Text:
-        """Return both facts about each run."""
-        text = Text()
-        for run_id, run in list(self._runs.items())[:LISTED_RUNS]:
-            phase = describe_run(run)
-            text.append(f"{clean_line(run_id[:SHORT_ID])} ", "none")
-            if run_id in self._failures:
-                text.append(f"{self._failures[run_id]}\n", "red")
-            else:
-                words = " · ".join(filter(None, (phase.words, phase.warning)))
-                text.append(f"{phase.glyph} {words}: {clean_line(phase.sentence)}\n")
-        stopped = sum(
-            run["status"] in FINAL_STATUSES and run.get("stopped_at") is not None
-            for run in self._runs.values()
+    def _draw_facts(self) -> Text:
+        """Return both facts: how many cancels are requested, and how many runs have stopped."""
+        latest = {run_id: self._feed.runs.get(run_id, run) for run_id, run in self._runs.items()}
+        stopped = [run for run in latest.values() if is_settled(run)]
+        at_work = [run for run in latest.values() if not is_live(run) and not is_settled(run)]
+        count, waits = len(latest), len(self._requested) - len(stopped)
+        began = time.strftime("%H:%M:%S", time.gmtime(self._began_at))
+        text = Text(f"cancel requested: {len(self._requested)} of {count}", "bold")
+        text.append(f"   {began} UTC\n", "none").append(
+            f"stopped: {len(stopped)} of {count}", "bold"
         )
-        requested = len(self._runs) - len(self._failures)
-        summary = f"cancel requested: {requested} of {len(self._runs)} · stopped: {stopped}"
-        return text.append(summary, "bold")
+        if waits > 0:
+            seconds = format_elapsed(time.monotonic() - self._began)
+            text.append(f"            waiting {seconds}", "yellow")
+        text.append("\n\n")
+        for run in at_work:
+            # Several runs at most: only a tool in a thread survives the end of its run.
+            work = describe_holding(run.get("holding"))
+            line = f"! {str(run['run_id'])[:SHORT_ID]} ended, but {work} and cannot be interrupted"
+            text.append(f"{clean_line(line)}\n", "yellow")
+        rest = [run for run in latest.values() if run not in at_work]
+        for run in rest[:LISTED_RUNS]:
+            text.append_text(self._draw_run(run))
+        if len(rest) > LISTED_RUNS:
+            text.append(f"and {len(rest) - LISTED_RUNS} more\n", "dim")
+        if problem := self._describe_problem():
+            text.append(problem, "red")
+        text.rstrip()
+        return text
+
+    def _draw_run(self, run: Run) -> Text:
+        run_id = str(run["run_id"])
+        if run_id in self._failures:
+            return Text(f"{clean_line(run_id[:SHORT_ID])} {self._failures[run_id]}\n", "red")
+        phase = describe_run(run)
+        sentence = f": {clean_line(phase.sentence)}" if phase.sentence else ""
+        return Text(
+            f"{clean_line(run_id[:SHORT_ID])} {phase.glyph} {clean_line(phase.words)}{sentence}\n"
+        )

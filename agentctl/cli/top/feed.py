@@ -1,27 +1,27 @@
-"""The runs that the screen shows, read again and again."""
+"""The runs that the screen shows, read again and again with few requests."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.options import find_component
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.transcript.model import clean_line
+from agentctl.cli.show.progress import run_all
+from agentctl.cli.show.transcript.model import parse_time
 from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import NotFound
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
+from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.records.document import Document
     from agentctl.records.runs import RunPage
 
-__all__ = ["Feed", "Row", "matches"]
+__all__ = ["Run", "RunFeed", "is_live", "is_settled"]
 
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""
@@ -29,150 +29,165 @@ ENDED_SECONDS = 60.0
 TALLY_SECONDS = 300.0
 """Seconds for which an ended run is counted."""
 
-_LARGE_FIELDS = ("messages", "tools", "content", "reasoning_content", "output")
-_FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")
+MAXIMUM_SINGLE_READS = 20
+"""Runs that one refresh reads by their ids."""
+
+CONCURRENT_READS = 4
+
+SUMMARY = RunView("summary")
 
 Run = dict[str, Any]
 
 
+def is_live(run: Mapping[str, Any]) -> bool:
+    """Return True if a run has no final status."""
+    return run.get("status") not in (*FINAL_STATUSES, "deleted")
+
+
+def is_settled(run: Mapping[str, Any]) -> bool:
+    """Return True if a run has ended and its work has stopped: its record changes no more."""
+    return not is_live(run) and run.get("stopped_at") is not None
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One run of the list.
+class _Ended:
+    """A run that has ended, for the tally.
 
     Attributes:
-        run: its record, without large fields.
-        level: 0, or 1 for a run of a member below its parent.
+        at: monotonic seconds.
+        phase: the name of its state.
+        tokens: its own tokens, without those of members.
     """
 
-    run: Run
-    level: int
-
-    @property
-    def run_id(self) -> str:
-        return str(self.run["run_id"])
-
-    @property
-    def is_live(self) -> bool:
-        return self.run.get("status") not in FINAL_STATUSES
+    at: float
+    phase: str
+    tokens: int
 
 
 @dataclass(slots=True)
-class Feed:
+class RunFeed:
     """The live runs that match a filter, and those that ended in the last minute.
 
+    A refresh is one request for the newest runs of any status. It is a second one, for the live
+    runs, if some of them may be older than those. An ended run is read by its id only if newer runs
+    have displaced it.
+
     Attributes:
-        runs: records by run id, newest first.
+        runs: summaries by run id.
+        pinned: ids of runs that stay, however long ago they ended.
     """
 
     operations: Operations
     filter: RunFilter
     runs: dict[str, Run] = field(default_factory=dict)
-    _ended: dict[str, float] = field(default_factory=dict)
-    _tally: deque[tuple[float, str]] = field(default_factory=deque)
+    pinned: set[str] = field(default_factory=set)
+    _newest: set[str] = field(default_factory=set)
+    _ended_at: dict[str, float] = field(default_factory=dict)
+    _tally: deque[_Ended] = field(default_factory=deque)
+    _counted_from: float | None = None
 
     async def refresh(self) -> None:
-        """Read the live runs, and the records of runs that have ended since the last time.
+        """Read the runs.
 
         Raises:
             AgentctlError: the runs cannot be read; the previous ones stay.
         """
+        first = self._counted_from is None
+        wanted = replace(self.filter, live=False, form=SUMMARY, page=Page(limit=MAXIMUM_LIMIT))
+        page = (await self.operations.get_runs(wanted)).value["data"]
+        newest: dict[str, Run] = {run["run_id"]: dict(run) for run in page}
+        is_whole = len(page) < MAXIMUM_LIMIT
+        has_gap = not is_whole and self._newest.isdisjoint(newest)
+        older = {run_id: run for run_id, run in self.runs.items() if run_id not in newest}
+        live: dict[str, Run] = {}
+        if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
+            live = await self._read_live()
+        gone = [
+            run_id for run_id, run in older.items() if run_id not in live and not is_settled(run)
+        ]
+        older.update(await self._read_each(gone[:MAXIMUM_SINGLE_READS]))
+        self._newest = set(newest)
+        self._take({**older, **live, **newest}, first=first, is_whole=is_whole)
 
+    async def _read_live(self) -> dict[str, Run]:
         def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
             page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-            return self.operations.get_runs(replace(self.filter, live=True, page=page))
+            wanted = replace(self.filter, live=True, form=SUMMARY, page=page)
+            return self.operations.get_runs(wanted)
 
-        live: dict[str, Run] = {}
-        async for records in read_pages(read):
-            for record in records:
-                live[record["run_id"]] = _shorten(record)
-        kept = {run_id: run for run_id, run in self.runs.items() if run_id not in live}
-        for run_id, run in kept.items():
-            # Work of an ended run can go on, so its record changes until that has stopped.
-            if run["status"] not in FINAL_STATUSES or not run.get("stopped_at"):
-                kept[run_id] = await self._read_ended(run)
-        self._forget(kept)
-        self.runs = {**live, **kept}
+        return {run["run_id"]: run async for runs in read_pages(read) for run in runs}
 
-    async def _read_ended(self, run: Run) -> Run:
-        try:
-            record = (await self.operations.get_run(run["run_id"])).value
-        except NotFound:
-            return {**run, "status": "deleted", "stopped_at": run.get("created_at")}
-        return _shorten(record)
+    async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
+        """Read runs by their ids; one that was deleted gets the status `deleted`."""
 
-    def _forget(self, kept: dict[str, Run]) -> None:
-        """Count the runs that have ended, and drop those that ended a while ago."""
-        now = time.monotonic()
-        for run_id, run in list(kept.items()):
-            if run["status"] in FINAL_STATUSES and run_id not in self._ended:
-                self._tally.append((now, describe_run(run).name))
-            since = self._ended.setdefault(run_id, now)
-            if now - since > ENDED_SECONDS:
-                del kept[run_id], self._ended[run_id]
-        while self._tally and now - self._tally[0][0] > TALLY_SECONDS:
-            self._tally.popleft()
+        async def read(run_id: str) -> Run:
+            try:
+                return dict((await self.operations.get_run(run_id, form=SUMMARY)).value)
+            except NotFound:
+                last = self.runs[run_id]
+                return {**last, "status": "deleted", "stopped_at": last.get("created_at")}
+
+        results = await run_all(run_ids, read, at_once=CONCURRENT_READS)
+        found: dict[str, Run] = {}
+        for run_id, result in zip(run_ids, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            found[run_id] = result
+        return found
+
+    def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
+        """Keep the live runs and those that ended a short time ago; count the ends."""
+        at, clock = time.monotonic(), time.time()
+        if first:
+            moments = [_age(run.get("created_at"), clock) for run in runs.values()]
+            covered = max(moments, default=0.0)
+            self._counted_from = at - (TALLY_SECONDS if is_whole else covered)
+        kept: dict[str, Run] = {}
+        for run_id, run in runs.items():
+            if is_live(run):
+                kept[run_id] = run
+                continue
+            if run_id not in self._ended_at:
+                was_live = run_id in self.runs and is_live(self.runs[run_id])
+                ended = at if was_live else at - _age(run.get("finished_at"), clock)
+                self._ended_at[run_id] = ended
+                phase = describe_run(run).name
+                self._tally.append(_Ended(ended, phase, _own_tokens(run)))
+            is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
+            if is_recent or run_id in self.pinned or not is_settled(run):
+                kept[run_id] = run
+        for run_id in self._ended_at.keys() - runs.keys():
+            del self._ended_at[run_id]
+        self._tally = deque(each for each in self._tally if at - each.at <= TALLY_SECONDS)
+        self.runs = kept
+
+    @property
+    def tally_seconds(self) -> float:
+        """The seconds of which the ends of runs are counted, at most `TALLY_SECONDS`."""
+        if self._counted_from is None:
+            return 0.0
+        return min(TALLY_SECONDS, time.monotonic() - self._counted_from)
 
     def count_ended(self) -> Counter[str]:
-        """Return the number of runs that ended in the last five minutes, by phase."""
-        return Counter(name for _, name in self._tally)
+        """Return the number of runs that ended within `tally_seconds`, by phase."""
+        return Counter(each.phase for each in self._tally)
+
+    def count_tokens(self) -> float:
+        """Return the tokens per minute of the runs that ended within `tally_seconds`."""
+        minutes = max(self.tally_seconds, 60.0) / 60
+        return sum(each.tokens for each in self._tally) / minutes
 
     def count_live(self) -> Counter[str]:
         """Return the number of live runs by phase."""
-        return Counter(
-            describe_run(run).name
-            for run in self.runs.values()
-            if run["status"] not in FINAL_STATUSES
-        )
-
-    def rows(self, words: str = "", *, by_age: bool = False) -> list[Row]:
-        """Return the runs that match the words of a filter, members below their parents.
-
-        Args:
-            words: see `matches`.
-            by_age: the oldest first, instead of the newest.
-        """
-        found = {run_id: run for run_id, run in self.runs.items() if matches(run, words)}
-        order = sorted(
-            found.values(),
-            key=lambda run: str(run.get("created_at")),
-            reverse=not by_age,
-        )
-        tops = [run for run in order if run.get("parent_run_id") not in found]
-        live = [run for run in tops if run["status"] not in FINAL_STATUSES]
-        ended = [run for run in tops if run["status"] in FINAL_STATUSES]
-        return [row for top in (*live, *ended) for row in self._with_members(top, order)]
-
-    def _with_members(self, top: Run, order: list[Run]) -> Iterator[Row]:
-        yield Row(top, 0)
-        for run in order:
-            if run.get("parent_run_id") == top["run_id"]:
-                yield Row(run, 1)
+        return Counter(describe_run(run).name for run in self.runs.values() if is_live(run))
 
 
-def matches(run: Mapping[str, Any], words: str) -> bool:
-    """Return True if a run matches every word of a filter.
-
-    A word is `agent:ID`, `team:ID`, `workflow:ID`, `user:ID`, `session:ID`, `status:WORD`, or a
-    text that one of these contains.
-    """
-    kind, component = find_component(run) or ("", "")
-    phase = describe_run(run)
-    values = {
-        "user": str(run.get("user_id") or ""),
-        "session": str(run.get("session_id") or ""),
-        "status": phase.words,
-        kind: component,
-    }
-    texts = [clean_line(text).lower() for text in (*values.values(), str(run.get("run_id")))]
-    for word in words.lower().split():
-        key, colon, value = word.partition(":")
-        if colon and key in _FILTER_KEYS:
-            if value not in values.get(key, "").lower() or not values.get(key):
-                return False
-        elif not any(word in text for text in texts):
-            return False
-    return True
+def _age(moment: object, clock: float) -> float:
+    """Return the seconds since a timestamp; a missing one is a long time ago."""
+    parsed = parse_time(moment)
+    return TALLY_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
 
 
-def _shorten(record: Mapping[str, Any]) -> Run:
-    return {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
+def _own_tokens(run: Run) -> int:
+    tokens = (run.get("metrics") or {}).get("total_tokens")
+    return tokens if isinstance(tokens, int) else 0

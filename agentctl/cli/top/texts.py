@@ -1,9 +1,9 @@
-"""The texts of the screen: cells of the list, and the transcript of the selected run."""
+"""The texts of the screen: cells of lists, and the forms of the pane."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,85 +12,136 @@ from rich.text import Text
 from agentctl.cli.durations import format_elapsed, format_span
 from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
-from agentctl.cli.show.transcript.model import build_run_view, clean_line, parse_time
-from agentctl.cli.show.transcript.texts import Look, describe_run
-from agentctl.cli.top.feed import Row
+from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
+from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
+from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.cli.top.feed import is_live
+from agentctl.cli.top.tree import Row
 from agentctl.records.times import now
 
-__all__ = ["COLUMNS", "build_cells", "draw_run", "format_state"]
+__all__ = [
+    "build_cells",
+    "cell",
+    "draw_facts",
+    "draw_run_timeline",
+    "draw_runs",
+    "format_age",
+    "format_state",
+    "number",
+]
 
-COLUMNS = ("RUN", "STATUS", "COMPONENT", "USER", "AGE", "TOKENS", "LAST")
+MAXIMUM_WIDTH = 100
+"""Columns of a transcript; a timeline has the whole width."""
 
-_LONGEST_CELL = 60
+_LONGEST_CELL = 200
 _LONGEST_INPUT = 200
+_DEEPEST = 4
+
+Record = Mapping[str, Any]
 
 
 def build_cells(row: Row) -> list[Text]:
-    """Return the cells of a row, in the order of `COLUMNS`; an ended run is dim."""
+    """Return the cells of a run; those of an ended one are dim, except its state."""
     run = row.run
-    style = "" if row.is_live else "dim"
+    style = "" if is_live(run) else "dim"
     kind, component = find_component(run) or ("", "?")
+    indent = ""
+    if row.level:
+        indent = "  " * (min(row.level, _DEEPEST) - 1) + ("└ " if row.is_last else "├ ")
     suffix = "" if kind == "agent" else f" {kind}"
-    tokens = (run.get("metrics") or {}).get("total_tokens")
-    name = row.run_id if len(row.run_id) <= SHORT_ID else row.run_id[:SHORT_ID]
+    tokens = run.get("total_tokens", (run.get("metrics") or {}).get("total_tokens"))
     return [
-        Text(("  └ " if row.level else "") + clean_line(name), style),
+        Text(indent + clean_line(row.run_id[:SHORT_ID]), style),
         format_state(run),
-        _cell(f"{component}{suffix}", style),
-        _cell(run.get("user_id") or "", style),
-        Text(_format_age(run), style, justify="right"),
-        Text("" if tokens is None else f"{tokens:,}", style, justify="right"),
-        _cell(_describe_last(run), style),
+        cell(f"{component}{suffix}", style),
+        cell(run.get("user_id") or "", style),
+        Text(format_age(run.get("created_at")), style),
+        number(tokens, style),
+        cell(_describe_last(run), style),
     ]
 
 
-def format_state(run: Mapping[str, Any]) -> Text:
-    """Return glyph and words of a run's state, in their color."""
+def format_state(run: Record) -> Text:
+    """Return glyph and words of a run's state, in their color; `!` if its work goes on."""
     phase = describe_run(run)
-    text = Text(f"{phase.glyph} {phase.words}", STYLES.get(phase.color, phase.color))
+    text = Text(f"{phase.glyph} {clean_line(phase.words)}", STYLES.get(phase.color, phase.color))
     return text.append("!", "yellow") if phase.warning else text
 
 
-def draw_run(record: Mapping[str, Any], width: int) -> Text:
-    """Return the transcript of a run, as `runs get` prints it."""
-    lines: list[str] = []
-    file = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    console = Console(
-        file=file, width=max(width, 20), force_terminal=True, color_system="standard",
-        emoji=False, highlight=False, markup=False,
-    )  # fmt: skip
-    printer = Printer(console, Look(short_ids=True), lines.append)
-    given = str(record.get("input") or "")
-    if len(given) > _LONGEST_INPUT:
-        record = {**record, "input": f"{given[:_LONGEST_INPUT]}…"}
-    printer.print_run(build_run_view(record))
-    return Text.from_ansi("".join(lines))
-
-
-def _cell(text: object, style: str) -> Text:
-    line = clean_line(text)
+def cell(value: object, style: str = "") -> Text:
+    """Return a value as one line of a list; a very long one is cut."""
+    line = clean_line(str(value)[: 4 * _LONGEST_CELL])
     return Text(line if len(line) <= _LONGEST_CELL else f"{line[:_LONGEST_CELL]}…", style)
 
 
-def _format_age(run: Mapping[str, Any]) -> str:
-    moment = parse_time(run.get("created_at"))
-    return "" if moment is None else format_span(max(0, now() / 1e6 - moment.timestamp()))
+def number(value: object, style: str = "") -> Text:
+    """Return a number with separators; '' for any other value."""
+    return Text(f"{value:,}" if isinstance(value, int) else "", style)
 
 
-def _describe_last(run: Mapping[str, Any]) -> str:
-    """Return what the run does now, or the facts about its cancel and its end."""
+def format_age(moment: object) -> str:
+    """Return the time since a timestamp, '' without one."""
+    parsed = parse_time(moment)
+    return "" if parsed is None else format_span(max(0, now() / 1e6 - parsed.timestamp()))
+
+
+def _describe_last(run: Record) -> str:
+    """Return the facts about the cancel and the end of a run, else what it works on."""
     phase = describe_run(run)
     if phase.sentence:
         return phase.sentence
-    open_spans = [
-        span
-        for span in run.get("spans") or []
-        if not span.get("finished_at") and span.get("kind") in ("tool", "model")
-    ]
-    if phase.name == "running" and open_spans:
-        span = open_spans[-1]
-        began = parse_time(span.get("started_at"))
-        age = "" if began is None else f" {format_elapsed(now() / 1e6 - began.timestamp())}"
-        sign = "ƒ" if span["kind"] == "tool" else "model"
-        return f"{sign} {span.get('name')}{age}"
-    return str(run.get("input") or "") if run.get("parent_run_id") else ""
+    given = str(run.get("input") or "")
+    if not given:
+        return ""
+    return given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+
+
+def draw_facts(run: Record) -> Text:
+    """Return the facts about a run: state, duration, tokens, tools, members, cancel and end."""
+    view = RunView(run, "", "")
+    phase = describe_run(run)
+    facts = []
+    if (seconds := view.seconds) is not None:
+        facts.append(format_elapsed(seconds))
+    if isinstance(total := run.get("total_tokens"), int):
+        facts.append(
+            f"{total:,} token{'' if total == 1 else 's'}{' so far' if is_live(run) else ''}"
+        )
+    elif tokens := format_tokens(view):
+        facts.append(tokens)
+    for field, noun in (("tool_calls", "tool call"), ("member_count", "member")):
+        count = run.get(field)
+        if isinstance(count, int) and count:
+            facts.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
+    text = format_state(run).append("".join(f" · {fact}" for fact in facts), "none")
+    if phase.sentence:
+        style = "yellow" if phase.warning or phase.name == "stopping" else "none"
+        text.append(f"\n{clean_line(phase.sentence)}", style)
+    if run.get("cancel_reason"):
+        text.append(f"\nreason: {clean_line(run['cancel_reason'])}", "none")
+    given = clean_line(str(run.get("input") or "")[:_LONGEST_INPUT])
+    return text.append(f"\n{given}", "dim") if given else text
+
+
+def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], width: int) -> Text:
+    """Return the transcripts of runs, as `runs get` prints them."""
+    lines: list[str] = []
+    file = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    console = Console(
+        file=file, width=min(max(width, 20), MAXIMUM_WIDTH), force_terminal=True,
+        color_system="standard", emoji=False, highlight=False, markup=False,
+    )  # fmt: skip
+    printer = Printer(console, Look(short_ids=True), lines.append)
+    for run in runs:
+        given = str(run.get("input") or "")
+        if len(given) > _LONGEST_INPUT:
+            run = {**run, "input": f"{given[:_LONGEST_INPUT]}…"}
+        printer.print_run(build_run_view(run, children))
+        printer.print()
+    return Text.from_ansi("".join(lines).rstrip("\n"))
+
+
+def draw_run_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> Text:
+    """Return the facts about a run, and a bar for each of its parts."""
+    lines = draw_timeline(run, children, max(width, 40))
+    return draw_facts(run).append("\n\n" + "\n".join(lines), "none")
