@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agentctl.records.times import format_rfc3339, format_span, parse_rfc3339
 
-__all__ = ["Phase", "describe_phase"]
+__all__ = ["Phase", "describe_holding", "describe_phase"]
 
 Color = Literal["blue", "dim", "green", "grey", "red", "yellow"]
 

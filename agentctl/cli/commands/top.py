@@ -88,7 +88,7 @@ def create_app(
         RunsView(feed),
         SessionsView(target.operations, wanted),
         ComponentsView(target.operations, feed),
-        WorkersView(target.local.service.hosting if target.local is not None else None),
+        WorkersView(target.local.service if target.local is not None else None),
     )
     return TopApp(target, feed, views, Settings(every, caller, read_only))
 

@@ -88,7 +88,6 @@ class TopApp(App[None]):
     #pane { height: 45%; border: round $panel; padding: 0 1; }
     #pane:focus { border: round $accent; }
     Screen.open #pane { height: 1fr; }
-    Screen.open #list, Screen.open #empty { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", show=False),
@@ -324,7 +323,8 @@ class TopApp(App[None]):
         table, empty = self._table, self.query_one("#empty", Static)
         table.show_rows(view.columns, rows, self.size.width)
         table.set_class(self.connection.is_lost, "lost")
-        table.display, empty.display = bool(rows), not rows
+        is_open = self._is_open
+        table.display, empty.display = bool(rows) and not is_open, not rows and not is_open
         if not rows:
             found = view.empty if view.name in self._are_read else "reading …"
             empty.update(
@@ -370,7 +370,7 @@ class TopApp(App[None]):
         ends = "  ".join(f"{ended[name]} {glyph}" for name, glyph in ENDS)
         tokens = self.feed.count_tokens()
         rate = f"{tokens / 1000:.1f} k" if tokens >= 1000 else f"{tokens:.0f}"
-        since = format_span(self.feed.tally_seconds)
+        since = format_span(self.feed.counted_seconds)
         return f"{states} · ended in {since}: {ends} · {rate} tokens/min"
 
     # Keys

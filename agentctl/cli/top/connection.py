@@ -14,7 +14,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 """Seconds before the next try; they double with each failure."""
 
 SLOW_SECONDS = 3.0
-"""Seconds of a request after which the screen says that there is no answer yet."""
+"""Seconds of a request without an answer after which the screen reports it."""
 
 
 class ConnectionState:

@@ -26,7 +26,7 @@ __all__ = ["Run", "RunFeed", "is_live", "is_settled"]
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""
 
-TALLY_SECONDS = 300.0
+COUNTED_SECONDS = 300.0
 """Seconds for which an ended run is counted."""
 
 MAXIMUM_SINGLE_READS = 20
@@ -51,7 +51,7 @@ def is_settled(run: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A run that has ended, for the tally.
+    """A run that has ended, as it is counted.
 
     Attributes:
         at: monotonic seconds.
@@ -83,7 +83,7 @@ class RunFeed:
     pinned: set[str] = field(default_factory=set)
     _newest: set[str] = field(default_factory=set)
     _ended_at: dict[str, float] = field(default_factory=dict)
-    _tally: deque[_Ended] = field(default_factory=deque)
+    _ends: deque[_Ended] = field(default_factory=deque)
     _counted_from: float | None = None
 
     async def refresh(self) -> None:
@@ -141,7 +141,7 @@ class RunFeed:
         if first:
             moments = [_age(run.get("created_at"), clock) for run in runs.values()]
             covered = max(moments, default=0.0)
-            self._counted_from = at - (TALLY_SECONDS if is_whole else covered)
+            self._counted_from = at - (COUNTED_SECONDS if is_whole else covered)
         kept: dict[str, Run] = {}
         for run_id, run in runs.items():
             if is_live(run):
@@ -152,30 +152,30 @@ class RunFeed:
                 ended = at if was_live else at - _age(run.get("finished_at"), clock)
                 self._ended_at[run_id] = ended
                 phase = describe_run(run).name
-                self._tally.append(_Ended(ended, phase, _own_tokens(run)))
+                self._ends.append(_Ended(ended, phase, _own_tokens(run)))
             is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
             if is_recent or run_id in self.pinned or not is_settled(run):
                 kept[run_id] = run
         for run_id in self._ended_at.keys() - runs.keys():
             del self._ended_at[run_id]
-        self._tally = deque(each for each in self._tally if at - each.at <= TALLY_SECONDS)
+        self._ends = deque(each for each in self._ends if at - each.at <= COUNTED_SECONDS)
         self.runs = kept
 
     @property
-    def tally_seconds(self) -> float:
-        """The seconds of which the ends of runs are counted, at most `TALLY_SECONDS`."""
+    def counted_seconds(self) -> float:
+        """The seconds of which the ends of runs are counted, at most `COUNTED_SECONDS`."""
         if self._counted_from is None:
             return 0.0
-        return min(TALLY_SECONDS, time.monotonic() - self._counted_from)
+        return min(COUNTED_SECONDS, time.monotonic() - self._counted_from)
 
     def count_ended(self) -> Counter[str]:
-        """Return the number of runs that ended within `tally_seconds`, by phase."""
-        return Counter(each.phase for each in self._tally)
+        """Return the number of runs that ended within `counted_seconds`, by phase."""
+        return Counter(each.phase for each in self._ends)
 
     def count_tokens(self) -> float:
-        """Return the tokens per minute of the runs that ended within `tally_seconds`."""
-        minutes = max(self.tally_seconds, 60.0) / 60
-        return sum(each.tokens for each in self._tally) / minutes
+        """Return the tokens per minute of the runs that ended within `counted_seconds`."""
+        minutes = max(self.counted_seconds, 60.0) / 60
+        return sum(each.tokens for each in self._ends) / minutes
 
     def count_live(self) -> Counter[str]:
         """Return the number of live runs by phase."""
@@ -185,7 +185,7 @@ class RunFeed:
 def _age(moment: object, clock: float) -> float:
     """Return the seconds since a timestamp; a missing one is a long time ago."""
     parsed = parse_time(moment)
-    return TALLY_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
+    return COUNTED_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
 
 
 def _own_tokens(run: Run) -> int:

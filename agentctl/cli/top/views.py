@@ -39,7 +39,7 @@ from agentctl.requests import (
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
-    from agentctl.service.hosting import Hosting
+    from agentctl.service.service import Service
 
 __all__ = [
     "Column",
@@ -235,7 +235,7 @@ class SessionsView:
         kind, component = find_component(session) or ("", "")
         state = Text("")
         if session.get("last_status"):
-            # The list has no times of the last run, so nothing is said about its work.
+            # The list has no times of the last run, so its work is not known.
             state = format_state({"status": session["last_status"]})
         return [
             cell(session["session_id"]),
@@ -379,10 +379,10 @@ class WorkersView:
     """The processes that execute runs, from the system database; not on a server.
 
     Args:
-        hosting: of the local service; None on a server.
+        service: the local service; None on a server.
     """
 
-    hosting: Hosting | None
+    service: Service | None
     name: str = "workers"
     empty: str = "no process executes runs now"
     columns: Sequence[Column] = (
@@ -397,7 +397,7 @@ class WorkersView:
     _workers: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.hosting is None:
+        if self.service is None:
             self.empty = (
                 "The workers of a server are in its database: use agentctl top on its machine, "
                 "without --url. GET /metrics has the counters of a server."
@@ -405,11 +405,11 @@ class WorkersView:
 
     async def refresh(self) -> None:
         """Read the workers."""
-        if self.hosting is None:
+        if self.service is None:
             return
         from agentctl.service.workers import survey_workers
 
-        found = await survey_workers(self.hosting)
+        found = await survey_workers(self.service.hosting)
         self._workers = {each.worker_id: each for each in found}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
