@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentctl.records.memories import MemoryPage, MemoryRecord
     from agentctl.records.runs import (
         CancelRecord,
+        FoundTurn,
         RunDetails,
         RunPage,
         RunRecord,
@@ -304,6 +305,18 @@ class LocalOperations(Operations, Protocol):
         Raises:
             NotFound: there is no such run, or it is not visible to the caller.
         """
+        ...
+
+    async def find_turn(self, run_id: str) -> FoundTurn:
+        """Return the place of a turn that the caller sees, of any component and database.
+
+        Raises:
+            NotFound: there is no such turn, or it is not visible to the caller.
+        """
+        ...
+
+    async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
+        """Return the record of a turn that the caller has found and cancelled."""
         ...
 
     async def read_details(

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
@@ -168,6 +169,22 @@ class RunDetails(NamedTuple):
 
     descendants: list[RunRecord]
     session_state: dict[str, Any] | None
+
+
+class FoundTurn(NamedTuple):
+    """The place of a turn: a run without a parent.
+
+    Attributes:
+        is_newest: no turn of its session began later.
+        is_only: its session has no other turn.
+    """
+
+    kind: ComponentKind
+    component_id: str
+    session_id: str
+    db_id: str
+    is_newest: bool
+    is_only: bool
 
 
 class CancelRecord(TypedDict):

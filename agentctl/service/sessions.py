@@ -13,7 +13,7 @@ from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import RunRecord
+from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
@@ -39,6 +39,7 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
@@ -305,6 +306,38 @@ class SessionOperations(OperationFamily):
             paging.check_run_view(form)
             work = self.lookups.session_run_document(session_id, run_id, where, form)
             return Document(await database.read(work))
+
+    async def find_turn(self, run_id: str) -> FoundTurn:
+        """Return the place of a turn (`LocalOperations`)."""
+        for db_id in self.hosting.databases:
+            found = await self.hosting.databases[db_id].read(self._find_turn(run_id))
+            if found is not None:
+                state, newest = found
+                return FoundTurn(
+                    kind=cast("ComponentKind", state.component_type),
+                    component_id=state.component_id,
+                    session_id=state.session_id,
+                    db_id=db_id,
+                    is_newest=newest[:1] == [run_id],
+                    is_only=newest == [run_id],
+                )
+        raise errors.NotFound("Run not found")
+
+    async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
+        """Return the record of a turn (`LocalOperations`)."""
+        database = self.hosting.databases[found.db_id]
+        return Document(await database.read(self.lookups.run_document(run_id)))
+
+    @unit
+    def _find_turn(self, run_id: str) -> Steps[tuple[RunState, list[str]] | None]:
+        """Return the state of a turn, and the ids of the newest two turns of its session."""
+        state = yield from runs.get_state(run_id, self.lookups.visibility)
+        if state is None or state.parent_run_id is not None:
+            return None
+        newest = yield from runs.list_in_session(
+            state.session_id, limit=2, top_level=True, order="desc", summary=True
+        )
+        return state, [row.run_id for row in newest]
 
 
 @unit

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import agno.db.in_memory
 import agno.run
 import httpx
 import httpx2
@@ -182,6 +183,10 @@ def graph(name: str, *tools: Any, **options: Any) -> Any:
 saver = InMemorySaver()
 
 
+def graph_history() -> Any:
+    return graph("history")
+
+
 def remembering() -> Any:
     return graph("history", checkpointer=saver)
 
@@ -321,6 +326,14 @@ async def count(run_context: agno.run.RunContext) -> str:
 
 def counting() -> Any:
     return agno_agent("tool:count", tools=[count])
+
+
+def agno_history() -> Any:
+    return agno_agent("history")
+
+
+def agno_remembering() -> Any:
+    return agno_agent("history", db=agno.db.in_memory.InMemoryDb(), add_history_to_context=True)
 
 
 def failing_agno_tool() -> Any:

@@ -145,6 +145,35 @@ async def test_native_messages_are_given_back() -> None:
     assert first.transcript.native_kind == "pydantic-ai"
 
 
+def build_messages(**texts: str) -> list[dict[str, Any]]:
+    """Build neutral messages as a request gives them, from texts by role."""
+    return [{"role": role, "content": text, "created_at": 1} for role, text in texts.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("history", ["three", "brief", "four"]),
+        ("graph_history", ["three", "brief", "four"]),
+        ("remembering", ["one", "three", "brief", "four"]),
+        ("agno_history", ["three", "brief", "four"]),
+        ("agno_remembering", ["brief", "one", "three", "four"]),
+    ],
+)
+async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]) -> None:
+    messages = build_messages(user="one", assistant="two")
+    catalog = Catalog.from_settings(hosted(name))
+    try:
+        first = await run(catalog, "three", EarlierRun(messages, given=True))
+        instruction = EarlierRun(build_messages(user="brief"), given=True)
+        second = await run(catalog, "four", earlier_run(first), instruction)
+    finally:
+        await catalog.close()
+    assert users(first) == ["one", "three"]
+    # The memory of a library has the messages of requests, too; agno puts its own history last.
+    assert users(second) == texts
+
+
 async def test_toolsets_are_opened_once_by_one_task() -> None:
     toolset = sample_frameworks.CountedToolset
     toolset.entered.clear()

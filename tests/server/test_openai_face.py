@@ -166,6 +166,91 @@ def test_response_continues_a_conversation(served: ThreadedServer, client: opena
     assert json.loads(first.output_text)[-2][1] == "be kind"
 
 
+def test_previous_response_continues_its_session(
+    served: ThreadedServer, client: openai.OpenAI
+) -> None:
+    first = client.responses.create(model="history", input="one", instructions="be kind")
+    second = client.responses.create(
+        model="history",
+        previous_response_id=first.id,
+        input=[
+            {"role": "user", "content": "two"},
+            {"role": "assistant", "content": "so"},
+            {"role": "user", "content": "three"},
+        ],
+    )
+    assert second.previous_response_id == first.id
+    texts = [each[1] for each in json.loads(second.output_text) if each[0] != "system"]
+    assert (texts[0], texts[2:]) == ("one", ["two", "so", "three"])
+    assert (first.conversation, second.conversation) == (first.conversation, first.conversation)
+    with client.responses.stream(
+        model="history", input="four", previous_response_id=second.id
+    ) as stream:
+        third = stream.get_final_response()
+    assert third.previous_response_id == second.id
+    for given, code in (
+        ({"previous_response_id": first.id}, "unsupported_parameter"),
+        ({"previous_response_id": "resp_unknown"}, "previous_response_not_found"),
+        ({"previous_response_id": "unknown"}, "previous_response_not_found"),
+        ({"previous_response_id": third.id, "conversation": "c"}, "unsupported_parameter"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model="history", input="x", **given)
+        assert (refused.value.param, refused.value.code) == ("previous_response_id", code)
+    with open_client(served, user="eve") as other, pytest.raises(openai.BadRequestError) as hidden:
+        other.responses.create(model="history", input="x", previous_response_id=third.id)
+    assert hidden.value.code == "previous_response_not_found"
+    assert third.conversation is not None
+    assert len(get_runs(served, third.conversation.id)) == 3
+
+
+def test_stored_response_is_read_and_deleted(served: ThreadedServer) -> None:
+    scopes = (*RUN, "agents:read", "sessions:delete")
+    with open_client(served, *scopes) as client:
+        made = client.responses.create(model="echo", input="hi", metadata={"a": "b"}, user="u-1")
+        found = client.responses.retrieve(made.id)
+        assert found.model_dump() == made.model_dump()
+        (item,) = client.responses.input_items.list(made.id)
+        assert item.content[0].text == "hi"  # type: ignore[union-attr]
+        with pytest.raises(openai.BadRequestError, match="stream"):
+            client.responses.retrieve(made.id, stream=True)
+        with pytest.raises(openai.APIStatusError):
+            client.responses.create(model="http-500", input="x", conversation="failed-response")
+        (run,) = get_runs(served, "failed-response")
+        failed = client.responses.retrieve(f"resp_{run['run_id']}")
+        assert (failed.status, failed.error and failed.error.code) == (
+            "failed", "MODEL_UNAVAILABLE",
+        )  # fmt: skip
+        second = client.responses.create(model="echo", input="x", previous_response_id=made.id)
+        with pytest.raises(openai.ConflictError, match="other responses"):
+            client.responses.delete(second.id)
+        alone = client.responses.create(model="echo", input="x")
+        with open_client(served, *scopes, user="eve") as other:
+            for act in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
+                with pytest.raises(openai.NotFoundError) as hidden:
+                    act(alone.id)
+                assert hidden.value.code == "response_not_found"
+        with open_client(served) as runner:
+            for act in (runner.responses.retrieve, runner.responses.delete):
+                with pytest.raises(openai.PermissionDeniedError, match="scope"):
+                    act(alone.id)
+        client.responses.delete(alone.id)
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(alone.id)
+
+
+def test_response_is_cancelled(served: ThreadedServer, client: openai.OpenAI) -> None:
+    stream = client.responses.create(model="trickle", input="x", stream=True)
+    events = iter(stream)
+    first = next(events)
+    assert first.type == "response.created"
+    cancelled = client.responses.cancel(first.response.id)
+    assert cancelled.status == "cancelled"
+    *_, last = events
+    assert last.type == "response.failed"
+    assert client.responses.cancel(first.response.id).status == "cancelled"
+
+
 def test_streamed_response_ends_with_the_whole_response(client: openai.OpenAI) -> None:
     with client.responses.stream(model="echo", input="a b c") as stream:
         events = list(stream)

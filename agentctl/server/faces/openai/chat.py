@@ -39,6 +39,7 @@ class ChatCompletion:
         {"messages", "metadata", "model", "response_format", "stream", "stream_options", "user"}
     )
     conversation: str | None = None
+    previous: str | None = None
 
     def __init__(self, parameters: Parameters, model: str) -> None:
         self._model = model

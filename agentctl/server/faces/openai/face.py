@@ -40,6 +40,13 @@ from agentctl.server.faces.openai.failures import (
 from agentctl.server.faces.openai.models import find_model, get_model, list_models
 from agentctl.server.faces.openai.parameters import Parameters
 from agentctl.server.faces.openai.responses import ModelResponse
+from agentctl.server.faces.openai.stored_responses import (
+    cancel_response,
+    delete_response,
+    find_continued_session,
+    get_response,
+    list_input_items,
+)
 from agentctl.server.response_budget import LARGE_BYTES
 from agentctl.server.routing import path_below_root, respond
 from agentctl.server.state import ERROR_RESPONSE_KEY, Call, Caller
@@ -164,9 +171,12 @@ async def _run(
     parameters: Parameters,
     model: str,
 ) -> Response:
+    if form.previous is not None:
+        form.conversation = await find_continued_session(call, form.previous)
     session_id = _get_session(call, form.conversation)
     has_session = session_id is not None or principal.session_id is not None
-    earlier = form.instructions if has_session else form.earlier
+    is_continued = has_session and form.previous is None
+    earlier = form.instructions if is_continued else form.earlier
     request = RunRequest(
         message=form.message,
         session_id=session_id,
@@ -223,12 +233,18 @@ def _get_header(call: Call, name: str) -> str | None:
     return values[0] if values else None
 
 
+_RESPONSE = "/v1/responses/{response_id}"
+
 _TABLE = RouteTable(
     {
         "list_openai_models": Route("GET", "/v1/models"),
         "get_openai_model": Route("GET", "/v1/models/{model}"),
         "create_chat_completion": Route("POST", "/v1/chat/completions"),
         "create_response": Route("POST", "/v1/responses"),
+        "get_response": Route("GET", _RESPONSE),
+        "delete_response": Route("DELETE", _RESPONSE),
+        "cancel_response": Route("POST", f"{_RESPONSE}/cancel"),
+        "list_response_input_items": Route("GET", f"{_RESPONSE}/input_items"),
     }
 )
 
@@ -237,4 +253,8 @@ _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     "get_openai_model": _get_model,
     "create_chat_completion": _create_chat_completion,
     "create_response": _create_response,
+    "get_response": get_response,
+    "delete_response": delete_response,
+    "cancel_response": cancel_response,
+    "list_response_input_items": list_input_items,
 }

@@ -48,6 +48,15 @@ class ModelNotFound(NotFound):
         self.code = "model_not_found"
 
 
+class ResponseNotFound(NotFound):
+    """A response that does not exist, or that the caller does not see (404)."""
+
+    def __init__(self) -> None:
+        super().__init__("There is no response with this id")
+        self.param = "response_id"
+        self.code = "response_not_found"
+
+
 def build_error_response(error: AgentctlError) -> BytesResponse:
     """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
     status = 400 if isinstance(error, ValidationFailed) else error.status

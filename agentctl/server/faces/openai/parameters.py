@@ -65,7 +65,6 @@ RESPONSE_RULES: dict[str, _Rule] = {
     "include": (_TEXT_ONLY, ([],)),
     "max_output_tokens": (_AGENT_SETS_IT, ()),
     "max_tool_calls": (_AGENT_SETS_IT, ()),
-    "previous_response_id": ("continue a session with `conversation`", ()),
     "prompt": ("the agent has its own instructions", ()),
     "reasoning": (_AGENT_SETS_IT, ({}, {"effort": None}, {"effort": None, "summary": None})),
     "truncation": ("the agent limits its history", ("disabled",)),

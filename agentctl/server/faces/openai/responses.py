@@ -7,10 +7,9 @@ from typing import Any
 
 import orjson
 
-from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.requests import EarlierMessage, StreamEvent
-from agentctl.server.faces.openai.events import RunEnd, RunEvents, find_finish_reason
-from agentctl.server.faces.openai.failures import RefusedParameter, describe_end
+from agentctl.server.faces.openai.events import RunEnd, RunEvents
+from agentctl.server.faces.openai.failures import RefusedParameter
 from agentctl.server.faces.openai.parameters import (
     RESPONSE_RULES,
     Parameters,
@@ -20,9 +19,14 @@ from agentctl.server.faces.openai.parameters import (
     read_message,
     read_schema,
 )
-
-_STATUSES = {"stop": "completed", "length": "incomplete", "content_filter": "incomplete"}
-_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+from agentctl.server.faces.openai.response_objects import (
+    STATUSES,
+    RequestFields,
+    build_item,
+    build_part,
+    build_response,
+    build_stored_response,
+)
 
 
 class ModelResponse:
@@ -44,6 +48,7 @@ class ModelResponse:
             "instructions",
             "metadata",
             "model",
+            "previous_response_id",
             "stream",
             "stream_options",
             "text",
@@ -52,18 +57,28 @@ class ModelResponse:
     )
 
     def __init__(self, parameters: Parameters, model: str) -> None:
-        self._model = model
-        self._metadata = parameters.get("metadata", dict)
-        self._user = parameters.get("user")
-        self._instructions = parameters.get("instructions")
-        self._format = _read_format(parameters)
+        instructions, text_format = parameters.get("instructions"), _read_format(parameters)
+        self.previous = parameters.get("previous_response_id")
+        self._fields = RequestFields(
+            model,
+            instructions,
+            parameters.get("metadata", dict),
+            parameters.get("user"),
+            self.previous,
+            text_format,
+        )
         if parameters.get_include_usage():
             raise RefusedParameter(
                 "stream_options.include_usage is not supported: the last event has the usage",
                 "stream_options",
             )
-        self.output_schema = read_schema(self._format, "text.format")
+        self.output_schema = read_schema(text_format, "text.format")
         self.conversation = _read_conversation(parameters)
+        if self.previous is not None and self.conversation is not None:
+            raise RefusedParameter(
+                "Only one of previous_response_id and conversation can be given",
+                "previous_response_id",
+            )
         given = parameters.get_any("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         items = check_type(items, list, "input")
@@ -71,7 +86,7 @@ class ModelResponse:
         messages = [_read_item(each, f"input[{index}]") for index, each in enumerate(items)]
         if items[-1]["role"] != "user":
             raise RefusedParameter("The last item must be a message of the user", "input")
-        named = [EarlierMessage("user", self._instructions)] if self._instructions else []
+        named = [EarlierMessage("user", instructions)] if instructions else []
         self.message = messages[-1].content
         self.earlier = [*named, *messages[:-1]]
         self.instructions = [
@@ -89,9 +104,7 @@ class ModelResponse:
         Args:
             run: the run record.
         """
-        created_at = whole_seconds(parse_rfc3339(run["created_at"]))
-        end = RunEnd("COMPLETED", find_finish_reason(run), run["metrics"])
-        return self._build(run["run_id"], run["session_id"], created_at, end, run["content"] or "")
+        return build_stored_response(run, self._fields.model, self._fields)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
         """Return the function that encodes the events of a streamed run."""
@@ -108,24 +121,26 @@ class ModelResponse:
 
         def build(end: RunEnd | None) -> dict[str, Any]:
             text = "".join(texts)
-            return self._build(events.run_id, events.session_id, events.created_at, end, text)
+            return build_response(
+                self._fields, events.run_id, events.session_id, events.created_at, end, text
+            )
 
         def encode_beginning() -> list[bytes]:
-            item = _build_item(item_id, "in_progress", [])
+            item = build_item(item_id, "in_progress", [])
             return [
                 encode_event("response.created", response=build(None)),
                 encode_event("response.in_progress", response=build(None)),
                 encode_event("response.output_item.added", output_index=0, item=item),
-                encode_event("response.content_part.added", **place, part=_build_part("")),
+                encode_event("response.content_part.added", **place, part=build_part("")),
             ]
 
         def encode_end(end: RunEnd) -> list[bytes]:
             if end.status != "COMPLETED":
                 return [encode_event("response.failed", response=build(end))]
             text = "".join(texts)
-            part = _build_part(text)
-            status = _STATUSES[end.finish_reason]
-            item = _build_item(item_id, status, [part])
+            part = build_part(text)
+            status = STATUSES[end.finish_reason]
+            item = build_item(item_id, status, [part])
             return [
                 encode_event("response.output_text.done", **place, text=text, logprobs=[]),
                 encode_event("response.content_part.done", **place, part=part),
@@ -145,47 +160,6 @@ class ModelResponse:
             return b"".join(parts)
 
         return encode
-
-    def _build(
-        self, run_id: str, session_id: str, created_at: int, end: RunEnd | None, text: str
-    ) -> dict[str, Any]:
-        """Return the response object; `end` None: the run is in progress."""
-        status, error, incomplete, output = "in_progress", None, None, list[dict[str, Any]]()
-        if end is not None and end.status == "COMPLETED":
-            status = _STATUSES[end.finish_reason]
-            if status == "incomplete":
-                incomplete = {"reason": _INCOMPLETE_REASONS[end.finish_reason]}
-            output = [_build_item(f"msg_{run_id}", status, [_build_part(text)])]
-        elif end is not None:
-            status = "cancelled" if end.status == "CANCELLED" else "failed"
-            failure = describe_end(end.status, end.error, end.reason)["error"]
-            error = {"code": failure["code"], "message": failure["message"]}
-            if text:
-                output = [_build_item(f"msg_{run_id}", "incomplete", [_build_part(text)])]
-        return {
-            "id": f"resp_{run_id}",
-            "object": "response",
-            "created_at": created_at,
-            "status": status,
-            "error": error,
-            "incomplete_details": incomplete,
-            "instructions": self._instructions,
-            "metadata": self._metadata or {},
-            "model": self._model,
-            "output": output,
-            "conversation": {"id": session_id},
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "store": True,
-            "temperature": None,
-            "text": {"format": self._format or {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "truncation": "disabled",
-            "usage": _build_usage((end and end.metrics) or {}),
-            "user": self._user,
-        }
 
 
 def _read_format(parameters: Parameters) -> dict[str, Any] | None:
@@ -221,30 +195,3 @@ def _read_item(item: object, at: str) -> EarlierMessage:
     if kind != "message":
         raise RefusedParameter(f"{at} is not supported: items are messages", f"{at}.type")
     return read_message(item, at)
-
-
-def _build_item(item_id: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": item_id,
-        "type": "message",
-        "status": status,
-        "role": "assistant",
-        "content": content,
-    }
-
-
-def _build_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the usage for the metrics of a run; None if they are not known."""
-    if metrics.get("total_tokens") is None:
-        return None
-    return {
-        "input_tokens": metrics["input_tokens"],
-        "input_tokens_details": {"cached_tokens": metrics["cache_read_tokens"]},
-        "output_tokens": metrics["output_tokens"],
-        "output_tokens_details": {"reasoning_tokens": metrics["reasoning_tokens"]},
-        "total_tokens": metrics["total_tokens"],
-    }
