@@ -146,7 +146,10 @@ class _DataCheck:
         self._lookups.component(kind, component_id)
         if run_id is None:
             return
-        if self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call):
+        # Clients of AgentOS cannot name the session of a run.
+        needs_session = self._hosting.settings.server.compatibility != "agentos"
+        reads = self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call)
+        if reads or not needs_session:
             await self._lookups.run_database(kind, component_id, run_id, session_id)
         else:
             action = "cancel" if self._operation == ids.cancel_run else "resume"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -261,6 +262,16 @@ def test_commands_show_the_state_of_the_keys(server: KeyServer, tmp_path: Path) 
     )
     assert "1 key of http://127.0.0.1" in explained.stdout
     assert "next refresh" in explained.stdout
+    server.keys.append({**signer.jwk, "kid": "other", "use": "enc"})
+    list_keys = ("keys", "list", "-o", "json")
+    listed = run_command(*list_keys, environment=environment, folder=tmp_path)
+    assert "1 key of http://127.0.0.1" in listed.stderr
+    rows = {row["kid"]: row for row in json.loads(listed.stdout)}
+    assert (rows["one"]["used"], rows["one"]["source"]) == (True, server.jwks_url)
+    assert (rows["other"]["used"], bool(rows["other"]["reason"])) == (False, True)
     server.status = 503
+    listed = run_command(*list_keys, environment=environment, folder=tmp_path)
+    (row,) = json.loads(listed.stdout)
+    assert (row["used"], "responds with 503" in row["reason"]) == (False, True)
     found = run_command("doctor", environment=environment, folder=tmp_path)
     assert "cannot be fetched: the server responds with 503" in found.stdout + found.stderr

@@ -212,6 +212,16 @@ def test_tokens_have_the_known_answers(ours: Ours) -> None:
     assert find_differences(ours.url, key, None) == {}
 
 
+def test_explanation_knows_the_additional_routes(ours: Ours) -> None:
+    for path, method, operation in (
+        ("/sessions/explained/run-previews", "GET", "get_session_runs"),
+        (f"/agents/echo/runs/{UNKNOWN}/continue", "POST", "cancel_agent_run"),
+    ):
+        asked = {"method": method, "path": path, "token": ours.deployment.token("ann", *SCOPES)}
+        found = ours.call("POST", "/auth/explain", ADMIN, json=asked).json()
+        assert (found["operation"], found["decided_by"]) == (operation, "data"), found
+
+
 def test_the_contract_is_served_on_request(ours: Ours) -> None:
     asked = {"headers": {"Agentctl-Interface": "contract"}}
     agent = ours.call("GET", "/agents/tool-add", **asked).json()

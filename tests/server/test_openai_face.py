@@ -423,14 +423,27 @@ def test_pages_of_allowed_origins_can_use_the_face(
         assert found.headers["access-control-allow-origin"] == ORIGIN
 
 
-def test_explanation_names_the_operation_of_the_request(served: ThreadedServer) -> None:
-    found = served.client.post(
-        "/auth/explain",
-        json={"method": "GET", "path": "/v1/models"},
-        headers=served.bearer("root", ADMIN),
-    ).json()
-    (route,) = (step for step in found["steps"] if step["name"] == "route")
-    assert "explain that of the request" in route["cause"]
+def explain(served: ThreadedServer, method: str, path: str, **request: str) -> Any:
+    asked = {"method": method, "path": path, **request}
+    found = served.client.post("/auth/explain", json=asked, headers=served.bearer("root", ADMIN))
+    return found.json()
+
+
+def test_explanation_names_the_operation_that_decides(served: ThreadedServer) -> None:
+    token = served.bearer("ada", *RUN)["Authorization"].removeprefix("Bearer ")
+    for method, path, text in (
+        ("GET", "/v1/models", "POST /agents/{agent_id}/runs"),
+        ("POST", "/v1/responses", "`model` names"),
+        ("DELETE", "/v1/responses/resp_1", "DELETE /sessions/{session_id}"),
+    ):
+        found = explain(served, method, path, token=token)
+        steps = {step["name"]: step for step in found["steps"]}
+        assert (found["status"], steps["route"]["outcome"]) == (200, "passed")
+        assert text in steps["policy"]["found"]
+    assert explain(served, "POST", "/v1/responses", token="no")["status"] == 401
+    off = explain(served, "POST", "/mcp", token=token)
+    (route,) = (step for step in off["steps"] if step["name"] == "route")
+    assert (off["status"], route["cause"]) == (404, "mcp_endpoint.enabled is false")
 
 
 def test_face_is_off_by_default(server: ThreadedServer) -> None:

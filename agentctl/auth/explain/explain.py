@@ -20,6 +20,7 @@ from agentctl.auth.explain.checks import (
     diagnose,
 )
 from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
+from agentctl.auth.explain.faces import FaceRoute, find_added_route, find_face_route
 from agentctl.auth.explain.suggestions import (
     decode_path,
     describe_requirement,
@@ -159,11 +160,16 @@ async def explain_request(
     found = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
+        route = ROUTES[match.operation]
     except AgentctlError as refusal:
-        encoded = "it contains an encoded slash, %2F, and no path does"
-        cause = suggest_path(route_table(), method, plain) if served else encoded
-        return _explain_missing_route(found, cause or "no path is similar", refusal, caller)
-    route = ROUTES[match.operation]
+        added = find_added_route(settings, method, served)
+        if added is None and (face := find_face_route(settings, method, served)) is not None:
+            return _explain_face_route(found, face, refusal, caller)
+        if added is None:
+            encoded = "it contains an encoded slash, %2F, and no path does"
+            cause = suggest_path(route_table(), method, plain) if served else encoded
+            return _explain_missing_route(found, cause or "no path is similar", refusal, caller)
+        match, route = added
     text = f"{match.operation}, {route.method} {route.template}"
     found = replace(found, match=match).with_check(ExplainedCheck("route", "passed", text))
     try:
@@ -251,6 +257,24 @@ def _explain_missing_route(
         text = f"{path} is not a path of the HTTP API"
     step = ExplainedCheck("route", "failed", text, cause, remedy)
     return found.with_check(step, refusal.status).with_check(skipped)
+
+
+def _explain_face_route(
+    found: Explanation, face: FaceRoute, refusal: AgentctlError, caller: _Identification
+) -> Explanation:
+    """Explain a route of an interface for another API, whose requests are those of operations."""
+    if not face.is_served and caller.failure is None:
+        cause = f"{face.setting} is false"
+        text = f"{face.place} is not served"
+        step = ExplainedCheck("route", "failed", text, cause, f"set {face.setting} = true")
+        skipped = ExplainedCheck("policy", "skipped")
+        return found.with_check(step, refusal.status).with_check(skipped)
+    found = found.with_check(ExplainedCheck("route", "passed", f"{face.name}, {face.place}"))
+    if caller.failure is not None:
+        step = ExplainedCheck("policy", "skipped", f"needs a valid token, then {face.decision}")
+        return _decide_by_credential(found.with_check(step), caller)
+    text = f"the path needs a valid token; the policy is {face.decision}"
+    return found.with_check(ExplainedCheck("policy", "passed", text))
 
 
 def _explain_parameters(found: Explanation, match: RouteMatch) -> Explanation:

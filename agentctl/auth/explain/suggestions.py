@@ -248,11 +248,6 @@ def routable_path(target: str) -> str:
 
 def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
     """Describe the mistake in a path that matches no route; None if no route is similar."""
-    if path == "/mcp" or path.startswith("/v1/"):
-        return (
-            "the interfaces for OpenAI and MCP add no operation: explain that of the request, such "
-            "as POST /agents/{agent_id}/runs"
-        )
 
     def is_known(candidate: str) -> bool:
         return table.find(method, candidate) is not None or bool(table.methods(candidate))

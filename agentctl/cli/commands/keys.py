@@ -10,8 +10,10 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from agentctl.cli.files import KeyPair
     from agentctl.config.settings import Authorization, Settings
 
+FETCH_SECONDS = 20.0
+"""Seconds to wait for the keys of an identity provider."""
+
 Row = dict[str, Any]
 Marks = Mapping[str, int | None]
 
@@ -45,7 +50,7 @@ def key_rows(settings: Settings) -> Iterator[Row]:
         InvalidKey: a key is invalid.
     """
     signing = _signing_thumbprint(settings)
-    for row in _list_keys(settings.authorization):
+    for row in chain(_list_keys(settings.authorization), _list_fetched_keys(settings)):
         name = row["thumbprint"]
         row["signs"] = None if signing is None or name is None else name == signing
         yield row
@@ -73,6 +78,38 @@ def _list_keys(given: Authorization) -> Iterator[Row]:
         files = read_key_files(alone)
         found = load_key_set(alone, files)
         yield from _jwks_rows(str(given.jwks_file), found, JwksFile(files[given.jwks_file]))
+
+
+def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
+    """Fetch the keys of `jwks_url` or of the issuer, and yield a row for each, or for the failure.
+
+    The state of the fetch is a note on stderr.
+    """
+    from agentctl.auth.keys.generate import key_thumbprint
+    from agentctl.auth.keys.keyring import has_remote_keys
+    from agentctl.auth.keys.remote import RemoteKeys
+
+    given = settings.authorization
+    if not has_remote_keys(given):
+        return
+    fetched: list[KeySet | None] = []
+    remote = RemoteKeys(given, fetched.append)
+    futures.wait([remote.refresh()], FETCH_SECONDS)
+    state = remote.state
+    note(state.describe(time.time()))
+    row: Row = {
+        "kid": None, "algorithm": given.algorithm, "used": False, "source": state.source,
+        "thumbprint": None, "reason": None, "use": None, "removable_at": None,
+    }  # fmt: skip
+    keys = fetched[-1] if fetched else None
+    if keys is None:
+        yield row | {"reason": f"not fetched: {state.detail or 'no response in time'}"}
+        return
+    for kid, key in keys.by_kid.items():
+        name = key_thumbprint(key)
+        yield row | {"kid": kid or name, "used": True, "thumbprint": name}
+    for skipped in keys.skipped:
+        yield row | {"kid": skipped.kid, "reason": skipped.reason}
 
 
 def _key_rows(source: str, keys: KeySet, marks: Marks) -> Iterator[Row]:
@@ -374,8 +411,8 @@ def _toml_string(text: str) -> str:
 def list_keys(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List the keys that verify tokens, and mark the one that signs them.
 
-    Unusable entries of a JWKS are listed with the reason, replaced keys with the time from which
-    they can be removed.
+    The keys of jwks_url and of an issuer are fetched. Unusable entries of a JWKS are listed with
+    the reason, replaced keys with the time from which they can be removed.
     """
     from agentctl.config import load_settings
     from agentctl.records.document import build_document

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import operation_ids
+from agentctl.records.routes import AGENTOS_ROUTES, operation_ids
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.operation import AdaptedOperation
 from agentctl.server.agentos.run_endpoints import RunEndpoints
@@ -37,17 +37,13 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         AdaptedOperation(native, endpoints[name]) if name in endpoints else native
         for name, native in by_name.items()
     ]
-    adapted.append(
-        AdaptedOperation(
-            by_name["get_session_runs"],
-            sessions.get_session_run_previews,
-            ("GET", "/sessions/{session_id}/run-previews"),
-        )
-    )
+    extra: dict[str, Endpoint] = {"get_session_runs": sessions.get_session_run_previews}
     for kind in KINDS:
-        cancel = by_name[operation_ids(kind).cancel_run]
-        path = cancel.place.template.removesuffix("cancel") + "continue"
-        adapted.append(AdaptedOperation(cancel, partial(runs.continue_run, kind), ("POST", path)))
+        extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
+    adapted += [
+        AdaptedOperation(by_name[operation], extra[operation], route)
+        for operation, route in AGENTOS_ROUTES.items()
+    ]
     return adapted
 
 

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.routes import MCP_PATH
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.server.agentos.directory import Directory, build_config
@@ -69,7 +70,7 @@ class SystemEndpoints:
         """Handle `GET /info`."""
         found = await call.operations.get_info()
         enabled = call.caller.app_state.settings.mcp_endpoint.enabled
-        mcp = {"enabled": enabled, "path": "/mcp" if enabled else None, "oauth": None}
+        mcp = {"enabled": enabled, "path": MCP_PATH if enabled else None, "oauth": None}
         return json_response({**found.value, "agno_version": INTERFACE_VERSION, "mcp": mcp})
 
     async def get_config(self, call: Call) -> Response:

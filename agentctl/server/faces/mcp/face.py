@@ -25,12 +25,11 @@ import agentctl
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.records.routes import MCP_PATH
 from agentctl.server.faces.mcp import calls
 from agentctl.server.faces.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.server.routing import path_below_root, respond
 from agentctl.server.state import CALLER_KEY, Call, Caller
-
-PATH = "/mcp"
 
 MAXIMUM_SESSIONS = 1_000
 """Sessions of MCP in one process. Idle ones end after half an hour."""
@@ -84,7 +83,7 @@ class McpFace:
         """Return an application that serves `/mcp`, and all other paths with `app`."""
 
         async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or path_below_root(scope) != PATH:
+            if scope["type"] != "http" or path_below_root(scope) != MCP_PATH:
                 await app(scope, receive, send)
                 return
 

@@ -20,7 +20,7 @@ from agentctl.errors import Unauthenticated
 from agentctl.records.ids import is_component_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context
-from agentctl.records.routes import Route, RouteTable, operation_ids
+from agentctl.records.routes import OPENAI_ROUTES, RouteTable, operation_ids
 from agentctl.requests import RunRequest
 from agentctl.server.answers import (
     BytesResponse,
@@ -233,20 +233,7 @@ def _get_header(call: Call, name: str) -> str | None:
     return values[0] if values else None
 
 
-_RESPONSE = "/v1/responses/{response_id}"
-
-_TABLE = RouteTable(
-    {
-        "list_openai_models": Route("GET", "/v1/models"),
-        "get_openai_model": Route("GET", "/v1/models/{model}"),
-        "create_chat_completion": Route("POST", "/v1/chat/completions"),
-        "create_response": Route("POST", "/v1/responses"),
-        "get_response": Route("GET", _RESPONSE),
-        "delete_response": Route("DELETE", _RESPONSE),
-        "cancel_response": Route("POST", f"{_RESPONSE}/cancel"),
-        "list_response_input_items": Route("GET", f"{_RESPONSE}/input_items"),
-    }
-)
+_TABLE = RouteTable(OPENAI_ROUTES)
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     "list_openai_models": _list_models,
