@@ -79,8 +79,9 @@ def create_app(
         raise UsageError(
             "top needs the package textual", hint="install it: pip install 'agentctl[top]'"
         )
-    from agentctl.cli.top.app import Settings, TopApp
+    from agentctl.cli.top.app import TopApp
     from agentctl.cli.top.feed import RunFeed
+    from agentctl.cli.top.head import Settings
     from agentctl.cli.top.views import ComponentsView, RunsView, SessionsView, WorkersView
 
     feed = RunFeed(target.operations, wanted)

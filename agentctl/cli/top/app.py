@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -17,13 +16,13 @@ from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
-from agentctl.cli.durations import format_span
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.top.cancel import CancelScreen
 from agentctl.cli.top.connection import ConnectionState, describe_failure
 from agentctl.cli.top.events import EventLog
 from agentctl.cli.top.feed import Run, RunFeed, is_live
+from agentctl.cli.top.head import Settings, count_runs, draw_head, draw_tabs
 from agentctl.cli.top.help import HelpScreen
 from agentctl.cli.top.list import RecordTable
 from agentctl.cli.top.texts import draw_facts
@@ -34,7 +33,7 @@ from agentctl.errors import AgentctlError, Unavailable
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
 
-__all__ = ["Settings", "TopApp"]
+__all__ = ["TopApp"]
 
 LOW_ROWS = 16
 """Rows of the screen below which it has no pane."""
@@ -46,23 +45,6 @@ DRAW_SECONDS = 0.2
 """Seconds between two drawings of events that arrive."""
 
 FORMS: tuple[Form, ...] = ("timeline", "events")
-PHASES = ("running", "stopping", "queued")
-ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The choices for the screen.
-
-    Attributes:
-        every: seconds between two readings.
-        caller: the name of the caller; empty if it is not known.
-        read_only: the reason that nothing can be cancelled; empty if it can.
-    """
-
-    every: float
-    caller: str = ""
-    read_only: str = ""
 
 
 class TopApp(App[None]):
@@ -333,45 +315,16 @@ class TopApp(App[None]):
         self._show_head()
 
     def _show_head(self) -> None:
-        view = self._view
-        clock = time.strftime("%H:%M:%S", time.gmtime(self.connection.answered_at))
-        head = Text(self._describe_target(self.size.width - len(clock) - 2), "bold")
-        head.truncate(max(0, self.size.width - len(clock) - 2), overflow="ellipsis", pad=True)
-        self.query_one("#head", Static).update(head.append(f"  {clock}", "none"))
-        problem = self.connection.describe()
+        width, state = self.size.width, self.connection
+        head = draw_head(self._target.place, self._settings, state, width, paused=self._paused)
+        self.query_one("#head", Static).update(head)
+        problem = state.describe()
         counts = self.query_one("#counts", Static)
         counts.set_class(bool(problem), "lost")
-        counts.update(problem or self._count())
-        tabs = Text(" ").join(
-            Text(f"[{at} {each.name}]" if each is view else f" {at} {each.name} ",
-                 "bold" if each is view else "none")
-            for at, each in enumerate(self._views, 1)
-        )  # fmt: skip
-        tabs.append(f" · sort: {view.sorts[self._sorts[view.name]]}")
-        tabs.append(f" · filter: {clean_line(self._words)}" if self._words else "")
-        self.query_one("#tabs", Static).update(tabs)
-
-    def _describe_target(self, width: int) -> str:
-        """Return the target, the caller and the choices; without some of them if space is short."""
-        settings = self._settings
-        place = clean_line(self._target.place.removeprefix("on "))
-        read_only = f"read-only: {settings.read_only}" if settings.read_only else ""
-        parts = ["agentctl top", place, clean_line(settings.caller)]
-        parts += [f"every {settings.every:g} s", "paused" if self._paused else "", read_only]
-        for dropped in (3, 2, 0):
-            if len(" · ".join(filter(None, parts))) > width:
-                parts[dropped] = ""
-        return " · ".join(filter(None, parts))
-
-    def _count(self) -> str:
-        """Return the numbers of runs by state, and the tokens per minute."""
-        live, ended = self.feed.count_live(), self.feed.count_ended()
-        states = "  ".join(f"{live[name]} {name}" for name in PHASES)
-        ends = "  ".join(f"{ended[name]} {glyph}" for name, glyph in ENDS)
-        tokens = self.feed.count_tokens()
-        rate = f"{tokens / 1000:.1f} k" if tokens >= 1000 else f"{tokens:.0f}"
-        since = format_span(self.feed.counted_seconds)
-        return f"{states} · ended in {since}: {ends} · {rate} tokens/min"
+        counts.update(problem or count_runs(self.feed))
+        sort = self._view.sorts[self._sorts[self._view.name]]
+        names = [view.name for view in self._views]
+        self.query_one("#tabs", Static).update(draw_tabs(names, self._view.name, sort, self._words))
 
     # Keys
 
