@@ -33,6 +33,7 @@ from agentctl.runs.background import (
 )
 from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runs.members import MemberSlots
+from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
@@ -105,13 +106,14 @@ class Engine:
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
         self._starting = self._root_count = 0
+        self._starts = Starts()
         self._draining = False
         self._shutdown: Ending | None = None
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
         self._member_slots = MemberSlots(settings.limits)
-        self._supervision = Supervision(catalog, self._run_tasks, self.counters)
+        self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
 
     @property
     def draining(self) -> bool:
@@ -146,6 +148,8 @@ class Engine:
 
     async def submit(self, submission: Submission) -> LiveRun | EarlierRun:
         """Commit the row of a root run and start its work.
+
+        The caller of a streamed run calls `complete_start` when it has sent the first event.
 
         Returns:
             The run, or the earlier run of a repeated request.
@@ -185,6 +189,8 @@ class Engine:
         run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
         self._starting += 1
+        self._starts.begin(run.run_id)
+        is_followed = False
         try:
             await self._start(
                 run, lambda worker_id: admit_run(submission, self._catalog, worker_id)
@@ -196,9 +202,17 @@ class Engine:
             if not submission.survives_disconnect:
                 run.stop(Ending.cancelled(submission.actor, CLIENT_DISCONNECTED))
             raise
+        else:
+            is_followed = submission.recorded and not submission.background
         finally:
             self._starting -= 1
+            if not is_followed:
+                self._starts.end(run.run_id)
         return run
+
+    def complete_start(self, run: LiveRun) -> None:
+        """Report that the caller of a streamed run has its first event, or has left."""
+        self._starts.end(run.run_id)
 
     async def _run_member(
         self, parent: LiveRun, component: Component, message: str

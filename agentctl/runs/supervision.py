@@ -25,6 +25,7 @@ from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
+from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.catalog import Catalog
@@ -90,9 +91,13 @@ class Supervision:
         catalog: the configured components.
         run_tasks: group for tasks that need the databases; the closing engine waits for them.
         counters: counts the stored endings.
+        starts: the starts before which the work of a run does not begin.
     """
 
-    def __init__(self, catalog: Catalog, run_tasks: Tasks, counters: RunCounters) -> None:
+    def __init__(
+        self, catalog: Catalog, run_tasks: Tasks, counters: RunCounters, starts: Starts
+    ) -> None:
+        self._starts = starts
         self._catalog = catalog
         self._counters = counters
         self._run_tasks = run_tasks
@@ -187,6 +192,8 @@ class Supervision:
         from agentctl.runtime.execute import execute_component
 
         spec = run.spec
+        if run.parent is None:
+            await self._starts.wait_for_earlier()
         if spec.purpose is not None:
             await execute_component(
                 spec.component, spec.message, run, self._catalog, purpose=spec.purpose

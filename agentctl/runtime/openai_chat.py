@@ -119,7 +119,9 @@ class OpenAIConnection(ModelConnection):
         request = self._http.build_request(
             "POST",
             self._url,
-            content=orjson.dumps(self._build_body(call)),
+            # Copy the bytes: the request lives as long as its answer, and the result of orjson keeps
+            # its 4 KB buffer alive.
+            content=bytes(memoryview(orjson.dumps(self._build_body(call)))),
             headers=self._headers,
             timeout=self._http.timeout if seconds is None else seconds,
         )

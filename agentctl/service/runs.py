@@ -114,8 +114,12 @@ class RunOperations(OperationFamily):
             async with contextlib.aclosing(events):
                 async for portion in events:
                     yield portion
+                    # The caller has sent the portion when it asks for the next one.
+                    if not isinstance(run, EarlierRun):
+                        self.hosting.engine.complete_start(run)
         finally:
             if not isinstance(run, EarlierRun):
+                self.hosting.engine.complete_start(run)
                 await self._leave(run, request)
 
     async def resume_run(

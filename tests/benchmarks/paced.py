@@ -4,7 +4,8 @@ The process prints its port and serves until SIGTERM. The last user message of a
 `POST /v1/chat/completions` is a JSON object: `words` pieces of text of `size` characters are
 streamed, one every `seconds`, or returned at once without a stream. With `hold` true the first
 piece waits until `POST /open`; `GET /waiting` returns the number of calls that wait. With `stamp`
-true a piece is the time at which it is sent: `time.monotonic_ns()`, which all processes share.
+true a piece is the time at which it is sent: `time.monotonic_ns()` in twenty digits, which all
+processes share. A piece costs this process a fraction of what it costs the server.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import json
 import re
 import time
 from typing import Any
+
+import uvloop
 
 __all__ = ["build_word"]
 
@@ -94,8 +97,8 @@ class _Endpoint:
         if hold:
             await self._wait()
         for number in range(words):
-            word = f"{time.monotonic_ns()} " if stamp else build_word(number, size)
-            writer.write(_encode_delta({"role": "assistant", "content": word}))
+            word = f"{time.monotonic_ns():020} " if stamp else build_word(number, size)
+            writer.write(_encode_word(word))
             await writer.drain()
             await asyncio.sleep(seconds)
         end = _encode_event(_build_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE})
@@ -120,12 +123,21 @@ def _encode_delta(delta: dict[str, str], reason: str | None = None) -> bytes:
     return _encode_event(_build_head("chat.completion.chunk") | {"choices": [choice]})
 
 
+def _encode_word(word: str) -> bytes:
+    """Encode a delta with a word that needs no escapes, without the cost of JSON."""
+    return _encode_chunk(b"".join((_WORD[0], word.encode(), _WORD[1])))
+
+
 def _build_head(kind: str) -> dict[str, Any]:
     return {"id": "a", "object": kind, "created": 1, "model": "paced"}
 
 
 def _encode_event(chunk: dict[str, Any]) -> bytes:
-    return _encode_chunk(b"data: %s\n\n" % json.dumps(chunk).encode())
+    return _encode_chunk(_format_event(chunk))
+
+
+def _format_event(chunk: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % json.dumps(chunk).encode()
 
 
 def _read_text(content: Any) -> str:
@@ -137,6 +149,21 @@ def _encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
+_WORD = _format_event(
+    _build_head("chat.completion.chunk")
+    | {
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"role": "assistant", "content": "WORD"},
+                "finish_reason": None,
+            }
+        ]
+    }
+).split(b"WORD")
+"""The bytes before and after the text of a delta."""
+
+
 async def _main() -> None:
     server = await asyncio.start_server(
         _Endpoint().serve, "127.0.0.1", 0, backlog=4096, limit=1_048_576
@@ -146,4 +173,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    uvloop.run(_main())
