@@ -106,22 +106,34 @@ UNUSED_BY_SERVER = {
 """Libraries that an idle server with SQLite and an OpenAI-compatible endpoint does not load."""
 
 
+COLLECTOR_PROBE = """
+    import gc
+    print("frozen" if gc.get_freeze_count() > 10_000 else "", gc.get_threshold()[0])
+"""
+"""The state of garbage collection: the objects of the start are exempt from it."""
+
+
 def test_idle_server_imports_no_unused_library(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "agentctl.toml").write_text(SERVER_CONFIGURATION)
-    command = [sys.executable, "-c", PROBE, "serve", "--port", "0"]
+    probe = PROBE.rstrip() + COLLECTOR_PROBE
+    command = [sys.executable, "-c", probe, "serve", "--port", "0"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,
         env=without_coverage(environment),
         text=True,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as server:
         assert server.stderr is not None
+        assert server.stdout is not None
         # At the end of the file a server that did not start has ended.
         started = next((line for line in server.stderr if "listens on" in line), None)
         server.terminate()
         *_, modules = server.stderr
+        *_, collector = server.stdout
     assert started is not None
     loaded = set(modules.split())
     assert {"apsw", "starlette", "uvicorn"} <= loaded
     assert not loaded & UNUSED_BY_SERVER
+    assert collector.split() == ["frozen", "10000"]
