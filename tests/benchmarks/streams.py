@@ -83,6 +83,12 @@ SHORT = Reply(words=20, size=6, seconds=0.5, hold=True)
 LONG = Reply(words=128, size=4_096, seconds=0.1, hold=False)
 
 
+def _build_request(token: str, body: bytes, fields: bytes = b"") -> bytes:
+    head = b"POST /agents/paced/runs HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    given = b"Authorization: Bearer %s\r\nContent-Length: %d\r\n" % (token.encode(), len(body))
+    return b"".join((head, given, fields, b"\r\n", body))
+
+
 class Event(NamedTuple):
     number: int
     name: str
@@ -109,11 +115,7 @@ class Stream:
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self._port))
         limit = receive_bytes or 65_536
         self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=limit)
-        self._writer.write(
-            b"POST /agents/paced/runs HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
-            b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
-            % (self._token.encode(), len(self._body), self._body)
-        )
+        self._writer.write(_build_request(self._token, self._body))
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         assert await self._next()
@@ -275,6 +277,30 @@ async def measure_concurrent(place: Setup, count: int, reply: Reply) -> Concurre
     )  # fmt: skip
 
 
+async def measure_plain(place: Setup, count: int) -> float:
+    """Start runs that are not streamed; return the KB of each while all wait for the model."""
+    usage = Usage(place.server.process.pid)
+    usage.end()
+    message = SHORT._replace(words=1).message
+    body = json.dumps({"message": message, "stream": False}).encode()
+    request = _build_request(place.token, body, b"Connection: close\r\n")
+
+    async def run() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async with asyncio.TaskGroup() as running:
+        runs = [running.create_task(run()) for _ in range(count)]
+        await place.all_wait(count)
+        waiting = usage.now
+        await place.open_gate()
+    assert all(b'"COMPLETED"' in run.result() for run in runs)
+    return (waiting - usage.before) / count / 1024
+
+
 def format_line(count: int, found: ConcurrentResult) -> str:
     """Format the result of a round of `count` streams."""
     p99 = statistics.quantiles(found.firsts, n=100, method="inclusive")[98]
@@ -300,7 +326,11 @@ def measure_streams(folder: Path, url: str, count: int = STREAMS) -> Iterator[Ro
     yield build_figure_row(f"{work}: memory for each", [first.each], " KB")
     held = (first.waiting - first.before) / count / 1024
     name = "memory of a run that waits for its model"
-    yield build_figure_row(name, [held], " KB", at_most(60))
+    yield build_figure_row(f"{name}, streamed", [held], " KB", at_most(60))
+    with serve_deployment(folder.with_name("plain"), url) as place:
+        asyncio.run(warm_up(place))
+        plain = asyncio.run(measure_plain(place, count))
+    yield build_figure_row(f"{name}, plain", [plain], " KB", at_most(60))
     late = [statistics.quantiles(each.firsts, n=100, method="inclusive")[98] for each in found]
     yield build_figure_row(f"{work}: first event, p99", late, " s", at_most(2))
 

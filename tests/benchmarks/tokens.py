@@ -56,7 +56,7 @@ from tests.benchmarks.work import create_work, sized_sessions
 __all__ = ["measure_tokens"]
 
 ROUNDS = 3
-STEPS = (40, 80, 120, 160, 200, 240, 320, 400)
+STEPS = (80, 120, 150, 180, 210, 240, 300)
 """Streams of the search for the number that one core carries."""
 
 MAXIMUM_DELAY = 0.1
@@ -79,8 +79,8 @@ class Load(NamedTuple):
     seconds: float
 
 
-PACED = Load("40 streams of 50 tokens/s", 40, 500, 0.02)
-FAST = Load("10 streams at full speed", 10, 5_000, 0.0)
+PACED = Load("40 streams of 50 tokens/s", 40, 300, 0.02)
+FAST = Load("10 streams at full speed", 10, 2_500, 0.0)
 
 
 class Result(NamedTuple):
