@@ -119,8 +119,8 @@ class OpenAIConnection(ModelConnection):
         request = self._http.build_request(
             "POST",
             self._url,
-            # Copy the bytes: the request lives as long as its answer, and the result of orjson keeps
-            # its 4 KB buffer alive.
+            # Copy the bytes: the request lives until the answer ends, and the result of orjson
+            # keeps its 4 KB buffer alive.
             content=bytes(memoryview(orjson.dumps(self._build_body(call)))),
             headers=self._headers,
             timeout=self._http.timeout if seconds is None else seconds,
