@@ -1,9 +1,9 @@
-"""The options that every command has: what it writes on stderr, and if it may ask."""
+"""The options that every command has: what it writes on stderr, colors, and if it may ask."""
 
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,10 +12,18 @@ from agentctl.errors import UsageError
 
 PANEL = "Common options"
 
+When = Literal["auto", "always", "never"]
+COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
+
 
 def _set_verbose(wanted: bool) -> None:
     if wanted:
         current_io().verbose = True
+
+
+def _set_color(when: When | None) -> None:
+    if when is not None:
+        current_io().color = when
 
 
 def _set_no_input(wanted: bool) -> None:
@@ -51,6 +59,17 @@ def _declare_options(
             help="Write no notes and no progress to stderr, only errors",
         ),
     ] = False,
+    color: Annotated[
+        When | None,
+        typer.Option(
+            "--color",
+            metavar="WHEN",
+            callback=_set_color,
+            expose_value=False,
+            rich_help_panel=PANEL,
+            help=COLOR_HELP,
+        ),
+    ] = None,
     no_input: Annotated[
         bool,
         typer.Option(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class IO:
     """The standard streams of a command, and the properties of the terminals that they are.
 
-    The environment variables COLUMNS, LINES, NO_COLOR, FORCE_COLOR, TERM and AGENTCTL_NO_INPUT are
-    read when a property is, so a test that sets them needs no other argument.
+    The environment variables COLUMNS, LINES, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM and
+    AGENTCTL_NO_INPUT are read when a property is, so a test that sets them needs no other argument.
 
     Attributes:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
@@ -66,11 +66,13 @@ class IO:
     def styles(self, stream: TextIO) -> bool:
         """Return True if colours and styles may be written to `stream`.
 
-        `--color` wins over NO_COLOR, that over FORCE_COLOR; without them a terminal gets them.
+        `--color` wins over NO_COLOR, that over FORCE_COLOR and CLICOLOR_FORCE; without them a
+        terminal gets them.
         """
         if self.color != "auto" or os.environ.get("NO_COLOR"):
             return self.color == "always"
-        if os.environ.get("FORCE_COLOR", "0") != "0":
+        forced = (os.environ.get(name, "") for name in ("FORCE_COLOR", "CLICOLOR_FORCE"))
+        if any(value not in ("", "0") for value in forced):
             return True
         return stream.isatty() and self.moves_cursor
 

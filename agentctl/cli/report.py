@@ -27,7 +27,7 @@ _SUGGESTION = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (
 _PLAIN_WORD = re.compile(r"[A-Z][a-z]*(?:[ ,]|$)")
 _SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", re.IGNORECASE)
 """A command without these options works locally only: so the hint."""
-_ROOT_OPTION = re.compile(r"no such option: --(?:color|version)\b", re.IGNORECASE)
+_ROOT_OPTION = re.compile(r"no such option: --version\b", re.IGNORECASE)
 _WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
 
 

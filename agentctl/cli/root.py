@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from agentctl import __version__
+from agentctl.cli.common import COLOR_HELP, When
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
@@ -103,14 +104,7 @@ def root(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
     ] = False,
-    color: Annotated[
-        Literal["auto", "always", "never"],
-        typer.Option(
-            "--color",
-            metavar="WHEN",
-            help="Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]",
-        ),
-    ] = "auto",
+    color: Annotated[When, typer.Option("--color", metavar="WHEN", help=COLOR_HELP)] = "auto",
 ) -> None:
     """Run and administer a server for agents, teams and workflows."""
     current_io().color = color

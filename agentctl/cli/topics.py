@@ -32,6 +32,7 @@ ENVIRONMENT = {
     "AGENTCTL_PAGER": "the pager of transcripts; empty: none",
     "NO_COLOR": "any text: no colours",
     "FORCE_COLOR": "1: colours off a terminal too",
+    "CLICOLOR_FORCE": "the same as FORCE_COLOR",
     "COLUMNS": "the width of tables, instead of that of the terminal",
 }
 """The environment variables that commands read."""

@@ -65,10 +65,10 @@ def import_session(folder: Path, page: dict[str, Any]) -> Run:
     write_config(folder)
     (folder / "session.json").write_text(json.dumps([page]))
 
-    def run(*words: str, columns: int = 80, screen: bool = False) -> Result:
+    def run(*words: str, columns: int = 80, screen: bool = False, **more: str) -> Result:
         variables = base_environment() | {
             "HOME": str(folder), "USER": "tester", "NO_COLOR": "1", "TERM": "dumb", "LINES": "25",
-            "COLUMNS": str(columns),
+            "COLUMNS": str(columns), **more,
         }  # fmt: skip
         with shift_clock(round(NOW.timestamp() - time.time())):
             return run_command(*words, environment=variables, folder=folder, screen=screen)
@@ -105,6 +105,26 @@ def test_pages_through_a_pipe_are_as_expected(run: Run) -> None:
     pages = write_pages(run, THROUGH_A_PIPE)
     check_golden(GOLDEN / "pipe.txt", pages)
     assert CONTROLS.findall(pages) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "colored"),
+    [
+        ("runs list --color always", {"NO_COLOR": "1"}, True),
+        ("--color always runs list", {"NO_COLOR": "1"}, True),
+        ("--color always runs list --color never", {"NO_COLOR": ""}, False),
+        ("runs list --color never", {"NO_COLOR": "", "FORCE_COLOR": "1"}, False),
+        ("runs list", {"NO_COLOR": "", "CLICOLOR_FORCE": "1"}, True),
+        ("runs list", {"NO_COLOR": "", "CLICOLOR_FORCE": "0"}, False),
+        ("runs list", {"NO_COLOR": "1", "CLICOLOR_FORCE": "1"}, False),
+    ],
+)
+def test_colors_are_used_as_requested(
+    run: Run, words: str, variables: dict[str, str], colored: bool
+) -> None:
+    shown = run(*words.split(), "-o", "table", **variables)
+    assert shown.code == 0
+    assert ("\x1b[31m" in shown.stdout) is colored
 
 
 def poison(value: Any, field: str = "") -> Any:

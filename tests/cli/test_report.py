@@ -44,8 +44,8 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         (["sesions"], "error: no such command 'sesions'\n\nhint: did you mean 'sessions'?\n"),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
-            ["runs", "list", "--color", "always"],
-            "error: no such option: --color\n"
+            ["runs", "list", "--version"],
+            "error: no such option: --version\n"
             "\nhint: give it before the command, directly after agentctl\n",
         ),
         (
