@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -42,9 +44,14 @@ def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
         from agentctl.cli.root import app
 
         streams = io or IO.of_process()
+        run = functools.partial(app, words, prog_name="agentctl")
+        if os.environ.get("_AGENTCTL_COMPLETE") == "complete_bash":
+            from agentctl.cli.completion import complete_in_bash
+
+            run = functools.partial(complete_in_bash, run)
         # Typer writes help and completions to the streams of the process.
         with using_io(streams), redirect_stdout(streams.out), redirect_stderr(streams.err):
-            app(words, prog_name="agentctl")
+            run()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     except KeyboardInterrupt:

@@ -6,24 +6,68 @@ A completion never fails, writes nothing and takes `SECONDS` at most.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.cli.io import IO, using_io
+from agentctl.cli.io import IO, current_io, using_io
 from agentctl.cli.target import TargetOptions, open_target
 from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, SessionFilter
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
 
-__all__ = ["Subject", "complete"]
+__all__ = ["Subject", "complete", "complete_in_bash"]
 
 SECONDS = 1.5
 """Time limit of a completion."""
 
 Subject = Literal["agent", "team", "workflow", "session", "run", "memory", "context", "scope"]
+
+
+def complete_in_bash(run: Callable[[], object]) -> None:
+    """Run a completion for bash, which divides words at `:` and `=` and replaces the last part.
+
+    Args:
+        run: writes the completions of COMP_WORDS to stdout.
+    """
+    words, number, divided = _join_words(
+        os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD") or 0)
+    )
+    if divided:
+        os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(number)}
+    with redirect_stdout(StringIO()) as found:
+        try:
+            run()
+        finally:
+            start = _BREAK.sub("", words[number]) if number < len(words) else ""
+            lines = found.getvalue().splitlines()
+            shown = [line.removeprefix(start) if divided else line for line in lines]
+            current_io().out.write("".join(f"{line}\n" for line in shown if line))
+
+
+_BREAK = re.compile("[^:=]*$")
+"""The last part of a word: bash replaces this."""
+
+
+def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:
+    """Join the parts of words; return the words, the number of the current one, True if divided."""
+    joined: list[str] = []
+    current, open_ends = 0, False
+    for at, word in enumerate(words):
+        is_break = bool(word) and not word.strip(":=")
+        if joined and (is_break or open_ends):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        open_ends = is_break
+        if at == number:
+            current = len(joined) - 1
+    return joined, current, len(joined) < len(words)
 
 
 def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -> list[str]:
@@ -49,8 +93,9 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
         return list(contexts.load_contexts().by_name)
     if subject == "scope":
         from agentctl.auth.scopes import KNOWN_SCOPES
+        from agentctl.cli.options import resolve_admin_scope
 
-        return KNOWN_SCOPES
+        return [*KNOWN_SCOPES, resolve_admin_scope(None)]
     from agentctl.runtime.event_loop import run_event_loop
 
     given: dict[str, Any] = {
