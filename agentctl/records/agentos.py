@@ -132,6 +132,7 @@ def build_run(run: Record, session_id: str | None = None) -> dict[str, Any]:
         "cancel_reason": None,
         "late_result": None,
         "holding": None,
+        "request_id": None,
         "spans": [],
         "member_runs": [
             str(member["run_id"])

@@ -71,8 +71,9 @@ class RunRecord(TypedDict):
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
     null if it is not known. `purpose` is set for background work, which is a child of the run after
-    which it is done. `spans` are the parts of the run with their times, once it has ended.
-    `metadata` and `session_state` are the objects of the request.
+    which it is done. `spans` are the parts of the run with their times, open ones in a live run.
+    `request_id` is that of the request that started it, members' runs included. `metadata` and
+    `session_state` are the objects of the request.
     """
 
     run_id: str
@@ -103,6 +104,7 @@ class RunRecord(TypedDict):
     stopped_at: Timestamp | None
     late_result: LateResult | None
     holding: list[str] | None
+    request_id: str | None
     spans: list[SpanRecord]
     member_runs: list[str]
 
@@ -148,6 +150,7 @@ class RunSummary(TypedDict):
     stopped_at: Timestamp | None
     late_result: LateResult | None
     holding: list[str] | None
+    request_id: str | None
 
 
 class RunSummaryPage(TypedDict):

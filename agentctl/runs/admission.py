@@ -76,6 +76,7 @@ class Submission:
         state_bytes: maximum size of the state after that; a larger one may only become smaller.
         claims: verified claims of the caller as JSON, or None.
         earlier_messages: neutral messages that the request gives to the component.
+        request_id: the id of the request, or None.
         run_id: id of the new run.
     """
 
@@ -97,6 +98,7 @@ class Submission:
     state_bytes: int = 0
     claims: bytes | None = None
     earlier_messages: tuple[Mapping[str, Any], ...] = ()
+    request_id: str | None = None
     run_id: str = field(default_factory=new_id)
 
 
@@ -174,6 +176,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         metadata=submission.metadata,
         session_state=given_text,
         status=status,
+        request_id=submission.request_id,
     )
     if (yield from runs.create(row, 1 if session is new else None)) is None:
         raise errors.NotFound("Session not found")
@@ -223,6 +226,7 @@ def admit_child_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps
         created_at=now(),
         purpose=spec.purpose,
         status="RUNNING" if spec.is_claimed else "PENDING",
+        request_id=spec.request_id,
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")

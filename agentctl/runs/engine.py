@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -129,6 +130,11 @@ class Engine:
         """Return a run that this process executes, or None."""
         return self._live.get(run_id)
 
+    def find_spans(self, run_id: str) -> list[dict[str, Any]] | None:
+        """Return the spans so far of a run that this process executes, or None."""
+        run = self._live.get(run_id)
+        return None if run is None else run.transcript.spans.records()
+
     def live_runs(self) -> list[LiveRun]:
         """Return the runs that this process executes."""
         return list(self._live.values())
@@ -185,6 +191,7 @@ class Engine:
             claims=submission.claims,
             earlier_messages=submission.earlier_messages,
             is_claimed=not submission.background,
+            request_id=submission.request_id,
         )
         run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
@@ -358,7 +365,7 @@ class Engine:
         return run
 
     async def summarize(
-        self, component: Component, session_id: str, user_id: str | None
+        self, component: Component, session_id: str, user_id: str | None, request_id: str
     ) -> LiveRun | None:
         """Start the summary of a session; return None if no run of it is new.
 
@@ -386,6 +393,7 @@ class Engine:
             limits=self._settings.limits,
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
+            request_id=request_id,
         )
         spec = build_background_spec(base, "summary", planned[1])
         return await self._start_background_run(spec, user_id)

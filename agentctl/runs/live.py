@@ -53,6 +53,7 @@ class RunSpec:
         is_claimed: True if the row of the run is RUNNING from the start.
         purpose: the purpose of background work; None for every other run.
         covered: the number of the last run that a summary covers.
+        request_id: the id of the request that started the root run, or None.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class RunSpec:
     is_claimed: bool = False
     purpose: Purpose | None = None
     covered: int = 0
+    request_id: str | None = None
 
 
 class LiveRun:

@@ -4,19 +4,14 @@ Each run is ended in one transaction, by a conditional update that raises its at
 processes recover at once, exactly one of them ends a run, and later writes of its old owner are
 refused.
 
-The results come from the stored events. The events of a run and of its members' runs are one
-stream, stored under the id of the root run; each event names its run. The joined deltas are the
-content; the content of a workflow is the output of its last step.
+The results come from the stored events (`runs/replay.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import suppress
-from typing import Any, cast
-
-import orjson
+from typing import cast
 
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
@@ -28,13 +23,14 @@ from agentctl.runs.finish import (
     build_unfinished_transcript,
     encode_history,
 )
+from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.states import Ending, is_final
-from agentctl.runtime.transcript import CANCELLED_RESULT, Transcript
+from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import events, runs
 from agentctl.store.repositories.runs import RunRow
 
-__all__ = ["LOST_SEQ_STEP", "ReplayedRun", "find_root_id", "recover_runs", "replay_stored_events"]
+__all__ = ["LOST_SEQ_STEP", "recover_runs"]
 
 PARALLEL_RUNS = 64
 """Number of runs that are ended in parallel: group commit writes them in one transaction."""
@@ -42,81 +38,6 @@ PARALLEL_RUNS = 64
 WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
 
 WORKER_LOST_REASON = "The worker was lost"
-
-
-class ReplayedRun:
-    """The results of one run according to its stored events.
-
-    Attributes:
-        component_name: name of the component in the events; None without events.
-    """
-
-    def __init__(self, run: RunRow) -> None:
-        self._run = run
-        self._content: list[str] = []
-        self._tools: dict[str, dict[str, Any]] = {}
-        self.component_name: str | None = None
-
-    @property
-    def content(self) -> str:
-        return "".join(self._content)
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """The entries of the tool calls, in the form of `Transcript.tools`."""
-        return list(self._tools.values())
-
-    def close_open_calls(self) -> None:
-        """Add a result to tool calls that have none: no process executes them any more."""
-        for entry in self._tools.values():
-            if entry.get("tool_call_error") is None:
-                entry.update(tool_call_error=True, result=CANCELLED_RESULT)
-
-    def add(self, lines: str) -> None:
-        """Apply the events of this run from a stored batch; skip unreadable events."""
-        # Not `splitlines`: JSON text may contain line separators other than the line feed.
-        for line in lines.split("\n"):
-            name, _, data = line.partition(" ")
-            if self._run.run_id in data:
-                with suppress(ValueError, TypeError, AttributeError, KeyError):
-                    self._apply(name, orjson.loads(data))
-
-    def _apply(self, name: str, event: dict[str, Any]) -> None:
-        if event.get("run_id") != self._run.run_id:
-            return
-        self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
-        if name.endswith("Content"):
-            self._content.append(str(event["content"]))
-        elif name == "StepCompleted":
-            self._content = [str(event["content"])]
-        elif "tool" in event:
-            tool = event["tool"]
-            self._tools[tool["tool_call_id"]] = tool
-
-
-@unit
-def replay_stored_events(run: RunRow, root_id: str) -> Steps[ReplayedRun]:
-    """Read the results of a run from the stored stream of its root, batch by batch."""
-    replayed = ReplayedRun(run)
-    seq = -1
-    while batches := (yield from events.list_after(root_id, seq)):
-        for batch in batches:
-            replayed.add(batch.events)
-        seq = batches[-1].last_seq
-    replayed.close_open_calls()
-    return replayed
-
-
-@unit
-def find_root_id(run: RunRow) -> Steps[str]:
-    """Return the id of the topmost ancestor of a run, which may be the run itself."""
-    run_id, parent_id = run.run_id, run.parent_run_id
-    while parent_id is not None:
-        parent = yield from runs.get_state(parent_id)
-        if parent is None:
-            break
-        run_id, parent_id = parent.run_id, parent.parent_run_id
-    return run_id
 
 
 async def recover_runs(
@@ -189,15 +110,18 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
         return False
     root_id = yield from find_root_id(run)
     replayed = yield from replay_stored_events(run, root_id)
+    replayed.close_open_calls()
     ending = WORKER_LOST
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
     transcript = build_unfinished_transcript(run, replayed.content)
     transcript.tools.extend(replayed.tools)
+    at = now()
+    transcript.spans = replayed.spans
+    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if root_id == run.run_id:
         yield from _append_end_event(run, replayed.component_name, ending, transcript)
-    at = now()
     end = build_run_end(
         run.run_id,
         run.attempt,

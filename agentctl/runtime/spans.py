@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from agentctl.records.times import format_rfc3339, now
 
-__all__ = ["SPAN_STATUSES"]
+__all__ = ["SPAN_STATUSES", "SpanStatus", "Spans"]
 
 SpanKind = Literal["model", "tool", "member", "step"]
 
@@ -98,27 +98,50 @@ class Spans:
         self._model_calls += 1
         return self._start("model", f"model-{self._model_calls}", model)
 
-    def start_tool_call(self, call_id: str, name: str) -> Span:
-        """Start the span of a tool call."""
-        return self._start("tool", call_id, name)
+    def start_tool_call(self, call_id: str, name: str, at: int | None = None) -> Span:
+        """Start the span of a tool call, now or at a time in microseconds UTC."""
+        return self._start("tool", call_id, name, at)
 
-    def start_step(self, index: int, name: str) -> Span:
-        """Start the span of a step of a workflow."""
-        return self._start("step", f"step-{index}", name)
+    def start_step(self, index: int, name: str, at: int | None = None) -> Span:
+        """Start the span of a step of a workflow, now or at a time."""
+        return self._start("step", f"step-{index}", name, at)
 
-    def start_member(self, run_id: str, component_id: str) -> Span:
-        """Start the span of the run of a member or of a step.
+    def start_member(
+        self, run_id: str, component_id: str, at: int | None = None, parent_id: str | None = None
+    ) -> Span:
+        """Start the span of the run of a member or of a step, now or at a time.
 
-        The tool call or the step that started it becomes its parent, and names its run.
+        The tool call or the step that started it becomes its parent, and names its run: the one
+        with the id `parent_id`, or else the current one.
         """
         call = current_call.get()
-        parent = self._find_open(call.id) if call is not None else None
-        span = self._start("member", run_id, component_id)
+        if parent_id is None and call is not None:
+            parent_id = call.id
+        parent = self._find_open(parent_id) if parent_id is not None else None
+        span = self._start("member", run_id, component_id, at)
         span.member_run_id = run_id
         if parent is not None:
             span.parent = parent.id
             parent.member_run_id = run_id
         return span
+
+    def has(self, id: str) -> bool:
+        """Return True if there is a span with an id."""
+        return any(each.id == id for each in self._spans)
+
+    def end(self, id: str, status: SpanStatus, at: int) -> None:
+        """End the open span with an id at a time in microseconds UTC, if there is one."""
+        span = self._find_open(id)
+        if span is not None:
+            span.end(status, at)
+
+    def find_open_without_member(self) -> list[Span]:
+        """Return the open tool calls and steps that name no run, in the order of their starts."""
+        return [
+            each
+            for each in self._spans
+            if each.finished_at is None and each.kind != "member" and each.member_run_id is None
+        ]
 
     def end_all(self, status: SpanStatus, at: int) -> None:
         """End the spans that are open when the run ends."""
@@ -129,8 +152,8 @@ class Spans:
         """Return the spans in the form of a run record."""
         return [span.record() for span in self._spans]
 
-    def _start(self, kind: SpanKind, id: str, name: str) -> Span:
-        span = Span(kind, id, name, None, now())
+    def _start(self, kind: SpanKind, id: str, name: str, at: int | None = None) -> Span:
+        span = Span(kind, id, name, None, now() if at is None else at)
         if len(self._spans) < MAXIMUM_SPANS:
             self._spans.append(span)
         return span

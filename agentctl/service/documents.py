@@ -7,7 +7,7 @@ joined once from the pieces that the database returns; memory holds the pieces a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -234,13 +234,24 @@ def build_page_document(
     return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
 
-def build_run_document(row: RunRow, member_runs: Sequence[str], cut: int | None = None) -> bytes:
+FindSpans = Callable[[str], list[dict[str, Any]] | None]
+"""Returns the spans of a live run by its id, None if they are not known."""
+
+
+def build_run_document(
+    row: RunRow,
+    member_runs: Sequence[str],
+    cut: int | None = None,
+    spans: list[dict[str, Any]] | None = None,
+) -> bytes:
     """Build a run record (docs/contract.md "Run record").
 
     Args:
         member_runs: the ids of the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
+        spans: the spans of a live run; those of a run that has ended are in its row.
     """
+    stored_spans = _stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
         "run_id": _dump(row.run_id),
@@ -261,7 +272,7 @@ def build_run_document(row: RunRow, member_runs: Sequence[str], cut: int | None 
         "session_state": _stored_json(row.session_state),
         "error": orjson.dumps(error),
         **_life_members(row),
-        "spans": _stored_json(row.spans or "[]"),
+        "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return _join_object(members)
@@ -310,6 +321,7 @@ def _life_members(row: RunRow) -> dict[str, JsonText]:
         "stopped_at": _dump_time(row.stopped_at),
         "late_result": _dump("dropped" if row.late_result else None),
         "holding": _dump_holding(row),
+        "request_id": _dump(row.request_id),
     }
 
 
@@ -341,16 +353,27 @@ def _dump_holding(run: RunRow | RunState) -> bytes:
 
 
 @unit
-def read_run_documents(rows: Sequence[RunRow], form: RunView = FULL_VIEW) -> Steps[list[bytes]]:
+def read_run_documents(
+    rows: Sequence[RunRow], form: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
     Args:
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
+        find_spans: finds the spans of live runs; without it they have none.
     """
     if form.view == "summary":
         return (yield from _read_run_summaries(rows))
     members = yield from runs.list_children([row.run_id for row in rows])
-    return [build_run_document(row, members[row.run_id], form.cut) for row in rows]
+    return [
+        build_run_document(
+            row,
+            members[row.run_id],
+            form.cut,
+            None if is_final(row.status) else find_spans(row.run_id),
+        )
+        for row in rows
+    ]
 
 
 @unit

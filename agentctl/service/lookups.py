@@ -6,9 +6,13 @@ A resource that the principal may not see raises the same NotFound as one that d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
 from agentctl.requests import (
     FULL_VIEW,
@@ -16,13 +20,15 @@ from agentctl.requests import (
     RunView,
     SessionLocator,
 )
+from agentctl.runs.replay import read_stored_spans
+from agentctl.runs.states import is_final
 from agentctl.runtime.catalog import SESSION_TABLE
 from agentctl.runtime.component import Component
 from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
-from agentctl.store.database import Database, Steps, single_unit, unit
+from agentctl.store.database import Database, Steps, Work, single_unit, unit
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunState
+from agentctl.store.repositories.runs import RunRow, RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -146,9 +152,51 @@ class Lookups:
             raise errors.NotFound("Session not found")
         return row
 
+    async def read_run(
+        self, database: Database, run_id: str, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
+        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
+
+        Raises:
+            NotFound: the run does not exist or is not visible.
+        """
+        return await self._read_document(
+            database, lambda replay: self.run_document(run_id, form, replay=replay)
+        )
+
+    async def read_session_run(
+        self, database: Database, session_id: str, run_id: str, where: SessionLocator, form: RunView
+    ) -> Document[RunRecord]:
+        """Read a run of a session in the same way.
+
+        Raises:
+            NotFound: the session is not found, or the run is not one of its runs.
+        """
+        return await self._read_document(
+            database,
+            lambda replay: self.session_run_document(
+                session_id, run_id, where, form, replay=replay
+            ),
+        )
+
+    async def _read_document(
+        self, database: Database, build: Callable[[bool], Work[bytes | None]]
+    ) -> Document[RunRecord]:
+        """Read a document; the events of a run that another process executes off the event loop."""
+        raw = await database.read(build(False))
+        if raw is None:
+            raw = await database.read(build(True), size="large")
+        assert raw is not None
+        return Document(raw)
+
     @unit
-    def run_document(self, run_id: str, form: RunView = FULL_VIEW) -> Steps[bytes]:
+    def run_document(
+        self, run_id: str, form: RunView = FULL_VIEW, *, replay: bool = True
+    ) -> Steps[bytes | None]:
         """Read the document of a run.
+
+        Args:
+            replay: False returns None if the stored events of the run would have to be read.
 
         Raises:
             NotFound: the run does not exist or is not visible.
@@ -156,14 +204,32 @@ class Lookups:
         row = yield from runs.get(run_id, self.visibility, summary=form.view == "summary")
         if row is None:
             raise errors.NotFound("Run not found")
-        (document,) = yield from read_run_documents([row], form)
+        return (yield from self._build_document(row, form, replay))
+
+    @unit
+    def _build_document(self, row: RunRow, form: RunView, replay: bool) -> Steps[bytes | None]:
+        spans = self._hosting.engine.find_spans(row.run_id)
+        if spans is None and form.view == "full" and not is_final(row.status):
+            if not replay:
+                return None
+            spans = yield from read_stored_spans(row)
+        (document,) = yield from read_run_documents([row], form, lambda _: spans)
         return document
 
     @unit
     def session_run_document(
-        self, session_id: str, run_id: str, where: SessionLocator, form: RunView = FULL_VIEW
-    ) -> Steps[bytes]:
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator,
+        form: RunView = FULL_VIEW,
+        *,
+        replay: bool = True,
+    ) -> Steps[bytes | None]:
         """Read the document of a run of a session.
+
+        Args:
+            replay: as for `run_document`.
 
         Raises:
             NotFound: the session is not found, or the run is not one of its runs.
@@ -173,8 +239,7 @@ class Lookups:
         row = yield from runs.get(run_id, EVERYONE, summary=form.view == "summary")
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
-        (document,) = yield from read_run_documents([row], form)
-        return document
+        return (yield from self._build_document(row, form, replay))
 
     async def run_database(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None

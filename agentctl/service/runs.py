@@ -40,6 +40,7 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
+from agentctl.service.documents import FindSpans
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
@@ -75,19 +76,19 @@ class RunOperations(OperationFamily):
         database = self.lookups.component_database(kind, component_id)
         if isinstance(run, EarlierRun):
             with _deleted_as_conflict():
-                document = await database.read(self.lookups.run_document(run.run_id))
+                document = await self.lookups.read_run(database, run.run_id)
                 if not request.background:
                     await wait_until_final(
                         self.hosting.engine, database, self.hosting.changes, run.run_id
                     )
-                    document = await database.read(self.lookups.run_document(run.run_id))
-                return Document(document)
+                    document = await self.lookups.read_run(database, run.run_id)
+                return document
         if not request.background:
             try:
                 await asyncio.shield(run.ended)
             finally:
                 await self._leave(run, request)
-        return Document(await database.read(self.lookups.run_document(run.run_id)))
+        return await self.lookups.read_run(database, run.run_id)
 
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -268,6 +269,7 @@ class RunOperations(OperationFamily):
             state_bytes=self.hosting.settings.limits.state_bytes,
             claims=self.principal.claims,
             earlier_messages=_build_neutral_messages(earlier),
+            request_id=self._request_id,
         )
 
     def _dump_output_schema(
@@ -370,7 +372,8 @@ class RunOperations(OperationFamily):
         paging.check_run_view(filter.form)
         paging.check_id_prefix(filter.id_prefix)
         part = paging.build_slice("runs", filter.page)
-        work = _read_page(filter, self.lookups.visibility, part, database.totals)
+        find_spans = self.hosting.engine.find_spans
+        work = _read_page(filter, self.lookups.visibility, part, database.totals, find_spans)
         return Document(await database.read(work, size="large"))
 
     async def get_run(
@@ -380,7 +383,7 @@ class RunOperations(OperationFamily):
         async with self.audit("get_run", run_id=run_id):
             database = self.lookups.database(db_id)
             paging.check_run_view(form)
-            return Document(await database.read(self.lookups.run_document(run_id, form)))
+            return await self.lookups.read_run(database, run_id, form)
 
     async def get_component_run(
         self,
@@ -396,7 +399,7 @@ class RunOperations(OperationFamily):
         async with self.audit(operation_ids(kind).get_run, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
             paging.check_run_view(form)
-            return Document(await database.read(self.lookups.run_document(run_id, form)))
+            return await self.lookups.read_run(database, run_id, form)
 
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
@@ -480,10 +483,10 @@ def _deleted_as_conflict() -> Iterator[None]:
 
 @unit
 def _read_page(
-    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals
+    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals, find_spans: FindSpans
 ) -> Steps[bytes]:
     found = yield from runs.list_page(filter, visibility, part, totals)
-    items = yield from documents.read_run_documents(found.rows, filter.form)
+    items = yield from documents.read_run_documents(found.rows, filter.form, find_spans)
     return documents.build_page_document("runs", items, filter.page, found)
 
 

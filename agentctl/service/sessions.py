@@ -181,7 +181,9 @@ class SessionOperations(OperationFamily):
             row = await database.read(self.lookups.session(session_id, where))
             component = self._summarizing_component(row)
             await call.commit_first(database)
-            run = await self.hosting.engine.summarize(component, session_id, row.user_id)
+            run = await self.hosting.engine.summarize(
+                component, session_id, row.user_id, self._request_id
+            )
             if run is not None:
                 ending = await asyncio.shield(run.ended)
                 if ending.status != "COMPLETED":
@@ -290,7 +292,8 @@ class SessionOperations(OperationFamily):
             order=query.order,
             summary=query.form.view == "summary",
         )
-        return (yield from documents.read_run_documents(rows, query.form))
+        find_spans = self.hosting.engine.find_spans
+        return (yield from documents.read_run_documents(rows, query.form, find_spans))
 
     async def get_session_run(
         self,
@@ -304,8 +307,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.lookups.session_database(where)
             paging.check_run_view(form)
-            work = self.lookups.session_run_document(session_id, run_id, where, form)
-            return Document(await database.read(work))
+            return await self.lookups.read_session_run(database, session_id, run_id, where, form)
 
     async def find_turn(self, run_id: str) -> FoundTurn:
         """Return the place of a turn (`LocalOperations`)."""

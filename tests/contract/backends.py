@@ -28,7 +28,8 @@ _TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+Z|\d{10,}")
 """Times in RFC 3339, and in seconds. A random hint of a token can begin with digits as well."""
 
 _CHANGING = re.compile(
-    rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    rb'(?P<request>(?<="request_id":")[0-9a-f-]{36})'
+    rb"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
     rb'|(?<="created_at":)\d{10}'
     rb"|(?:pyd_ai|call)_[0-9A-Za-z]+"
@@ -109,6 +110,8 @@ def normalize(outcome: Outcome) -> Outcome:
 
     def numbered(found: re.Match[bytes]) -> bytes:
         text = found[0]
+        if found["request"]:  # one for each request over HTTP, one for all calls of a command
+            return b"<request>"
         if _TIME.fullmatch(text):
             return b"<time>"
         return seen.setdefault(text, b"<id %d>" % len(seen))

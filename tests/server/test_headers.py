@@ -7,7 +7,7 @@ import uuid
 import httpx2
 import pytest
 
-from tests.server.seeds import as_caller
+from tests.server.seeds import as_caller, start
 from tests.server.threaded_server import ThreadedServer
 
 EVERY_KIND = {
@@ -50,6 +50,18 @@ def test_every_response_has_a_new_request_id(server: ThreadedServer, kind: str) 
     ids = [ask(server, kind, **{"X-Request-ID": given}).headers["x-request-id"] for _ in range(2)]
     assert len({*ids, given}) == 3
     assert [uuid.UUID(text).version for text in ids] == [7, 7]
+
+
+def test_runs_have_the_id_of_the_request_that_started_them(server: ThreadedServer) -> None:
+    answer = start(server, "/teams/desk", "traced")
+    run, request_id = answer.json(), answer.headers["x-request-id"]
+    assert run["request_id"] == request_id
+    listed = server.client.get(
+        "/runs?session_id=traced&view=summary", headers=as_caller(server, "me")
+    )
+    found = {each["run_id"]: each["request_id"] for each in listed.json()["data"]}
+    assert found.keys() == {run["run_id"], *run["member_runs"]}
+    assert set(found.values()) == {request_id}
 
 
 @pytest.mark.parametrize("path", ["/teams", "/sessions/mine", "/health", "/docs", "/nothing"])

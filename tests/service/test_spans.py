@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from agentctl.requests import RunRequest
+from agentctl.runs.recovery import recover_runs
+from agentctl.runtime.events import ToolCallCompleted, ToolCallStarted
+from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
-from tests.service.callers import collect_run_events, event_data, open_service, user
+from tests.loops import wait_until
+from tests.runs.shared_databases import create_live_run, store_events
+from tests.service.callers import (
+    collect_run_events,
+    event_data,
+    open_service,
+    streamed_run,
+    user,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -74,3 +85,52 @@ async def test_events_have_their_time_in_microseconds(deployment: Deployment) ->
         assert times == sorted(times)
         run = (await operations.get_run(event_data(events[0])["run_id"])).value
         assert times[-1] == run["finished_at"]
+
+
+async def test_live_runs_have_spans_in_every_process(deployment: Deployment) -> None:
+    async with open_service(deployment) as owner, open_service(deployment) as other:
+        here, there = user(owner), user(other)
+        start = streamed_run(here, "team", "crew", message="ask hang", session_id="s1")
+        async with start as (run, _):
+            run_id = run["run_id"]
+
+            async def read(operations: ServiceOperations) -> list[Span]:
+                found: Any = (await operations.get_run(run_id)).value
+                return list(found["spans"])
+
+            async def member_works() -> bool:
+                return "member" in {span["kind"] for span in await read(there)}
+
+            await wait_until(member_works)
+            own, stored = await read(here), await read(there)
+            assert [span["kind"] for span in own] == ["model", "tool", "member"]
+            assert [span["kind"] for span in stored] == ["tool", "member"]
+            for call, member in (own[1:], stored):
+                assert call["finished_at"] is member["finished_at"] is call["status"] is None
+                assert member["parent"] == call["id"]
+                assert call["member_run_id"] == member["member_run_id"] == member["id"]
+                assert (call["name"], member["name"]) == ("delegate_task_to_member", "hang")
+            in_session: Any = (await here.get_session_runs("s1")).value
+            assert in_session[0]["spans"] == await read(here)
+            of_session: Any = (await there.get_session_run("s1", run_id)).value
+            assert of_session["spans"] == stored
+
+
+async def test_spans_of_a_lost_run_are_those_of_its_events(deployment: Deployment) -> None:
+    calls = [{"tool_call_id": name, "tool_name": name, "tool_args": {}} for name in ("one", "two")]
+    unknown = {"tool_call_error": None, "result": None}
+    started = [ToolCallStarted({**call, **unknown}) for call in calls]
+    ended = ToolCallCompleted({**calls[0], "tool_call_error": False, "result": "x"})
+    async with open_service(deployment) as service:
+        database = service.hosting.databases["main"]
+        run = await create_live_run(database, "dead", component_id="echo")
+        await store_events(database, run, "text", *started, ended)
+        operations = user(service, run.user_id)
+
+        async def outlines() -> list[tuple[str, str, str]]:
+            found: Any = (await operations.get_run("r1")).value
+            return outline(found["spans"])
+
+        assert await outlines() == [("tool", "one", "completed"), ("tool", "two", None)]
+        assert await recover_runs(database, "dead") == ["r1"]
+        assert await outlines() == [("tool", "one", "completed"), ("tool", "two", "failed")]

@@ -178,6 +178,7 @@ _RUNS = [
     Column("cancel_requested_at"),
     Column("stopped_at"),
     Column("holding", format_holding),
+    Column("request_id"),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
@@ -199,7 +200,7 @@ RUNS = Columns(
     ],
 )
 RUN = [
-    *_RUNS[:-5],
+    *_RUNS[:-6],
     Column("parent_run_id"),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     Column("cancel_requested_at"),
@@ -211,6 +212,7 @@ RUN = [
     Column("stopped_at"),
     Column("late_result"),
     Column("holding", format_holding),
+    Column("request_id"),
     Column("input"),
     Column("content"),
     Column("metadata"),

@@ -187,6 +187,7 @@ def _build_run_row(session: StoredSession, run: Record) -> RunRow:
         purpose=None,
         holding=None,
         spans=None,
+        request_id=None,
     )
 
 

@@ -222,6 +222,7 @@ def _build_run(record: Record, at: str, session_id: str) -> RunRow:
         # A record of stopped work has an empty array, which the row does not store.
         holding=_dump(record.get("holding") or None),
         spans=_dump(record.get("spans") or None),
+        request_id=_read_text(record, "request_id", at, MAXIMUM_NAME_LENGTH),
         **times,
     )
 

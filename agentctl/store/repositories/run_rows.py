@@ -16,7 +16,8 @@ class RunRow:
     `memory` for background work, None for every other run. `metadata` and `session_state`
     are JSON objects of the request, None if it had none. `holding` is a JSON array with the names
     of the work that continues after the end of the run, None if there is none or it is not known.
-    `spans` is a JSON array of the times of its parts, None until the run has ended.
+    `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
+    is the id of the request that started it, None if it is not known.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class RunRow:
     purpose: str | None
     holding: str | None
     spans: str | None
+    request_id: str | None
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class NewRun:
         purpose: `summary` or `memory` for background work, which is a child of the run after which
             it is done.
         status: PENDING; RUNNING for a run that its worker starts at once, without a claim.
+        request_id: the id of the request that started it; None if there was none.
     """
 
     run_id: str
@@ -116,6 +119,7 @@ class NewRun:
     session_state: str | None = None
     purpose: str | None = None
     status: Literal["PENDING", "RUNNING"] = "PENDING"
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

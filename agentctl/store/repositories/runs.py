@@ -78,10 +78,10 @@ __all__ = [
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
     " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
-    " metadata, session_state, purpose)"
+    " metadata, session_state, purpose, request_id)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
     " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input, :metadata,"
-    " :session_state, :purpose)"
+    " :session_state, :purpose, :request_id)"
 )
 
 _STORED = tuple(field.name for field in fields(RunRow))
