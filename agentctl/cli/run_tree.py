@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.requests import (
-    FULL_VIEW,
     MAXIMUM_LIMIT,
     RunView,
     SessionLocator,
@@ -55,8 +54,11 @@ class RunRange:
 class SessionRuns:
     """The top-level runs of a session, oldest first."""
 
-    def __init__(self, operations: Operations, session_id: str, where: SessionLocator) -> None:
+    def __init__(
+        self, operations: Operations, session_id: str, where: SessionLocator, form: RunView
+    ) -> None:
         self._operations = operations
+        self._form = form
         self._session_id = session_id
         self._where = where
 
@@ -73,7 +75,7 @@ class SessionRuns:
 
     async def read(self, after: str | None) -> AsyncIterator[Record]:
         """Yield the runs after a run, with one page in memory."""
-        async for run in self._read(after, PAGE_RUNS, FULL_VIEW):
+        async for run in self._read(after, PAGE_RUNS, self._form):
             yield run
 
     async def _read(self, after: str | None, limit: int, form: RunView) -> AsyncIterator[Record]:
@@ -89,7 +91,7 @@ class SessionRuns:
 
 
 async def read_members(
-    operations: Operations, run: Record, where: SessionLocator
+    operations: Operations, run: Record, where: SessionLocator, form: RunView
 ) -> dict[str, list[Record]]:
     """Read the runs below a run, and return them by the id of their parent."""
     from agentctl.cli.show.progress import run_all
@@ -101,7 +103,7 @@ async def read_members(
 
     async def read(run_id: str) -> Record | None:
         try:
-            return (await operations.get_session_run(session_id, run_id, where)).value
+            return (await operations.get_session_run(session_id, run_id, where, form=form)).value
         except NotFound:  # deleted in the meantime
             return None
 
@@ -125,16 +127,21 @@ async def print_transcript(
     where: SessionLocator,
     page: TranscriptPage,
     last: int | None,
+    form: RunView,
 ) -> None:
-    """Print a session and its newest `last` runs, None: all, one after the other."""
+    """Print a session and its newest `last` runs, None: all, one after the other.
+
+    Args:
+        form: the form in which the runs are read.
+    """
     from agentctl.cli.show.transcript.model import build_run_view
 
-    runs = SessionRuns(operations, str(session["session_id"]), where)
+    runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last)
     page.print_session(session, part.describe())
     number = part.first
     async for run in runs.read(part.after):
-        children = await read_members(operations, run, where)
+        children = await read_members(operations, run, where, form)
         page.print_run(build_run_view(run, children), number)
         number += 1
     hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]

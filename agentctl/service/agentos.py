@@ -22,9 +22,11 @@ from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
+    FULL_VIEW,
     MemoryFilter,
     Page,
     RunFilter,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionRunsQuery,
@@ -186,7 +188,12 @@ class AgentOSDatabase(PartialOperations):
         return _build_runs_page([], None)
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
         for run in await self.reader.list_runs(session):

@@ -40,14 +40,12 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
-from agentctl.service.documents import FindSpans
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, runs
 from agentctl.store.totals import Totals
-from agentctl.store.visibility import Visibility
 
 DISCONNECT_WAIT_SECONDS = 1.0
 """Seconds that a call waits for the run that it stops because its client disconnected."""
@@ -372,9 +370,15 @@ class RunOperations(OperationFamily):
         paging.check_run_view(filter.form)
         paging.check_id_prefix(filter.id_prefix)
         part = paging.build_slice("runs", filter.page)
-        find_spans = self.hosting.engine.find_spans
-        work = _read_page(filter, self.lookups.visibility, part, database.totals, find_spans)
+        work = self._read_page(filter, part, database.totals)
         return Document(await database.read(work, size="large"))
+
+    @unit
+    def _read_page(self, filter: RunFilter, part: Slice, totals: Totals) -> Steps[bytes]:
+        found = yield from runs.list_page(filter, self.lookups.visibility, part, totals)
+        find_spans = self.hosting.engine.find_spans
+        items = yield from documents.read_run_documents(found.rows, filter.form, find_spans)
+        return documents.build_page_document("runs", items, filter.page, found)
 
     async def get_run(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
@@ -479,15 +483,6 @@ def _deleted_as_conflict() -> Iterator[None]:
         yield
     except errors.NotFound:
         raise errors.Conflict("The run of this Idempotency-Key was deleted") from None
-
-
-@unit
-def _read_page(
-    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals, find_spans: FindSpans
-) -> Steps[bytes]:
-    found = yield from runs.list_page(filter, visibility, part, totals)
-    items = yield from documents.read_run_documents(found.rows, filter.form, find_spans)
-    return documents.build_page_document("runs", items, filter.page, found)
 
 
 def _check_cancel_request(request: CancelRequest) -> None:

@@ -328,7 +328,7 @@ class SessionOperations(OperationFamily):
     async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
         """Return the record of a turn (`LocalOperations`)."""
         database = self.hosting.databases[found.db_id]
-        return Document(await database.read(self.lookups.run_document(run_id)))
+        return await self.lookups.read_run(database, run_id)
 
     @unit
     def _find_turn(self, run_id: str) -> Steps[tuple[RunState, list[str]] | None]:

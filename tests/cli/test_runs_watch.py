@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import signal
@@ -11,6 +12,11 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli.commands.runs import watch
+from agentctl.cli.io import IO, using_io
+from agentctl.cli.show.answer import RunOutput
+from agentctl.cli.show.event_lines import EventLines
+from agentctl.cli.show.output import write_text
+from agentctl.requests import StreamEvent
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
@@ -241,6 +247,22 @@ def test_an_interrupted_stream_is_resumed(
     assert proxy.cut == 2
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
     assert log.read_text().count(interrupted) == 2
+
+
+def test_text_after_a_note_is_complete() -> None:
+    def event(name: str, seq: int, content: str) -> StreamEvent:
+        data = {"run_id": "r1", "content": content, "metrics": {}}
+        return StreamEvent(seq, name, json.dumps(data).encode())
+
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with using_io(IO(io.StringIO(), out, io.StringIO())):
+        output = RunOutput("agent", write=write_text, run_id="r1")
+        lines = EventLines(output)
+        lines.take(event("RunContent", 1, "one two"))
+        lines.flush()  # as before a note about an interrupted stream
+        lines.take(event("RunCompleted", 9, "one two three"))
+        lines.flush()
+    assert out.buffer.getvalue() == b"one two\n three\n"
 
 
 def test_a_killed_server_is_waited_for(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import re
+import select
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +26,7 @@ from agentctl.cli.show.transcript.texts import Look
 from agentctl.cli.show.transcript.timeline import draw_timeline
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.cli.local_project import running_command
 from tests.cli.test_pages import CONTROLS, read_session
 
 _numbers = itertools.count()
@@ -67,6 +72,33 @@ def test_huge_values_are_cut_and_sized(page: dict[str, Any]) -> None:
     assert max(map(display_width, drawn.splitlines())) <= 80
     assert "… 5.0 MB in all" in drawn
     assert "36 KB" in drawn
+
+
+def test_long_texts_are_cut_by_the_server(through: Agentctl, demo: Demo) -> None:
+    name = f"long-{next(_numbers)}"
+    run_id = demo.run(name, "word " * 5_999 + "last.")
+    for command in (("sessions", "get", name), ("runs", "get", run_id)):
+        shown = through(*command, "-o", "text")
+        # The input is in the transcript as well: its size is in bytes.
+        assert shown.stdout.count("… 30 KB in all: --full") == 1
+        assert shown.stdout.count("… 30,000 characters in all: --full") == 1
+        assert "last." not in shown.stdout
+        whole = through(*command, "-o", "text", "--full")
+        assert whole.stdout.count("last.") == 2
+        assert "in all" not in whole.stdout
+    record = json.loads(through("runs", "get", run_id, "-o", "json").stdout)
+    assert "truncated" not in record["messages"][-1]
+
+
+def test_cut_results_have_their_length(page: dict[str, Any]) -> None:
+    run = next(run for run in page["runs"] if run["tools"])
+    run["messages"], run["content"] = [], ""
+    run["tools"] = [{"tool_call_id": "1", "tool_name": "dump", "tool_args": {},
+                     "tool_call_error": False, "result": "r" * 20_000,
+                     "truncated": {"characters": 5_000_000}}]  # fmt: skip
+    assert "ƒ dump()  5,000,000 characters, --full " in draw({**page, "runs": [run]})
+    marked = draw({**page, "runs": [run]}, form="markdown")
+    assert "`dump()` done · 5,000,000 characters, --full" in marked
 
 
 def test_a_growing_text_is_split_into_complete_blocks() -> None:
@@ -175,3 +207,44 @@ def test_run_is_shown_with_its_timeline(through: Agentctl, demo: Demo) -> None:
     shown = through("runs", "get", run_id, "-o", "text", "--timeline")
     assert re.search(r"^◇ echo .*█", shown.stdout, re.MULTILINE)
     assert CONTROLS.findall(shown.stdout) == []
+
+
+def test_follow_goes_on_with_live_and_new_runs(
+    demo: Demo, environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
+) -> None:
+    name, log = f"follow-{next(_numbers)}", tmp_path / "follow.log"
+    here, there = ("--config", str(demo.config)), ("--url", demo.url)
+    demo.run(name, "first question")
+    live = demo.run(name, "a | b", agent="slow", leave=True)
+    token, get = environment | {"AGENTCTL_TOKEN": demo.token}, ("sessions", "get", name, "--follow")
+    with (
+        running_command(*get, *here, environment=token, log=log) as local,
+        running_command(*get, *there, environment=token, log=log) as remote,
+    ):
+        for process in (local, remote):
+            read_until(process, b"slow")
+        assert agentctl("runs", "cancel", live, "--reason", "enough", *here).code == 0
+        demo.run(name, "third question")
+        for process in (local, remote):
+            rest = read_until(process, b"third question\n\n").decode()
+            assert '"enough"' in rest
+            process.send_signal(signal.SIGINT)
+            seen = rest + process.communicate(timeout=30)[0].decode()
+            assert CONTROLS.findall(seen) == []
+            assert process.returncode == 130
+    assert "interrupted: session" in log.read_text()
+    refused = agentctl(*get, "-o", "json", *here)
+    assert (refused.code, "--follow shows a transcript only" in refused.stderr) == (2, True)
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    """Read the output of a process until a text has arrived."""
+    assert process.stdout is not None
+    seen = b""
+    while text not in seen:
+        ready, _, _ = select.select([process.stdout], [], [], 30)
+        assert ready, seen
+        data = os.read(process.stdout.fileno(), 65_536)
+        assert data, seen
+        seen += data
+    return seen

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.show.output import write_text
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalTarget, Target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, Unavailable
@@ -67,7 +66,7 @@ class RunOutput:
 
     Args:
         kind: component type of the run.
-        to_stdout: write the text.
+        write: receives the text; None drops it.
         run_id: the run, if it is known before its first event.
         whole: True if the stream starts with the first event of the run.
 
@@ -78,12 +77,17 @@ class RunOutput:
     """
 
     def __init__(
-        self, kind: ComponentKind, *, to_stdout: bool, run_id: str = "", whole: bool = True
+        self,
+        kind: ComponentKind,
+        *,
+        write: Callable[[str], object] | None,
+        run_id: str = "",
+        whole: bool = True,
     ) -> None:
         self.run_id = run_id
         self.session_id = ""
         self.end: Mapping[str, Any] = {}
-        self._to_stdout = to_stdout
+        self._write_out = write
         # The text can be long, and is needed only to find out how much of it was written.
         self._length = 0
         self._digest = hashlib.sha256()
@@ -137,9 +141,11 @@ class RunOutput:
             raise Unavailable("the stream ended before the run did", hint=hint)
 
     def end_line(self) -> None:
-        """Write a line feed if the text does not end with one."""
-        if self.in_line:
-            self._write("\n")
+        """Write a line feed if the text does not end with one. It is not part of the text."""
+        if self._in_line:
+            self._in_line = False
+            if self._write_out is not None:
+                self._write_out("\n")
 
     def _write_rest(self, content: str) -> None:
         """Write the part of the text that was not streamed; for a workflow that is all of it."""
@@ -153,8 +159,8 @@ class RunOutput:
         self._length += len(text)
         self._digest.update(_encode(text))
         self._in_line = not text.endswith("\n")
-        if self._to_stdout:
-            write_text(text)
+        if self._write_out is not None:
+            self._write_out(text)
 
 
 def _encode(text: str) -> bytes:

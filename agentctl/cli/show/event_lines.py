@@ -38,13 +38,13 @@ class EventLines:
     """
 
     def __init__(self, output: RunOutput) -> None:
-        self._output = output
+        self.output = output
         self._partial_lines: dict[str, tuple[str, str]] = {}
 
     def take(self, event: StreamEvent) -> None:
         """Write one event."""
         data: Data = parse_event(event)
-        own = data.get("run_id") == self._output.run_id
+        own = data.get("run_id") == self.output.run_id
         name = "" if own else _component_name(data)
         if event.name.endswith("Content"):
             if not own:
@@ -56,13 +56,22 @@ class EventLines:
                 self._end_member_line(str(data.get("run_id")))
             for line in describe_event(event.name, data, own=own):
                 self._write_line(name, line)
-        self._output.take_data(event.name, data)
+        self.output.take_data(event.name, data)
+
+    @property
+    def in_line(self) -> bool:
+        """True if the text so far does not end with a line feed."""
+        return self.output.in_line
+
+    def conclude(self, record: Data) -> None:
+        """Write the rest of a run whose last event is missing, from its record."""
+        self.output.conclude(record)
 
     def flush(self) -> None:
         """Write the unfinished lines and end the current line."""
         for run_id in [*self._partial_lines]:
             self._end_member_line(run_id)
-        self._output.end_line()
+        self.output.end_line()
 
     def _write_member_text(self, run_id: str, name: str, text: str) -> None:
         text = self._partial_lines.pop(run_id, ("", ""))[1] + text
@@ -82,7 +91,7 @@ class EventLines:
             self._write_line(name, rest)
 
     def _write_line(self, name: str, line: str) -> None:
-        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self._output.in_line)
+        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self.output.in_line)
 
 
 def _component_name(data: Data) -> str:

@@ -12,7 +12,7 @@ from types import TracebackType
 from agentctl.cli.io import current_io
 from agentctl.cli.show.terminal import note
 
-__all__ = ["PAGER_VARIABLE", "Pager"]
+__all__ = ["PAGER_VARIABLE", "Pager", "write_at_once"]
 
 PAGER_VARIABLE = "AGENTCTL_PAGER"
 
@@ -94,6 +94,13 @@ class Pager:
         for text in self._held:
             self._io.out.write(text)
         self._held.clear()
+
+
+def write_at_once(text: str) -> None:
+    """Write text to stdout without a pager, for output that goes on for long."""
+    out = current_io().out
+    out.write(text)
+    out.flush()
 
 
 def _find_pager() -> list[str]:

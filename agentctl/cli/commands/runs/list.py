@@ -56,6 +56,7 @@ from agentctl.errors import UsageError
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import (
     DEFAULT_LIMIT,
+    FULL_VIEW,
     Page,
     RunFilter,
     SessionLocator,
@@ -191,16 +192,18 @@ async def get_run(
     """
     form = resolve_format(output)
     where = SessionLocator(db_id=db)
+    look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
+    drawn = fields is None and is_transcript(form)
+    view = look.run_view if drawn else FULL_VIEW
     if session is None:
-        document = await target.operations.get_run(run_id, db_id=db)
+        document = await target.operations.get_run(run_id, db_id=db, form=view)
     else:
-        document = await target.operations.get_session_run(session, run_id, where)
-    if fields is not None or not is_transcript(form):
+        document = await target.operations.get_session_run(session, run_id, where, form=view)
+    if not drawn:
         show_record(document, columns.RUN, form, id_field="run_id", fields=fields)
         return
     run = document.value
-    children = await read_members(target.operations, run, where)
-    look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
+    children = await read_members(target.operations, run, where, view)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
         page.print_run(build_run_view(run, children))

@@ -129,7 +129,7 @@ async def _stream_run(
 
     kind, component_id = component
     began = time.monotonic()
-    run_output = RunOutput(kind, to_stdout=form != "jsonl")
+    run_output = RunOutput(kind, write=None if form == "jsonl" else write_text)
     lines = EventLines(run_output)
     stream = target.operations.stream_run(kind, component_id, request)
     events = with_activity(stream, component_id, lambda: run_output.in_line)

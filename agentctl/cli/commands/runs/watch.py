@@ -32,7 +32,13 @@ from agentctl.cli.show import columns
 from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import RunOutput, report_run_end
 from agentctl.cli.show.event_lines import EventLines
-from agentctl.cli.show.output import Format, resolve_format, show_record, write_json
+from agentctl.cli.show.output import (
+    Format,
+    resolve_format,
+    show_record,
+    write_json,
+    write_text,
+)
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -45,6 +51,7 @@ from agentctl.requests import (
 if TYPE_CHECKING:
     import asyncio
 
+    from agentctl.cli.show.transcript.live import LiveRun
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
     from agentctl.requests import (
@@ -53,6 +60,9 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""
+
+TEXT_FORMATS = ("table", "wide", "tsv", "text")
+"""Formats in which the text of a run is written as it arrives."""
 
 QUEUE_SIZE = 64
 """The number of events that are received before they are shown."""
@@ -90,7 +100,7 @@ async def watch_run(
     form = resolve_format(output)
     component = resolve_component(agent, team, workflow)
     by_component = component is not None and session is not None
-    watched = _WatchedRun(target, run_id, component, session, db, by_component)
+    watched = WatchedRun(target, run_id, component, session, db, by_component)
     watch = await _start_watch(watched, form, -1 if after is None else after)
     await _show_until_end(watch)
     if form in ("json", "name"):
@@ -145,7 +155,7 @@ async def _read_events(
 
 
 @dataclass(slots=True)
-class _WatchedRun:
+class WatchedRun:
     """A run and its target.
 
     Attributes:
@@ -185,8 +195,11 @@ class _WatchedRun:
         return self.target.command(f"{words} {self.run_id}{resume}{where}{db}")
 
 
-class _Watch:
+class RunWatch:
     """The events of a run from its first to its last one, over several streams.
+
+    Args:
+        lines: writes the events; None for those of `runs watch`.
 
     Attributes:
         last: the number of the last event; -1 before the first.
@@ -195,7 +208,12 @@ class _Watch:
     """
 
     def __init__(
-        self, watched: _WatchedRun, form: Format, after: int, state: dict[str, Any]
+        self,
+        watched: WatchedRun,
+        form: Format,
+        after: int,
+        state: dict[str, Any],
+        lines: EventLines | LiveRun | None = None,
     ) -> None:
         assert watched.component is not None
         self.watched = watched
@@ -203,13 +221,16 @@ class _Watch:
         self.last = after
         self.known = bool(state)
         self.state = state
-        self.output = RunOutput(
-            watched.component[0],
-            to_stdout=form in ("table", "wide", "tsv"),
-            run_id=watched.run_id,
-            whole=after < 0,
-        )
-        self.lines = EventLines(self.output)
+        if lines is None:
+            output = RunOutput(
+                watched.component[0],
+                write=write_text if form in TEXT_FORMATS else None,
+                run_id=watched.run_id,
+                whole=after < 0,
+            )
+            lines = EventLines(output)
+        self.lines = lines
+        self.output = lines.output
         self._explained = False
 
     def show(self, event: StreamEvent) -> None:
@@ -219,7 +240,7 @@ class _Watch:
         self.last, self.known = event.seq, True
         if self.form == "jsonl":
             write_json(event.data)
-        if self.form in ("table", "wide", "tsv"):
+        if self.form in TEXT_FORMATS:
             self.lines.take(event)
         else:
             self.output.take(event)
@@ -265,10 +286,10 @@ class _Watch:
         note(f"cancel it with: {self.watched.command('runs cancel')}")
 
 
-async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch:
+async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatch:
     """Read the record of the run unless its component and session are given."""
     if watched.by_component:
-        return _Watch(watched, form, after, {})
+        return RunWatch(watched, form, after, {})
     run = dict((await watched.read_document()).value)
     kind, component_id = watched.component = watched.component or component_of_run(run)
     watched.session_id = watched.session_id or str(run["session_id"])
@@ -276,10 +297,10 @@ async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch
         f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
         f" is {run['status']} {watched.target.place}"
     )
-    return _Watch(watched, form, after, run)
+    return RunWatch(watched, form, after, run)
 
 
-async def _show_until_end(watch: _Watch) -> None:
+async def _show_until_end(watch: RunWatch) -> None:
     """Write the events until the end of the run, over as many streams as necessary."""
     import asyncio
 
@@ -287,7 +308,7 @@ async def _show_until_end(watch: _Watch) -> None:
     progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
     try:
         async with progress if silent else contextlib.nullcontext():
-            await _follow_streams(watch)
+            await follow_streams(watch)
     except asyncio.CancelledError:
         if not watch.output.end:
             watch.note_interrupted()
@@ -296,7 +317,13 @@ async def _show_until_end(watch: _Watch) -> None:
         watch.lines.flush()
 
 
-async def _follow_streams(watch: _Watch) -> None:
+async def follow_streams(watch: RunWatch) -> None:
+    """Write the events of a run until its end, and resume streams that break.
+
+    Raises:
+        Unavailable: a stream could not be resumed.
+        RunFailed: the run is local and its worker died.
+    """
     import asyncio
 
     delays, short_streams = iter(RECONNECT_DELAYS), 0
@@ -305,9 +332,9 @@ async def _follow_streams(watch: _Watch) -> None:
         cause: AgentctlError | None = None
         try:
             events = watch.watched.events(watch.last)
-            if watch.form in ("table", "wide", "tsv"):
+            if watch.form in TEXT_FORMATS:
                 component = watch.watched.component[1] if watch.watched.component else "run"
-                events = with_activity(events, component, lambda: watch.output.in_line)
+                events = with_activity(events, component, lambda: watch.lines.in_line)
             marked = with_idle_markers(events, IDLE_SECONDS)
             async with contextlib.aclosing(marked):
                 async for event in marked:
@@ -338,10 +365,10 @@ async def _follow_streams(watch: _Watch) -> None:
         await asyncio.sleep(delay)
 
 
-async def _has_ended(watch: _Watch) -> bool:
+async def _has_ended(watch: RunWatch) -> bool:
     """Return True if the record has a final status though the stream had no last event."""
     watch.state = dict((await watch.watched.read_document()).value)
     if watch.state["status"] not in FINAL_STATUSES:
         return False
-    watch.output.conclude(watch.state)
+    watch.lines.conclude(watch.state)
     return True

@@ -135,4 +135,4 @@ async def _write_transcript(
 ) -> None:
     look = create_look(full=True, members=True, raw=False, local_time=False, form="markdown")
     page = MarkdownPage(look, lambda text: write(text.encode("utf-8", "backslashreplace")))
-    await print_transcript(target.operations, session, where, page, None)
+    await print_transcript(target.operations, session, where, page, None, look.run_view)

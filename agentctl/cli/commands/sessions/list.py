@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from agentctl.cli.commands.sessions.export import export_sessions
+from agentctl.cli.commands.sessions.follow import follow_session
 from agentctl.cli.commands.sessions.imports import import_sessions
 from agentctl.cli.commands.sessions.stat import show_statistics
 from agentctl.cli.help import CommandApp
@@ -39,7 +40,7 @@ from agentctl.cli.options import (
 from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
-from agentctl.cli.show.pager import Pager
+from agentctl.cli.show.pager import Pager, write_at_once
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.show.transcript.pages import (
     create_look,
@@ -48,6 +49,7 @@ from agentctl.cli.show.transcript.pages import (
 )
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
+from agentctl.errors import UsageError
 from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
@@ -149,6 +151,10 @@ async def get_session(
     all: Annotated[bool, typer.Option("--all", help="Show all runs")] = False,
     full: Full = False,
     members: Members = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on with live and new runs until Ctrl-C"),
+    ] = False,
     raw: Raw = False,
     local_time: LocalTime = False,
     no_pager: NoPager = False,
@@ -161,19 +167,30 @@ async def get_session(
 ) -> None:
     """Show one session as a transcript.
 
-    The formats json, jsonl and tsv are the record of the session.
+    The formats json, jsonl and tsv are the record of the session. Ctrl-C during --follow leaves the
+    runs alive.
     """
     form = resolve_format(output)
+    if follow and output is None and form == "tsv":
+        form = "text"
+    if follow and (fields is not None or not is_transcript(form)):
+        raise UsageError("--follow shows a transcript only", hint="use -o text or -o markdown")
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     document = await target.operations.get_session_by_id(session_id, where)
     if fields is not None or not is_transcript(form):
         show_record(document, columns.SESSION, form, id_field="session_id", fields=fields)
         return
     look = create_look(full=full, members=members, raw=raw, local_time=local_time, form=form)
+    if follow:
+        page = create_page(form, look, write_at_once)
+        await follow_session(
+            target, document.value, where, page, None if all else last, look.run_view
+        )
+        return
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
         await print_transcript(
-            target.operations, document.value, where, page, None if all else last
+            target.operations, document.value, where, page, None if all else last, look.run_view
         )
 
 

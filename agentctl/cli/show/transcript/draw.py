@@ -32,6 +32,7 @@ from agentctl.cli.show.transcript.texts import (
     cut_text,
     describe_run,
     format_day,
+    format_length,
     format_size,
     format_time,
     format_tokens,
@@ -161,8 +162,8 @@ class Printer:
     def print_item(self, item: Item, indent: int) -> None:
         """Print one item."""
         match item:
-            case Answer(text=text):
-                self.print_answer(text, indent)
+            case Answer(text=text, characters=characters):
+                self.print_answer(text, indent, characters)
             case Thinking(text=text):
                 self._print_folded("thinking", text, indent)
             case Prompt(role=role, text=text):
@@ -173,9 +174,9 @@ class Printer:
             case Member():
                 self.print_member(item, indent)
 
-    def print_answer(self, text: str, indent: int) -> None:
-        """Print a text of the component."""
-        text = cut_text(text, self.look.full).rstrip()
+    def print_answer(self, text: str, indent: int, characters: int = 0) -> None:
+        """Print a text of the component; `characters` is the length of a cut one, else 0."""
+        text = cut_text(text, self.look.full, characters).rstrip()
         plain = self.look.raw
         self.print(Text(text, overflow="fold") if plain else draw_markdown(text), indent=indent)
 
@@ -195,7 +196,7 @@ class Printer:
         room = self.console.width - indent - right.cell_len - 2
         line = clean_line(result)
         if not self.look.shows(result):
-            size = Text(f"  {format_size(result)}", style="dim")
+            size = Text(f"  {format_length(result, call.characters)}", style="dim")
             left = _cut(left, room - size.cell_len, end="…)").append_text(size)
             line = ""
         elif left.cell_len + 2 + Text(line).cell_len <= room:

@@ -93,9 +93,10 @@ def split_blocks(text: str) -> tuple[str, str]:
     tops = [token.map for token in _parser().parse(text) if token.level == 0 and token.map]
     if len(tops) < 2:
         return "", text
-    lines = text.splitlines(keepends=True)
+    # As the parser counts lines: `splitlines` would also split at other separators.
+    lines = text.split("\n")
     start = tops[-1][0]
-    return "".join(lines[:start]), "".join(lines[start:])
+    return "".join(f"{line}\n" for line in lines[:start]), "\n".join(lines[start:])
 
 
 def _parser() -> MarkdownIt:

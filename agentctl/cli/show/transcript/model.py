@@ -16,6 +16,7 @@ from agentctl.cli.options import find_component
 from agentctl.records.text import escape_controls
 
 __all__ = [
+    "DELEGATIONS",
     "Answer",
     "Member",
     "Prompt",
@@ -23,6 +24,7 @@ __all__ = [
     "RunView",
     "Thinking",
     "ToolCall",
+    "build_call",
     "build_run_view",
     "clean_line",
     "clean_text",
@@ -41,9 +43,14 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Text of the component, usually Markdown."""
+    """Text of the component, usually Markdown.
+
+    Attributes:
+        characters: the length of the whole text if the server has cut it, else 0.
+    """
 
     text: str
+    characters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class ToolCall:
         result: None while the tool works.
         seconds: duration so far or in total; None if unknown.
         outcome: `cancelled` if the run ended before the tool did.
+        characters: the length of the whole result if the server has cut it, else 0.
     """
 
     name: str
@@ -78,6 +86,7 @@ class ToolCall:
     outcome: str
     seconds: float | None = None
     call_id: str = ""
+    characters: int = 0
 
 
 @dataclass(slots=True)
@@ -208,15 +217,16 @@ def _build_items(record: Record, members: _Members) -> Iterator[Item]:
     }
     if record.get("reasoning_content"):
         yield Thinking(clean_text(record["reasoning_content"]))
-    texts: list[str] = []
+    texts: list[tuple[str, int]] = []
     seen: set[str] = set()
     asked = False
     for message in record.get("messages") or []:
         role, content = message.get("role"), message.get("content") or ""
         if role == "assistant":
             if content:
-                texts.append(content)
-                yield Answer(clean_text(content))
+                characters = _whole_length(message)
+                texts.append((content, characters))
+                yield Answer(clean_text(content), characters)
             for call in message.get("tool_calls") or []:
                 call_id = str(call.get("id"))
                 seen.add(call_id)
@@ -237,8 +247,21 @@ def _build_items(record: Record, members: _Members) -> Iterator[Item]:
             yield _live_call(span)
     yield from members.take_rest()
     content = str(record.get("content") or "")
-    if content and content not in texts:
+    if content and not any(_is_same_text(content, *each) for each in texts):
         yield Answer(clean_text(content))
+
+
+def _whole_length(entry: Record) -> int:
+    """Return the length of a text that the server has cut (`cut=N`), 0 for a whole one."""
+    length = (entry.get("truncated") or {}).get("characters")
+    return length if isinstance(length, int) else 0
+
+
+def _is_same_text(content: str, text: str, characters: int) -> bool:
+    """Return True if a text is the content of its run, as far as it is there."""
+    if not characters:
+        return content == text
+    return len(content) == characters and content.startswith(text)
 
 
 def _place_call(
@@ -250,10 +273,17 @@ def _place_call(
         if member is not None:
             yield member
             return
-    yield _build_call(tool, span, record)
+    yield build_call(tool, span, record)
 
 
-def _build_call(tool: Record, span: Record, record: Record) -> ToolCall:
+def build_call(tool: Record, span: Record, record: Record) -> ToolCall:
+    """Build the view of a tool call.
+
+    Args:
+        tool: its entry in the record of the run, or in an event.
+        span: its span; only the times are read.
+        record: the record of the run; only the status is read.
+    """
     result = tool.get("result")
     if result is None:
         live = record.get("status") in ("PENDING", "RUNNING")
@@ -268,6 +298,7 @@ def _build_call(tool: Record, span: Record, record: Record) -> ToolCall:
         outcome=outcome,
         seconds=_span_seconds(span),
         call_id=str(tool.get("tool_call_id")),
+        characters=_whole_length(tool),
     )
 
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import find_component
+from agentctl.cli.options import component_of_run, find_component
 from agentctl.cli.show.transcript import source
-from agentctl.cli.show.transcript.model import RunView, clean_line, parse_time
+from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, format_day
 from agentctl.cli.show.transcript.timeline import draw_timeline
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
+    from agentctl.cli.show.transcript.live import LiveRun
 
 __all__ = ["TranscriptPage", "create_look", "create_page", "is_transcript"]
 
@@ -35,6 +36,17 @@ class TranscriptPage(Protocol):
 
     def print_run(self, view: RunView, number: int | None = None) -> None:
         """Print a top-level run."""
+        ...
+
+    def start_run(self, run: Record, number: int) -> LiveRun | None:
+        """Print the input of a live run, and return what draws its events.
+
+        None: the form has no live runs. Then the run is printed at its end.
+        """
+        ...
+
+    def end_run(self, view: RunView) -> None:
+        """Print the end of a run whose events were drawn."""
         ...
 
     def print_details(self, run: Record) -> None:
@@ -96,6 +108,23 @@ class DrawnPage:
         self._printer.print_run(view, number)
         self._printer.print()
 
+    def start_run(self, run: Record, number: int) -> LiveRun:
+        from agentctl.cli.show.transcript.draw import INDENT
+        from agentctl.cli.show.transcript.live import LiveRun
+
+        view = build_run_view(run)
+        self._printer.print_input(view, number)
+        self._printer.print_head(view, indent=INDENT)
+        kind, _ = component_of_run(dict(run))
+        return LiveRun(self._printer, kind, str(run["run_id"]), indent=INDENT)
+
+    def end_run(self, view: RunView) -> None:
+        from agentctl.cli.show.transcript.draw import INDENT
+
+        self._printer.print_head(view, indent=INDENT)
+        self._printer.print_end(view, INDENT)
+        self._printer.print()
+
     def print_details(self, run: Record) -> None:
         from rich.text import Text
 
@@ -132,6 +161,12 @@ class MarkdownPage:
 
     def print_run(self, view: RunView, number: int | None = None) -> None:
         self._write(source.format_run(view, self._look, number))
+
+    def start_run(self, run: Record, number: int) -> None:
+        """Print nothing: a run is printed at its end."""
+
+    def end_run(self, view: RunView) -> None:
+        """Print nothing: no run is drawn from its events."""
 
     def print_details(self, run: Record) -> None:
         lines = [f"- {label}: {value}\n" for label, value in _describe_details(run)]

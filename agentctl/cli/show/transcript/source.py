@@ -25,7 +25,7 @@ from agentctl.cli.show.transcript.texts import (
     cut_text,
     describe_run,
     format_day,
-    format_size,
+    format_length,
     format_time,
     format_tokens,
 )
@@ -70,10 +70,9 @@ def _format_items(items: Iterable[Item], look: Look, level: int) -> Iterator[str
     space = "  " * level
     for item in items:
         match item:
-            case Answer(text=text):
-                yield from _indent(
-                    ["", *cut_text(text, look.full).rstrip().splitlines(), ""], space
-                )
+            case Answer(text=text, characters=characters):
+                shown = cut_text(text, look.full, characters)
+                yield from _indent(["", *shown.rstrip().splitlines(), ""], space)
             case Thinking(text=text):
                 if look.full:
                     yield from _indent(["", "Thinking:", "", *_fence(text), ""], space)
@@ -94,7 +93,7 @@ def _format_tool(call: ToolCall, look: Look) -> Iterator[str]:
         yield head
         yield from _indent(["", *_fence(result), ""] if result else [], "  ")
     elif not look.shows(result):
-        yield f"{head} · {format_size(result)}"
+        yield f"{head} · {format_length(result, call.characters)}"
     else:
         yield f"{head}: {_code(clean_line(result))}" if result else head
 

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from agentctl.cli.show.transcript.model import Record, RunView, clean_line
 from agentctl.records.phase import Phase, describe_phase
 from agentctl.records.times import now, parse_rfc3339
+from agentctl.requests import RunView as RunForm
 
 __all__ = [
     "Look",
     "cut_text",
     "describe_run",
     "format_day",
+    "format_length",
     "format_size",
     "format_time",
     "format_tokens",
@@ -23,7 +25,7 @@ SHORT_RESULT = 200
 """Characters of a result of a tool that is shown without `full`; of a longer one its size is."""
 
 CUT_ANSWER = 20_000
-"""Characters of an answer that are shown without `full`."""
+"""Characters of an answer that are shown, and requested from a server, without `full`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Look:
     def shows(self, result: str) -> bool:
         """Return True if the result of a tool is shown instead of its size."""
         return self.full or len(result) <= SHORT_RESULT
+
+    @property
+    def run_view(self) -> RunForm:
+        """The form in which runs are read: without `full` long texts are cut by the server."""
+        return RunForm() if self.full else RunForm(cut=CUT_ANSWER)
 
     def place(self, moment: datetime) -> datetime:
         """Return a time in the time zone of the reader."""
@@ -102,8 +109,22 @@ def format_size(text: str) -> str:
     return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
 
 
-def cut_text(text: str, full: bool) -> str:
-    """Return a text, a long one without its end, which is replaced by the size."""
-    if full or len(text) <= CUT_ANSWER:
-        return text
-    return f"{text[:CUT_ANSWER]}\n… {format_size(text)} in all"
+def format_length(text: str, characters: int = 0) -> str:
+    """Return the size of a result, or the length of one that the server has cut.
+
+    Args:
+        characters: the length of a cut text, else 0.
+    """
+    return f"{characters:,} characters, --full" if characters else format_size(text)
+
+
+def cut_text(text: str, full: bool, characters: int = 0) -> str:
+    """Return a text, a long one without its end, which is replaced by the size.
+
+    Args:
+        characters: the length of a text that the server has cut, else 0.
+    """
+    if characters or not (full or len(text) <= CUT_ANSWER):
+        size = f"{characters:,} characters" if characters else format_size(text)
+        return f"{text[:CUT_ANSWER]}\n… {size} in all: --full"
+    return text

@@ -1,0 +1,196 @@
+"""A run that is drawn while it executes, from its events: each part once it is complete.
+
+A part is a block of Markdown (a paragraph, a list, a table, a block of code), a tool call, or a
+member. So no cursor has to move, and the same lines can go to a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agentctl.cli.options import find_component
+from agentctl.cli.show.answer import RunOutput, parse_event
+from agentctl.cli.show.transcript.markdown import split_blocks
+from agentctl.cli.show.transcript.model import (
+    DELEGATIONS,
+    Answer,
+    Item,
+    Member,
+    RunView,
+    build_call,
+    clean_line,
+    clean_text,
+)
+from agentctl.records.kinds import ComponentKind
+
+if TYPE_CHECKING:
+    from agentctl.cli.show.transcript.draw import Printer
+    from agentctl.requests import StreamEvent
+
+__all__ = ["LiveRun"]
+
+Data = Mapping[str, Any]
+
+_ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
+
+_TRY_AGAIN = 1.25
+"""Growth of a text that has no complete block, after which it is parsed again."""
+
+_SMALL_TEXT = 2_000
+"""Characters of a text that is parsed after each new line."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """The run of a member, as its events have described it so far."""
+
+    record: dict[str, Any]
+    items: list[Item] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+
+    def end_text(self) -> None:
+        """Make the text so far an item."""
+        text, self.text = clean_text("".join(self.text)), []
+        if text.strip():
+            self.items.append(Answer(text))
+
+
+class LiveRun:
+    """Draws the events of a run as they arrive.
+
+    Args:
+        printer: draws the parts.
+        kind: the kind of component.
+        run_id: the run.
+        indent: columns before each line.
+        whole: True if the events start with the first one of the run.
+
+    Attributes:
+        output: the text of the run and its end.
+    """
+
+    def __init__(
+        self, printer: Printer, kind: ComponentKind, run_id: str = "", *, indent: int = 0,
+        whole: bool = True,
+    ) -> None:  # fmt: skip
+        self.output = RunOutput(kind, write=self._add_text, run_id=run_id, whole=whole)
+        self._printer = printer
+        self._indent = indent
+        self._text = ""
+        self._next_parse = 0
+        self._follows_block = False
+        self._started: dict[str, str] = {}
+        self._steps: dict[str, str] = {}
+        self._step = ""
+        self._parts: dict[str, _Part] = {}
+
+    @property
+    def in_line(self) -> bool:
+        """False: whole lines are written only."""
+        return False
+
+    def take(self, event: StreamEvent) -> None:
+        """Draw one event."""
+        data: Data = parse_event(event)
+        self.output.take_data(event.name, data)
+        run_id = str(data.get("run_id") or "")
+        own = run_id == self.output.run_id
+        part = None if own else self._find_part(run_id, data)
+        if event.name.endswith("ToolCallStarted"):
+            tool = data.get("tool") or {}
+            self._started[str(tool.get("tool_call_id"))] = str(data.get("at") or "")
+            if own:
+                self._end_text()
+        elif event.name.endswith("ToolCallCompleted"):
+            self._take_tool(data, part)
+        elif event.name == "StepStarted":
+            self._step = clean_line(data.get("step_name"))
+        elif part is not None:
+            self._take_member(event.name, data, part)
+        elif self.output.end:
+            self._end_text()
+
+    def conclude(self, record: Data) -> None:
+        """Draw the rest of a run whose last event is missing, from its record."""
+        self.output.conclude(record)
+        self._end_text()
+
+    def flush(self) -> None:
+        """Draw the text so far although its last block is not complete."""
+        self._end_text()
+
+    def _add_text(self, text: str) -> None:
+        self._text += text
+        if "\n" not in text or len(self._text) < self._next_parse:
+            return
+        complete, rest = split_blocks(self._text)
+        if complete:
+            self._draw_text(complete)
+            self._text, self._next_parse = rest, 0
+        elif len(rest) > _SMALL_TEXT:
+            self._next_parse = int(len(rest) * _TRY_AGAIN)
+
+    def _end_text(self) -> None:
+        text, self._text, self._next_parse = self._text, "", 0
+        self._draw_text(text)
+
+    def _draw_text(self, text: str) -> None:
+        if not text.strip():
+            return
+        if self._follows_block:
+            self._printer.print()
+        self._printer.print_answer(clean_text(text).strip("\n"), self._indent)
+        self._follows_block = True
+
+    def _take_tool(self, data: Data, part: _Part | None) -> None:
+        tool = data.get("tool") or {}
+        began = self._started.pop(str(tool.get("tool_call_id")), "")
+        if tool.get("tool_name") in DELEGATIONS and not tool.get("tool_call_error"):
+            return
+        span = {"started_at": began, "finished_at": data.get("at")}
+        call = build_call(tool, span, {"status": "RUNNING"})
+        if part is not None:
+            part.end_text()
+            part.items.append(call)
+            return
+        self._end_text()
+        self._follows_block = False
+        self._printer.print_tool(call, self._indent)
+
+    def _find_part(self, run_id: str, data: Data) -> _Part:
+        if run_id not in self._parts:
+            names = ("run_id", "parent_run_id", "agent_id", "team_id", "workflow_id")
+            record = {name: data[name] for name in names if data.get(name)}
+            record |= {"status": "RUNNING", "started_at": data.get("at")}
+            self._parts[run_id] = _Part(record)
+            if data.get("parent_run_id") == self.output.run_id:
+                self._steps[run_id] = self._step
+        return self._parts[run_id]
+
+    def _take_member(self, name: str, data: Data, part: _Part) -> None:
+        if name.endswith("Content"):
+            part.text.append(str(data.get("content") or ""))
+            return
+        status = next((_ENDS[end] for end in _ENDS if name.endswith(end)), None)
+        if status is None or name == "StepCompleted":
+            return
+        part.end_text()
+        if not part.items and data.get("content"):  # of a workflow: only its end has the text
+            part.items.append(Answer(clean_text(data["content"])))
+        part.record |= {"status": status, "finished_at": data.get("at")}
+        part.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
+        named = find_component(part.record)
+        view = RunView(part.record, clean_line(named[1] if named else "run"), "", part.items)
+        run_id = str(data.get("run_id"))
+        del self._parts[run_id]
+        member = Member(view, self._steps.pop(run_id, ""), "")
+        parent = self._parts.get(str(part.record.get("parent_run_id")))
+        if parent is not None:
+            parent.end_text()
+            parent.items.append(member)
+            return
+        self._end_text()
+        self._follows_block = False
+        self._printer.print_member(member, self._indent)
