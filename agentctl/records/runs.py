@@ -14,6 +14,7 @@ __all__ = [
     "FINAL_STATUSES",
     "CancelOutcome",
     "CancelRecord",
+    "FoundTurn",
     "LateResult",
     "RunDetails",
     "RunErrorRecord",

@@ -403,19 +403,20 @@ def _total_tokens(metrics: str | None) -> int:
 
 
 @unit
-def read_run_details(run_id: str, session_id: str) -> Steps[RunDetails]:
+def read_run_details(run: RunRecord) -> Steps[RunDetails]:
     """Read the runs below a run, each after its parent, and the state of their session."""
     descendants = list[RunRecord]()
-    parents = [run_id]
-    while parents:
-        children = yield from runs.list_children(parents)
-        parents = [child for each in parents for child in children[each]]
-        for child in parents:
+    level = run["member_runs"]
+    while level:
+        found = list[RunRecord]()
+        for child in level:
             row = yield from runs.get(child, EVERYONE)
             if row is not None:
                 (document,) = yield from read_run_documents([row])
-                descendants.append(orjson.loads(document))
-    state = yield from sessions.get_state(session_id)
+                found.append(orjson.loads(document))
+        descendants += found
+        level = [child for each in found for child in each["member_runs"]]
+    state = yield from sessions.get_state(run["session_id"])
     return RunDetails(descendants, orjson.loads(state or "null"))
 
 

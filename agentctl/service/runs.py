@@ -421,7 +421,7 @@ class RunOperations(OperationFamily):
     ) -> RunDetails:
         """Return the runs below a run and the state of its session (`LocalOperations`)."""
         database = self.lookups.component_database(kind, component_id)
-        return await database.read(documents.read_run_details(run["run_id"], run["session_id"]))
+        return await database.read(documents.read_run_details(run))
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest

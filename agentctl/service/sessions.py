@@ -39,7 +39,7 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.runs import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 

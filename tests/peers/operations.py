@@ -210,7 +210,8 @@ ROWS: tuple[Row, ...] = (
         works(
             _OPERATIONS,
             "client_get_sessions client_get_sessions_of_a_kind client_get_many_sessions",
-            "at most 1,000 entries",
+            "at most 1,000 entries, without `session_state` and `metadata`: reading them for each"
+            " entry would make lists slower; get the session",
         ),
         works(_UI, "test_page_chats_and_opens_the_session"),
         works(

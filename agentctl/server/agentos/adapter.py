@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import AGENTOS_ROUTES, operation_ids
+from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.operation import AdaptedOperation
 from agentctl.server.agentos.run_endpoints import RunEndpoints
@@ -29,10 +30,12 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     """
     by_name = {operation.operation: operation for operation in operations}
     directory = Directory(settings)
-    runs, sessions = RunEndpoints(directory), SessionEndpoints(directory)
-    endpoints = {**_list_endpoints(SystemEndpoints(directory), sessions)}
+    bodies = BuiltBodies()
+    runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
+    system = SystemEndpoints(directory, bodies)
+    endpoints = _list_endpoints(system, sessions)
     for kind in KINDS:
-        endpoints |= _list_run_endpoints(kind, runs, SystemEndpoints(directory))
+        endpoints |= _list_run_endpoints(kind, runs, system)
     adapted: list[Operation] = [
         AdaptedOperation(native, endpoints[name]) if name in endpoints else native
         for name, native in by_name.items()

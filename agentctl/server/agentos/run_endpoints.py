@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
+import orjson
 from pydantic import Field
 from starlette.responses import Response
 
 from agentctl.errors import BadRequest
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import RunRecord
+from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
@@ -22,6 +23,7 @@ from agentctl.requests import (
     ResumeRequest,
     RunFilter,
 )
+from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.events import EventTranslator
 from agentctl.server.agentos.forms import FormBody
@@ -59,10 +61,11 @@ class RunEndpoints:
 
     Args:
         directory: the configured components.
+        bodies: keeps the bodies of responses.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
+        self._directory, self._bodies = directory, bodies
 
     async def create_run(
         self,
@@ -101,11 +104,11 @@ class RunEndpoints:
     async def _build_response(
         self, call: Call, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> dict[str, Any]:
-        details = await call.operations.read_details(kind, component_id, run)
-        builder = RunBuilder(
-            self._directory, [run, *details.descendants], details.session_state or {}
-        )
-        return builder.build_response(run)
+        return self._build(run, await call.operations.read_details(kind, component_id, run))
+
+    def _build(self, run: RunRecord, details: RunDetails) -> dict[str, Any]:
+        runs = [run, *details.descendants]
+        return RunBuilder(self._directory, runs, details.session_state or {}).build_response(run)
 
     async def get_run(
         self,
@@ -119,7 +122,12 @@ class RunEndpoints:
         document = await call.operations.get_component_run(
             kind, component_id, run_id, session_id=session_id
         )
-        return json_response(await self._build_response(call, kind, component_id, document.value))
+        run = document.value
+        details = await call.operations.read_details(kind, component_id, run)
+        if details.descendants:
+            return json_response(self._build(run, details))
+        key = ("run", document.raw, orjson.dumps(details.session_state))
+        return self._bodies.respond(key, lambda: self._build(run, details))
 
     async def list_runs(
         self,

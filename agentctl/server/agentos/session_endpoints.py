@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
+import orjson
 from starlette.responses import Response
 
 from agentctl.errors import NotFound, ValidationFailed
@@ -19,6 +21,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.operation import Seconds, json_response, read_repeated
 from agentctl.server.agentos.run_endpoints import MAXIMUM_RUNS
@@ -40,6 +43,9 @@ from agentctl.server.routes.declared import (
 )
 from agentctl.server.state import Call
 
+MINIMUM_RUN_BYTES = 400
+"""Bytes that every run record has: the names of its members alone are more."""
+
 MAXIMUM_SESSIONS = 1_000
 """Sessions of a page. AgentOS does not bound it."""
 
@@ -58,10 +64,11 @@ class SessionEndpoints:
 
     Args:
         directory: the configured components.
+        bodies: keeps the bodies of responses.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
+        self._directory, self._bodies = directory, bodies
 
     async def get_sessions(
         self,
@@ -83,20 +90,18 @@ class SessionEndpoints:
         if sort_by == "updated_at":
             first = replace(first, sort_by="updated_at")
         wanted = SessionFilter(where, component_id or None, session_name, first)
-        found, total = await _list_sessions(call, wanted)
         size = min(limit, MAXIMUM_SESSIONS)
-        meta = {
-            "page": first.page,
-            "limit": size,
-            "total_pages": -(-total // size),
-            "total_count": total,
-            "search_time_ms": 0.0,
-        }
-        items = [
-            {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
-            for item in found
-        ]
-        return json_response({"data": items, "meta": meta})
+        if limit <= MAXIMUM_LIMIT:
+            listed = await call.operations.get_sessions(wanted)
+
+            def build() -> dict[str, Any]:
+                record = listed.value
+                total = record["meta"]["total_count"]
+                return _build_session_page(record["data"], total, first.page, size)
+
+            return self._bodies.respond(("sessions", listed.raw, first.page, size), build)
+        found, total = await _list_many_sessions(call, wanted, size)
+        return json_response(_build_session_page(found, total, first.page, size))
 
     async def get_session_by_id(
         self,
@@ -110,13 +115,9 @@ class SessionEndpoints:
         """Handle `GET /sessions/{session_id}`."""
         where = SessionLocator(type, user_id, db_id, table)
         found = await call.operations.get_session_by_id(session_id, where)
-        session: dict[str, Any] = {**found.value}
-        if session.get("chat_history") is not None:
-            said = [each for each in session["chat_history"] if each["role"] != "system"]
-            session["chat_history"] = build_messages(session_id, said)
-        if session.get("metrics") is not None:
-            session["metrics"] = build_metrics(session["metrics"])
-        return json_response(session)
+        return self._bodies.respond(
+            ("session", found.raw), lambda: _build_session(session_id, found.value)
+        )
 
     async def delete_session(
         self,
@@ -164,10 +165,16 @@ class SessionEndpoints:
         the run begins, and a late response without the answer would replace the answer.
         """
         where = SessionLocator(type, user_id, db_id, table)
-        builder = await self._read_runs(call, session_id, where)
-        if builder.is_starting:
-            raise NotFound("Session not found")
-        return _respond_selected(call, builder.build_items(), created_after, created_before)
+        parts = await self._read_runs(call, session_id, where)
+        key = ("runs", *parts, *_read_selection(call), created_after, created_before)
+
+        def build() -> list[dict[str, Any]]:
+            builder = self._open_builder(parts)
+            if builder.is_starting:
+                raise NotFound("Session not found")
+            return _select(call, builder.build_items(), created_after, created_before)
+
+        return self._bodies.respond(key, build)
 
     async def get_session_run_previews(
         self,
@@ -182,8 +189,14 @@ class SessionEndpoints:
     ) -> Response:
         """Handle `GET /sessions/{session_id}/run-previews`."""
         where = SessionLocator(type, user_id, db_id, table)
-        builder = await self._read_runs(call, session_id, where)
-        return _respond_selected(call, builder.build_previews(), created_after, created_before)
+        parts = await self._read_runs(call, session_id, where)
+        key = ("previews", *parts, *_read_selection(call), created_after, created_before)
+
+        def build() -> list[dict[str, Any]]:
+            previews = self._open_builder(parts).build_previews()
+            return _select(call, previews, created_after, created_before)
+
+        return self._bodies.respond(key, build)
 
     async def get_session_run(
         self,
@@ -206,29 +219,61 @@ class SessionEndpoints:
             waiting += descendants[-1]["member_runs"]
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
 
-    async def _read_runs(self, call: Call, session_id: str, where: SessionLocator) -> RunBuilder:
-        """Read the runs of a session, at most `MAXIMUM_RUNS`, page by page."""
-        found = list[RunRecord]()
+    def _open_builder(self, parts: Sequence[bytes]) -> RunBuilder:
+        """Return the builder of the runs in arrays."""
+        return RunBuilder(self._directory, [run for part in parts for run in orjson.loads(part)])
+
+    async def _read_runs(
+        self, call: Call, session_id: str, where: SessionLocator
+    ) -> tuple[bytes, ...]:
+        """Read the runs of a session, at most `MAXIMUM_RUNS`, as arrays of the pages."""
+        parts = list[bytes]()
         query = SessionRunsQuery(where)
-        while len(found) < MAXIMUM_RUNS:
-            part = (await call.operations.get_session_runs(session_id, query)).value
-            found += part
-            if len(part) < query.limit:
+        while len(parts) * query.limit < MAXIMUM_RUNS:
+            found = await call.operations.get_session_runs(session_id, query)
+            parts.append(found.raw)
+            # A page without as many runs is the last one, and this one has far fewer bytes.
+            if len(found.raw) < query.limit * MINIMUM_RUN_BYTES:
                 break
-            query = replace(query, after=part[-1]["run_id"])
-        return RunBuilder(self._directory, found)
+            runs = found.value
+            if len(runs) < query.limit:
+                break
+            query = replace(query, after=runs[-1]["run_id"])
+        return tuple(parts)
 
 
-async def _list_sessions(call: Call, wanted: SessionFilter) -> tuple[list[Any], int]:
-    """Return a page of any size up to `MAXIMUM_SESSIONS`, and the total.
+def _build_session(session_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    session = {**record}
+    if session.get("chat_history") is not None:
+        said = [each for each in session["chat_history"] if each["role"] != "system"]
+        session["chat_history"] = build_messages(session_id, said)
+    if session.get("metrics") is not None:
+        session["metrics"] = build_metrics(session["metrics"])
+    return session
 
-    A page beyond the limit of the contract is read in parts.
-    """
+
+def _build_session_page(
+    sessions: Sequence[Mapping[str, Any]], total: int, page: int, size: int
+) -> dict[str, Any]:
+    meta = {
+        "page": page,
+        "limit": size,
+        "total_pages": -(-total // size),
+        "total_count": total,
+        "search_time_ms": 0.0,
+    }
+    items = [
+        {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
+        for item in sessions
+    ]
+    return {"data": items, "meta": meta}
+
+
+async def _list_many_sessions(
+    call: Call, wanted: SessionFilter, size: int
+) -> tuple[list[Any], int]:
+    """Return a page that is longer than the limit of the contract, read in parts, and the total."""
     page = wanted.page
-    if page.limit <= MAXIMUM_LIMIT:
-        listed = (await call.operations.get_sessions(wanted)).value
-        return [*listed["data"]], listed["meta"]["total_count"]
-    size = min(page.limit, MAXIMUM_SESSIONS)
     offset = (page.page - 1) * size
     if offset > MAXIMUM_OFFSET:
         raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
@@ -252,7 +297,12 @@ async def _exists(call: Call, session_id: str, where: SessionLocator) -> bool:
     return True
 
 
-def _respond_selected(
+def _read_selection(call: Call) -> tuple[str, ...]:
+    """Return the statuses that a client selects."""
+    return read_repeated(call, "status")
+
+
+def _select(
     call: Call, items: list[dict[str, Any]], after: int | None, before: int | None
-) -> Response:
-    return json_response(select_runs(items, read_repeated(call, "status"), after, before))
+) -> list[dict[str, Any]]:
+    return select_runs(items, _read_selection(call), after, before)

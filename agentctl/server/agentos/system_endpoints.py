@@ -13,6 +13,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.routes import MCP_PATH
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
+from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory, build_config
 from agentctl.server.agentos.operation import json_response
 from agentctl.server.agentos.runs import whole_seconds
@@ -55,10 +56,11 @@ class SystemEndpoints:
 
     Args:
         directory: the configured components.
+        bodies: keeps the bodies of responses.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
+        self._directory, self._bodies = directory, bodies
         self._started = format_rfc3339(now())
 
     async def get_health(self, call: Call) -> Response:
@@ -81,14 +83,19 @@ class SystemEndpoints:
         """Handle `GET /agents` and the same of the other kinds."""
         found = await call.operations.get_components(kind)
         build = self._directory.build_component
-        return json_response([build(kind, record) for record in found.value])
+        return self._bodies.respond(
+            ("components", kind, found.raw), lambda: [build(kind, each) for each in found.value]
+        )
 
     async def get_component(
         self, kind: ComponentKind, call: Call, component_id: ComponentPath
     ) -> Response:
         """Handle `GET /agents/{agent_id}` and the same of the other kinds."""
         found = await call.operations.get_component(kind, component_id)
-        return json_response(self._directory.build_component(kind, found.value))
+        return self._bodies.respond(
+            ("component", kind, found.raw),
+            lambda: self._directory.build_component(kind, found.value),
+        )
 
     async def create_service_account(self, call: Call) -> Response:
         """Handle `POST /service-accounts`."""
