@@ -1,4 +1,4 @@
-"""Measure the budgets of the console and write them into docs/console.md.
+"""Measure the budgets of the console and write them into docs/measurements.md.
 
     python -m tests.console.measure [SESSIONS RUNS]     by default 10000 and 1000
 
@@ -12,10 +12,12 @@ import gzip
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser
 
 from agentctl.server import create_app
 from tests.console.browser import ConsolePage, open_browser, open_console
@@ -25,8 +27,9 @@ from tests.deployment import create_deployment
 from tests.endpoint import start_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-_PAGE = ROOT / "docs" / "console.md"
-_TABLE = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_PAGE = ROOT / "docs" / "measurements.md"
+_CONSOLE = ROOT / "agentctl" / "server" / "console"
+_TABLE = re.compile(r"(?<=<!-- console -->\n).*?(?=<!-- end of console -->)", re.DOTALL)
 _ECHO = """
 [[models]]
 id = "repeat"
@@ -37,21 +40,58 @@ model = "echo"
 id = "repeat"
 model = "repeat"
 """
-
-_LONGEST_FRAME = """async () => {
-    const scroller = document.getElementById("main");
-    let longest = 0, before = performance.now();
-    for (let step = 0; step < 60; step++) {
-        scroller.scrollBy(0, scroller.scrollHeight / 60);
-        await new Promise(requestAnimationFrame);
-        const now = performance.now();
-        longest = Math.max(longest, now - before);
-        before = now;
-    }
-    return longest;
-}"""
 _SUFFIXES = (".js", ".mjs", ".css", ".html", ".svg")
 _NODES = "document.querySelectorAll('*').length"
+
+_RECORD_ROWS = """
+window.rowsAt = 0;
+new MutationObserver(() => {
+    if (!window.rowsAt && document.querySelector("tbody tr")) window.rowsAt = performance.now();
+}).observe(document, {childList: true, subtree: true});
+"""
+"""Note when the first row of a list is in the document."""
+
+_SIGN_IN = """() => {
+    const end = (text) => performance.getEntriesByType("resource")
+        .filter((each) => each.name.includes(text)).pop().responseEnd;
+    return [end("/auth/me"), end("/sessions?"), window.rowsAt];
+}"""
+
+_FRAMES = """async (step) => {
+    const scroller = document.getElementById("main");
+    const frames = [];
+    let before = performance.now();
+    for (let count = 0; count < 90; count++) {
+        scroller.scrollBy(0, step);
+        await new Promise(requestAnimationFrame);
+        const now = performance.now();
+        frames.push(now - before);
+        before = now;
+    }
+    frames.sort((a, b) => a - b);
+    return [frames[45], frames[85], frames[89]];
+}"""
+"""Scroll for 90 frames; return the median, the 95th percentile and the longest, in ms."""
+
+_SELECT = """async (key) => {
+    const start = performance.now();
+    dispatchEvent(new CustomEvent("console-key", {detail: key, cancelable: true}));
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    return performance.now() - start;
+}"""
+"""Press a key; return the time until its frame is painted."""
+
+_LAY_OUT = """async () => {
+    const content = document.querySelector(".transcript");
+    content.style.display = "none";
+    content.getBoundingClientRect();
+    content.style.display = "";
+    const start = performance.now();
+    content.getBoundingClientRect();
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    return performance.now() - start;
+}"""
+"""Lay out and paint the whole transcript again; return the time."""
 
 
 def main() -> None:
@@ -64,20 +104,18 @@ def main() -> None:
                 rows = list(_measure(server, *(int(each) for each in sys.argv[1:3])))
     finally:
         endpoint.stop()
-    lines = ["| figure | measured |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)]
-    table = "\n" + "\n".join(lines) + "\n\n"
+    head = "| figure | measured | budget |\n| --- | ---: | ---: |\n"
+    table = "\n" + head + "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
     _PAGE.write_text(_TABLE.sub(lambda _: table, _PAGE.read_text()))
     print(table)
 
 
 def _measure(
     server: ThreadedServer, sessions: int = 10_000, runs: int = 1_000
-) -> Iterator[tuple[str, str]]:
-    console = ROOT / "agentctl" / "server" / "console"
-    files = [file.read_bytes() for file in console.rglob("*") if file.suffix in _SUFFIXES]
-    sizes = sum(map(len, files)) / 1000, sum(len(gzip.compress(file)) for file in files) / 1000
-    yield "all files, plain and compressed", f"{sizes[0]:.0f} KB, {sizes[1]:.0f} KB"
-    token = server.deployment.token("me", *READS, *RUNS, "sessions:write", seconds=7200)
+) -> Iterator[tuple[str, str, str]]:
+    files = [file for file in _CONSOLE.rglob("*") if file.suffix in _SUFFIXES]
+    yield "all files, plain and gzip", _size(files), "150 KB, 45 KB"
+    token = server.deployment.token("me", *READS, *RUNS, "sessions:write", seconds=36_000)
     headers = {"Authorization": f"Bearer {token}"}
     for number in range(sessions):
         body = {"session_id": f"s{number}", "agent_id": "repeat"}
@@ -88,62 +126,116 @@ def _measure(
         answer = server.client.post("/agents/repeat/runs", json=run, headers=headers)
         assert answer.status_code == 200, answer.text
     with open_browser() as browser:
-        with open_console(browser, server.url) as shown:
-            paint = shown.evaluate(
-                "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            )
-            yield "first paint, cold", f"{paint:.0f} ms"
-            start = time.perf_counter()
-            shown.sign_in(token)
-            shown.page.wait_for_selector("tbody tr")
-            yield "sign-in to the first list", f"{(time.perf_counter() - start) * 1000:.0f} ms"
-            bytes_, count = _transferred(shown)
-            yield "requests and bytes until then", f"{count}, {bytes_ / 1000:.0f} KB"
+        yield from _measure_start(browser, server.url, token)
+        with open_console(browser, server.url, "#/sessions", token=token) as shown:
             yield from _measure_list(shown)
         with open_console(browser, server.url, "#/sessions/long", token=token) as shown:
             yield from _measure_transcript(shown)
+        run = {"message": "count", "session_id": "live", "background": True, "stream": False}
+        server.client.post("/agents/trickle/runs", json=run, headers=headers)
+        with open_console(browser, server.url, "#/sessions/live", token=token) as shown:
+            yield from _measure_stream(shown)
 
 
-def _transferred(shown: ConsolePage) -> tuple[float, int]:
-    entries: list[dict[str, Any]] = shown.evaluate(
-        "performance.getEntries().filter((each) => 'transferSize' in each)"
-        ".map((each) => ({name: each.name, size: each.transferSize}))"
-    )
-    assets = [each for each in entries if "/console" in each["name"]]
-    return sum(each["size"] for each in assets), len(assets)
+def _measure_start(browser: Browser, url: str, token: str) -> Iterator[tuple[str, str, str]]:
+    paints, shows = list[float](), list[float]()
+    for _ in range(5):
+        with open_console(browser, url) as shown:
+            shown.page.evaluate(_RECORD_ROWS)
+            paints.append(
+                shown.evaluate(
+                    "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+                )
+            )
+            shown.sign_in(token)
+            shown.page.wait_for_selector("tbody tr")
+            signed_in, answered, rows = shown.evaluate(_SIGN_IN)
+            shows.append(rows - signed_in)
+            last = rows - answered
+            loaded = _loaded(shown)
+    yield "files of the first list, plain and gzip", _size(loaded), "150 KB, 45 KB"
+    yield "requests of the first list", f"{len(loaded)}", "16"
+    yield "first paint, cold, median of 5", _milliseconds(paints), "800 ms"
+    yield "sign-in to the first list, from its answer, median of 5", _milliseconds(shows), "300 ms"
+    yield "of it from the answer of the list to its rows", f"{last:.0f} ms", "100 ms"
 
 
-def _measure_list(shown: ConsolePage) -> Iterator[tuple[str, str]]:
-    more = shown.page.locator("text=Load 100 more")
-    while more.count():
-        rows = shown.page.locator("table").get_attribute("aria-rowcount")
-        more.click()
+def _measure_list(shown: ConsolePage) -> Iterator[tuple[str, str, str]]:
+    table = shown.page.locator("table")
+    while shown.page.locator("#main .more button").count():
+        rows = table.get_attribute("aria-rowcount")
+        shown.evaluate("document.getElementById('main').scrollTo(0, 1e9)")
         shown.page.wait_for_function(
-            "rows => document.querySelector('table').getAttribute('aria-rowcount') !== rows",
+            "rows => document.querySelector('table').getAttribute('aria-rowcount') !== rows"
+            " || !document.querySelector('#main .more button')",
             arg=rows,
         )
-    count = int(shown.page.locator("table").get_attribute("aria-rowcount") or 0) - 1
-    yield f"nodes with {count:,} sessions in the list", f"{shown.evaluate(_NODES):,}"
-    yield "longest frame while scrolling through it", f"{shown.evaluate(_LONGEST_FRAME):.0f} ms"
+    count = int(table.get_attribute("aria-rowcount") or 0) - 1
+    yield f"nodes with {count:,} sessions in the list", f"{shown.evaluate(_NODES):,}", "400"
+    shown.evaluate("document.getElementById('main').scrollTo(0, 0)")
+    yield (
+        "frames while it scrolls: median, 95 %, longest",
+        _frames(shown, count * 41 // 90),
+        "50 ms",
+    )
+    yield "memory of the page", _memory(shown), "100 MB"
 
 
-def _measure_transcript(shown: ConsolePage) -> Iterator[tuple[str, str]]:
+def _measure_transcript(shown: ConsolePage) -> Iterator[tuple[str, str, str]]:
     shown.page.wait_for_selector(".turn")
     earlier = shown.page.locator("text=Earlier runs")
-    longest = 0.0
     while earlier.count():
         turns = shown.page.locator(".turn").count()
-        start = time.perf_counter()
         earlier.click()
         shown.page.wait_for_function(
             "turns => document.querySelectorAll('.turn').length > turns"
             " || !document.querySelector('#main .more')",
             arg=turns,
         )
-        longest = max(longest, time.perf_counter() - start)
     count = shown.page.locator(".turn").count()
-    yield "50 earlier runs of a transcript, at most", f"{longest * 1000:.0f} ms"
-    yield f"nodes with {count:,} runs in a transcript", f"{shown.evaluate(_NODES):,}"
+    loaded = _loaded(shown)
+    yield "files of a transcript, plain and gzip", _size(loaded), "150 KB, 45 KB"
+    yield f"nodes with {count:,} runs in a transcript", f"{shown.evaluate(_NODES):,}", "40,000"
+    yield "layout and paint of all of them", f"{shown.evaluate(_LAY_OUT):.0f} ms", "500 ms"
+    yield "run before (`[`)", f"{shown.evaluate(_SELECT, '['):.0f} ms", "100 ms"
+    yield "frames while it scrolls: median, 95 %, longest", _frames(shown, -1000), "50 ms"
+    yield "memory of the page", _memory(shown), "100 MB"
+
+
+def _measure_stream(shown: ConsolePage) -> Iterator[tuple[str, str, str]]:
+    shown.page.wait_for_selector(".markdown")
+    before, seconds = len(shown.requests), 10
+    yield "frames of a live run: median, 95 %, longest", _frames(shown, 0), "50 ms"
+    shown.page.wait_for_timeout(seconds * 1000)
+    asked = (len(shown.requests) - before) / seconds
+    yield "requests a second while it is followed", f"{asked:.1f}", "1"
+
+
+def _loaded(shown: ConsolePage) -> list[Path]:
+    """Return the files that a page has loaded, its own included."""
+    names = [urlsplit(url).path.split("/", 4) for url in shown.requests if "/console" in url]
+    return [_CONSOLE / (name[4] if len(name) > 4 else "index.html") for name in names]
+
+
+def _size(files: list[Path]) -> str:
+    contents = [file.read_bytes() for file in files]
+    plain = sum(map(len, contents)) / 1000
+    return f"{plain:.0f} KB, {sum(len(gzip.compress(each)) for each in contents) / 1000:.0f} KB"
+
+
+def _milliseconds(values: list[float]) -> str:
+    return f"{sorted(values)[len(values) // 2]:.0f} ms"
+
+
+def _frames(shown: ConsolePage, step: int) -> str:
+    return ", ".join(f"{each:.0f} ms" for each in shown.evaluate(_FRAMES, step))
+
+
+def _memory(shown: ConsolePage) -> str:
+    session = shown.page.context.new_cdp_session(shown.page)
+    session.send("HeapProfiler.collectGarbage")
+    metrics: dict[str, Any] = session.send("Runtime.getHeapUsage")
+    return f"{metrics['usedSize'] / 1e6:.0f} MB"
 
 
 if __name__ == "__main__":

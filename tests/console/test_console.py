@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,13 @@ from playwright.sync_api import Browser
 from agentctl.config.settings import Console
 from agentctl.server import create_app
 from tests.cli.proxy import proxied
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.browser import (
+    ConsolePage,
+    check_accessibility,
+    expect,
+    needs_browser,
+    open_console,
+)
 from tests.console.deployed import READS, RUNS, start, token, wait_for_status
 from tests.console.vendor import ROOT
 from tests.deployment import ADMIN
@@ -40,8 +47,11 @@ FIRST_TRANSCRIPT = (18, 185_000, 64_000)
 
 CONSOLE = ROOT / "agentctl/server/console"
 
-MAXIMUM_NODES = 500
+MAXIMUM_NODES = 420
 """Elements of a page with a long list."""
+
+MAXIMUM_PICTURE = 120_000
+"""Bytes of a picture of the documentation."""
 
 PHASES = Path(__file__).parents[1] / "records" / "phases.json"
 
@@ -329,6 +339,8 @@ def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -
         expect(shown.page.locator("input[type=search]").first).to_be_focused()
         press("Escape")
         press("j")
+        press(" ")
+        expect(shown.page.locator("tbody input")).to_be_checked()
         press("Enter")
         expect(shown.page.locator("[data-message]")).to_be_enabled()
         press("n")
@@ -427,28 +439,47 @@ def test_disabled_console_is_not_served(server: ThreadedServer) -> None:
 
 @pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
 def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser) -> None:
-    """Write the screenshots of docs/console.md."""
+    """Write a screenshot of every page, two of them in the dark scheme."""
     answer = "## Prices\n\n| article | price |\n|---|---:|\n| tea | 3.50 |\n| coffee | 2.80 |"
-    start(server, "agents/tool-add", "sum", '{"a": 3, "b": 4}')
+    start(server, "agents/tool-add", "added", '{"a": 3, "b": 4}')
     start(server, "agents/echo", "sum", answer)
     start(server, "agents/hold", "sum", '{"name": "never mind"}', background=True)
-    start(server, "agents/hang", "wait", "Wait for the delivery", background=True)
-    admin = server.deployment.token("boss", ADMIN)
+    for message in ("Wait for the delivery", "Ask for the invoice"):
+        start(server, "agents/hang", "wait", message, background=True)
     run = start(server, "teams/choir", "song", "Sing about tea").json()["run_id"]
+    start(server, "workflows/broken", "report", "Report on tea")
+    admin = server.deployment.token("boss", ADMIN, seconds=3_300)
+    pictures = {
+        "sessions": ("#/sessions", "Sing about tea"),
+        "transcript": ("#/sessions/sum", 'hold(name="never mind")'),
+        "runs": ("#/runs", "Wait for the delivery"),
+        "timeline": (f"#/runs/{run}/timeline", "model echo"),
+        "agents": ("#/agents", "Workflows"),
+        "agent": ("#/agents/agents/tool-add", "add(a, b)"),
+        "audit": ("#/audit", "create_agent_run"),
+        "access": ("#/access?method=POST&path=/agents/echo/runs", "checks passed"),
+    }
     folder = Path(__file__).parents[2] / "docs" / "images"
     folder.mkdir(exist_ok=True)
-    size = {"width": 1120, "height": 640}
-    with open_console(browser, server.url, "#/sessions/sum", token=admin, viewport=size) as shown:
-        shown.see('hold(name="never mind")')
-        shown.page.click("[data-cancel]")
-        shown.page.click("dialog .danger")
-        shown.see("Ended, but tool hold has not returned")
-        shown.page.screenshot(path=folder / "console-transcript.png")
-        shown.go("#/runs")
-        shown.see("Wait for the delivery")
-        shown.page.screenshot(path=folder / "console-runs.png")
-        shown.go(f"#/runs/{run}/timeline")
-        shown.see("model echo")
-        shown.page.emulate_media(color_scheme="dark")
-        shown.page.screenshot(path=folder / "console-timeline.png")
-        (server.deployment.folder / "never mind").touch()
+    with open_console(browser, server.url, viewport={"width": 1280, "height": 600}) as shown:
+        shown.page.fill("textarea[name=token]", admin)
+        shown.see("expires in")
+        _save_picture(shown, folder / "console-sign-in.png")
+        shown.sign_in(admin)
+        for name, (place, text) in pictures.items():
+            shown.go(place)
+            shown.see(text)
+            if name == "transcript":
+                shown.page.click("[data-cancel]")
+                shown.page.click("dialog .danger")
+                shown.see("Ended, but tool hold has not returned")
+            scheme: Any = "dark" if name in ("timeline", "agent") else "light"
+            shown.page.emulate_media(color_scheme=scheme)
+            _save_picture(shown, folder / f"console-{name}.png")
+    (server.deployment.folder / "never mind").touch()
+
+
+def _save_picture(shown: ConsolePage, file: Path) -> None:
+    shown.page.evaluate("document.fonts.ready")
+    shown.page.screenshot(path=file)
+    assert file.stat().st_size <= MAXIMUM_PICTURE

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 
 from playwright.sync_api import Browser, Route
 
@@ -27,6 +25,8 @@ def test_list_keeps_its_data_and_recovers(server: ThreadedServer, browser: Brows
     with open_console(browser, server.url, "#/runs?session=outage", token=token(server)) as shown:
         retry, page = shown.page.locator("[data-retry]"), shown.page
         shown.see("the first one", "1 running")
+        with page.expect_response(lambda answer: answer.status == 304):
+            pass
         page.route("**/runs?**", lambda route: refuse(route, 429, {"Retry-After": "2"}))
         expect(retry).to_contain_text("Too many requests · trying again in")
         shown.see("the first one")
@@ -94,11 +94,16 @@ def test_session_is_exported_as_by_the_command(server: ThreadedServer, browser: 
                 files[name, form] = download.value.path().read_text()
                 assert download.value.suggested_filename.startswith(f"{name}.")
     env = {**base_environment(), "AGENTCTL_TOKEN": key, "HOME": str(server.deployment.folder)}
-    for form in ("jsonl", "markdown"):
-        arguments = (*names, "--format", form, "--url", server.url)
-        done = run_agentctl("sessions", "export", *arguments, env=env)
-        assert done.returncode == 0, done.stderr
-        assert "".join(files[name, form] for name in names) == done.stdout.decode()
+    arguments = (*names, "--format", "markdown", "--url", server.url)
+    done = run_agentctl("sessions", "export", *arguments, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "".join(files[name, "markdown"] for name in names) == done.stdout.decode()
+    headers = {"Authorization": f"Bearer {key}"}
     for name in names:
-        record: dict[str, Any] = json.loads(files[name, "jsonl"])
-        assert json.loads(files[name, "json"]) == [record]
+        session, runs = (
+            server.client.get(f"/sessions/{name}{rest}", headers=headers).text
+            for rest in ("", "/runs")
+        )
+        record = f'{{"session":{session},"runs":{runs}}}'
+        assert files[name, "jsonl"] == f"{record}\n"
+        assert files[name, "json"] == f"[{record}]\n"

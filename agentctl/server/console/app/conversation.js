@@ -206,7 +206,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
       </header>
       <${Items} items=${items} run=${run} names=${names} db=${db} now=${now} opened=${opened} onAll=${loadAll} />
       ${live ? html`<${Silence} view=${view} now=${now} />` : null}
-      ${run.error ? html`<${Failure} error=${run.error} />` : null}
+      ${run.error ? html`<${Failure} run=${run} />` : null}
       <${Facts} run=${run} now=${now} />
     </section>
     ${json
@@ -227,8 +227,10 @@ function Silence({ view, now }) {
   return html`<p class="dim">● waiting ${formatDuration(now - view.startedAt)} for the first token</p>`;
 }
 
-function Failure({ error }) {
-  return html`<div class="bar red"><b>${printable(error.code)}</b> ${printable(error.detail)}</div>`;
+function Failure({ run }) {
+  const { error, request_id: request } = run;
+  return html`<div class="bar red"><b>${printable(error.code)}</b> ${printable(error.detail)}
+    ${request ? html` <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}</div>`;
 }
 
 /** Both facts about a cancel: the request, and the end of the work. */
@@ -423,7 +425,7 @@ function MemberLine({ item, session, names, db, now, opened, depth }) {
     </button>
     ${shown && depth < 4
       ? html`<div class="inside">
-          ${run.error ? html`<${Failure} error=${run.error} />` : null}
+          ${run.error ? html`<${Failure} run=${run} />` : null}
           <${Items} items=${item.view ? item.view.items : stored ? itemsOf(stored) : []}
             run=${{ ...run, session_id: session }} names=${names} db=${db} now=${now} opened=${opened} onAll=${() => load()} depth=${depth + 1} />
         </div>`

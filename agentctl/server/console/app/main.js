@@ -208,6 +208,7 @@ const KEYS = [
   ["g s · g r · g a · g u · g w", "sessions, runs, agents, audit, access"],
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
+  ["Space", "mark the row"],
   ["[ · ]", "run before, run after"],
   ["o · O", "open or close all tools of a run, of all runs"],
   ["t", "timeline of the run"],
@@ -260,6 +261,7 @@ function onKey(event) {
   else if (event.key === "?") dispatchEvent(new Event("console-help"));
   else if (event.key === "/") focusFirst(event, "[data-main=true], .filters input");
   else if (event.key === "j" || event.key === "k") moveFocus(event, event.key === "j" ? 1 : -1);
+  else if (event.key === " ") markFocused(event);
   else if (event.key === "Escape") document.querySelector("main .back")?.click();
   else if (single) {
     const sent = new CustomEvent("console-key", { detail: event.key, cancelable: true });
@@ -272,6 +274,13 @@ function focusFirst(event, selector) {
   if (!found) return;
   event.preventDefault();
   found.focus();
+}
+
+function markFocused(event) {
+  const mark = document.activeElement?.closest("tr")?.querySelector("input[type=checkbox]");
+  if (!mark || document.activeElement.matches("button")) return;
+  event.preventDefault();
+  mark.click();
 }
 
 function moveFocus(event, step) {

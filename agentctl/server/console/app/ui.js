@@ -12,7 +12,7 @@ import { describePhase } from "./phase.js";
 
 const RETRY_SECONDS = 5;
 const PAGE_ROWS = 100;
-const OVERSCAN = 4;
+const OVERSCAN = 2;
 
 export const html = htm.bind(h);
 export { Component, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
@@ -503,7 +503,8 @@ export function Search({ name, label, query, main = false, options = [] }) {
 /** Rows of one height; only those near the visible part are in the document. */
 export function useWindow(count, height, body) {
   const [first, set] = useState(0);
-  const shown = Math.ceil(innerHeight / height) + 2 * OVERSCAN;
+  const visible = document.getElementById("main")?.clientHeight || innerHeight;
+  const shown = Math.ceil(visible / height) + 2 * OVERSCAN;
   useEffect(() => {
     if (count <= shown) return undefined;
     const scroller = document.getElementById("main");

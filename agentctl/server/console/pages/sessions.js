@@ -123,7 +123,7 @@ function Row({ row, at, now, db, marked, onMark }) {
     </td>
     <td><a data-row href=${href} title=${row.session_id}>${name}</a></td>
     <td>${row.last_status ? html`<${Status} run=${{ status: row.last_status }} />` : html`<span class="dim">no runs</span>`}</td>
-    <td class="mid">${printable(componentOf(row))} <span class="dim">${kindOf(row) === "agent" ? "" : kindOf(row)}</span></td>
+    <td class="mid">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
     <td class="low right">${formatNumber(row.run_count)}</td>
     <td class="low right">${formatNumber(row.total_tokens)}</td>
     <td class="low">${printable(row.user_id ?? "–")}</td>

@@ -12,6 +12,7 @@ import {
 
 const PAGE = 50;
 const EVERY = 2000;
+const MAXIMUM_RUNS = 2000;
 
 // Fetched beside the runs; answers are plain text until it is there.
 import("../app/markdown.js").catch(() => null);
@@ -56,7 +57,7 @@ function useRuns(id, db) {
   const loadNew = async () => {
     const last = found.runs[found.runs.length - 1];
     const runs = topLevel(await load(last ? { after: last.run_id } : {}));
-    if (runs.length) set((old) => ({ ...old, runs: sorted(merge(old.runs, runs)) }));
+    if (runs.length) set((old) => forget({ ...old, runs: sorted(merge(old.runs, runs)) }));
   };
   const add = (run) => set((old) => ({ ...old, runs: merge(old.runs || [], [run]) }));
   const replace = useCallback(
@@ -65,6 +66,12 @@ function useRuns(id, db) {
     [],
   );
   return { ...found, first, loadEarlier, loadNew, add, replace };
+}
+
+/** Drop the oldest runs of a very long transcript; they can be loaded again. */
+function forget(found) {
+  if (found.runs.length <= MAXIMUM_RUNS) return found;
+  return { ...found, runs: found.runs.slice(found.runs.length - MAXIMUM_RUNS + PAGE), earlier: true };
 }
 
 function merge(runs, more) {
