@@ -33,6 +33,9 @@ __all__ = [
 
 CONNECTIONS = 16
 
+ANSWER_SECONDS = 300.0
+"""Maximum time of one request: a slow server that answers sixteen at once on a busy machine."""
+
 QUIET_SECONDS = 60.0
 """Maximum time until a server has finished earlier requests."""
 
@@ -123,7 +126,7 @@ class Load:
         """Send one request and read the response."""
         data = self.form.encode() if self.form is not None else b"" if self.post else None
         request = urllib.request.Request(self.url, data, dict(self.headers))
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             answer.read()
 
     def _script(self, folder: Path) -> Path:

@@ -5,11 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
+import apsw
 import pytest
 
-from agentctl.store.database import Sql, Statement, Steps, Value, compile_for_postgres, unit
+from agentctl.store.database import (
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    compile_for_postgres,
+    compile_for_sqlite,
+    unit,
+)
+from agentctl.store.sqlite.connection import connect_reader
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
@@ -86,6 +98,23 @@ def test_each_page_uses_the_most_selective_index(sqlite: SqliteDatabase) -> None
         sorts = [step for step in steps if "TEMP B-TREE" in step]
         assert len(by_id) == bool(sorts), (case, steps)
         assert sorts or index not in SORTED, (case, steps)
+
+
+def test_a_statement_is_prepared_once(sqlite: SqliteDatabase) -> None:
+    prepared: list[int] = []
+    with closing(connect_reader(sqlite.path)) as reader:
+
+        def authorize(operation: int, *_: str | None) -> int:
+            prepared.append(operation)
+            return apsw.SQLITE_OK
+
+        reader.authorizer = authorize
+        for case in islice(list_cases(), 0, None, 20):
+            for sql, values in case.statements():
+                reader.execute(compile_for_sqlite(sql), values).fetchall()
+                prepared.clear()
+                reader.execute(compile_for_sqlite(sql), values).fetchall()
+                assert not prepared, sql
 
 
 UNBOUNDED_PREFIX = chr(0x10FFFF)

@@ -202,6 +202,9 @@ def _connect(path: Path, wait: int) -> apsw.Connection:
     connection = apsw.Connection(
         str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS
     )
+    # Without this, SQLite prepares a statement again for each execution if a partial index could
+    # depend on its parameters. Statements name the conditions of partial indexes as literals.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.set_busy_timeout(wait)
     return connection
 
