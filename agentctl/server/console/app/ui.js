@@ -35,7 +35,8 @@ export function cut(text, length = 200) {
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
 }
 
-export const formatNumber = (value) => Number(value || 0).toLocaleString("en");
+const numbers = new Intl.NumberFormat("en");
+export const formatNumber = (value) => numbers.format(Number(value || 0));
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
 

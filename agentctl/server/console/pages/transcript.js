@@ -112,11 +112,11 @@ function Conversation({ session, id, query }) {
     const next = runs.runs?.[at + by];
     if (next) select(next.run_id);
   };
-  const select = (run) => {
+  const select = useCallback((run) => {
     setQuery({ run });
     setFollowing(false);
     show(run);
-  };
+  }, []);
   useKeys({
     "[": () => step(-1),
     "]": () => step(1),
@@ -181,19 +181,22 @@ function useFollowing(content, ready, following, setFollowing) {
 function Index({ runs, current, onSelect, session }) {
   const state = session.session_state ?? session.session_data?.session_state;
   return html`<nav class="index" aria-label="Runs of the session">
-    <ol>${runs.map((run, at) => {
-      const phase = describePhase(run);
-      const choose = (event) => (event.preventDefault(), onSelect(run.run_id));
-      return html`<li key=${run.run_id}><a href=${`#run-${run.run_id}`} onClick=${choose}
-        aria-current=${run.run_id === current ? "true" : null} title=${cut(run.input, 80)}>
-        <span class="dim">${at + 1}</span>
-        <span class=${phase.color}><span aria-hidden="true">${phase.glyph}</span><span class="hidden">${phase.words}</span></span>
-        ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(run.metrics?.total_tokens)}</span></a></li>`;
-    })}</ol>
+    <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${at + 1}
+      current=${run.run_id === current} onSelect=${onSelect} />`)}</ol>
     ${[["metadata", session.metadata], ["state", state]].map(([label, value]) => value && Object.keys(value).length
       ? html`<details key=${label}><summary>${label}</summary><pre class="json">${printable(JSON.stringify(value, null, 2))}</pre></details>`
       : null)}
   </nav>`;
+}
+
+function Entry({ run, number, current, onSelect }) {
+  const phase = describePhase(run);
+  const choose = (event) => (event.preventDefault(), onSelect(run.run_id));
+  return html`<li><a href=${`#run-${run.run_id}`} onClick=${choose} aria-current=${current ? "true" : null}
+    title=${cut(run.input, 80)}>
+    <span class="dim">${number}</span>
+    <span class=${phase.color}><span aria-hidden="true">${phase.glyph}</span><span class="hidden">${phase.words}</span></span>
+    ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(run.metrics?.total_tokens)}</span></a></li>`;
 }
 
 function Compose({ session, id, onStarted }) {
