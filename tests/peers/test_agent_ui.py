@@ -1,7 +1,9 @@
 """agent-ui, the open chat page for AgentOS, on this server.
 
-The requests of the page are replayed as its source makes them. With `AGENTCTL_TEST_AGENT_UI`, the
-folder of a checkout that `npm run build` has built, the page itself is opened in Chromium.
+The requests of the page are replayed as its source makes them, in CI as well. The page itself is
+opened in Chromium with `AGENTCTL_TEST_AGENT_UI`, the folder of a checkout of the repository
+`agno-agi/agent-ui` that `npm install` and `npm run build` have built. It is not a package of npm,
+and its build loads fonts from the network, so `make test-peers` does not install it.
 """
 
 from __future__ import annotations
