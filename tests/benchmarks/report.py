@@ -42,6 +42,12 @@ that both servers do in the same CPU time, which hardly changes on a busy machin
   response arrives stops the benchmark.
 - Floors: a constant of 1 KB from bare ASGI and from a FastAPI route, and bare ASGI that reads the
   same session with apsw and checks nothing, all on the same uvicorn.
+- Tokens: the CPU time of the server for a token. The pass-through is Starlette with httpx2, which
+  checks and stores nothing. The streams of the search for a core's limit start one after the other
+  within a second, and the delay of a token, from the write of the model to the read of the client,
+  counts from the second after that. Model and client are separate processes on the same cores.
+- 1,000 streams at once: all connect in one instant. The memory of a waiting run is that of the
+  first thousand of a new server.
 - PostgreSQL: a separate server on the same machine, with its default settings, over a socket.
 - Memory is the resident set of the server processes.
 
