@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+\.svg)\)")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
 
@@ -59,6 +60,16 @@ class Page:
     def commands(self) -> list[Command]:
         """Return the lines of `console` blocks that begin with a dollar sign."""
         return [command for block in self.blocks("console") for command in _commands(block)]
+
+    def terminal_pictures(self) -> list[tuple[Path, list[int]]]:
+        """Return each picture of a terminal, and the lines of the commands in the block before."""
+        found = []
+        for match in _PICTURE.finditer(self.text):
+            line = self.text.count("\n", 0, match.start()) + 1
+            before = [block for block in self.blocks("console") if block.line < line]
+            lines = [command.line for block in before[-1:] for command in _commands(block)]
+            found.append((self.path.parent / match["target"], lines))
+        return found
 
     def anchors(self) -> set[str]:
         """Return the anchors of the headings."""

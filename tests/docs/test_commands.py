@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Command, Page, page, pages
+from tests.docs.pictures import PICTURES, write_picture
 from tests.docs.shell import Shell
 from tests.process import start_server
 
@@ -104,6 +106,7 @@ def first_missing_line(expected: tuple[str, ...], output: str) -> str | None:
 def run_commands(tested: Page, shell: Shell, demo: Demo | None) -> None:
     """Execute every command of the page, in order, and compare the output."""
     run_id = ""
+    shown: dict[int, str] = {}
     for command in tested.commands():
         if command.text in NOT_EXECUTED:
             continue
@@ -114,7 +117,12 @@ def run_commands(tested: Page, shell: Shell, demo: Demo | None) -> None:
         code, output = shell.run(text)
         if found := _STARTED.search(output):
             run_id = found[1]
-        check(tested, command, code, output if demo is None else demo.as_documented(output))
+        output = output if demo is None else demo.as_documented(output)
+        check(tested, command, code, output)
+        shown[command.line] = f"$ {command.text}\n{output}"
+    if PICTURES in os.environ:
+        for picture, lines in tested.terminal_pictures():
+            write_picture(picture, "".join(shown[line] for line in lines))
 
 
 def check(tested: Page, command: Command, code: int, output: str) -> None:
@@ -153,11 +161,20 @@ def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path) -> 
 def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path) -> None:
     with start_demo(tmp_path / "demo") as demo:
         for number, name in enumerate(GUIDES):
-            with Shell(tmp_path / f"shell{number}", {}) as shell:
+            with Shell(tmp_path / f"shell{number}", {"NO_COLOR": "", "COLUMNS": "90"}) as shell:
                 assert shell.run(demo.export)[0] == 0
                 token = "agentctl token mint --sub me --scope agent_os:admin --yes"
                 assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
                 run_commands(page(name), shell, demo)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_guide_has_a_picture_of_its_commands(name: str) -> None:
+    ((picture, lines),) = page(name).terminal_pictures()
+    assert lines, "a picture follows a block of commands"
+    text = picture.read_text(encoding="utf-8")
+    assert len(text) < 40_000
+    assert "http" not in text.replace("http://www.w3.org/", "").replace("http://127.0.0.1", "")
 
 
 def test_every_page_with_commands_is_tested() -> None:
