@@ -283,6 +283,15 @@ def blocks() -> Any:
     return built.compile()
 
 
+async def greet() -> str:
+    """Return a greeting."""
+    return "hello"
+
+
+def graph_with_tool() -> Any:
+    return graph("tool:greet", langchain_tool(greet))
+
+
 def with_context() -> Any:
     """Return a graph with a context of another type."""
 

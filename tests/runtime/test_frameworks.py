@@ -117,6 +117,32 @@ def test_deps_without_effect_are_refused() -> None:
     assert "has no absent" in str(refusal("history", "absent"))
 
 
+# Calls of models
+
+
+@pytest.mark.parametrize("name", ["with_deps", "graph_with_tool", "counting"])
+async def test_model_calls_of_libraries_have_spans(name: str) -> None:
+    ended = await run_once(name, deps="build_deps" if name == "with_deps" else "")
+    spans = ended.transcript.spans.records()
+    assert [span["kind"] for span in spans] == ["model", "tool", "model"]
+    for span in (spans[0], spans[2]):
+        assert span["name"].startswith("tool:")
+        assert span["status"] == "completed"
+        assert span["started_at"] <= span["finished_at"]
+        # LangChain requests no usage from an endpoint that is not that of OpenAI.
+        assert (span["input_tokens"] is None) == (name == "graph_with_tool")
+    assert spans[2]["started_at"] <= spans[2]["first_token_at"] <= spans[2]["finished_at"]
+    counted = sum(span["output_tokens"] or 0 for span in spans)
+    assert counted == (ended.transcript.metrics["output_tokens"] or 0)
+
+
+@pytest.mark.parametrize("name", ["model_fails", "model_of_graph_fails"])
+async def test_failed_model_calls_of_libraries_have_failed_spans(name: str) -> None:
+    _, ended = await fail_once(name)
+    last = ended.transcript.spans.records()[-1]
+    assert (last["kind"], last["status"]) == ("model", "failed")
+
+
 # History of pydantic-ai
 
 

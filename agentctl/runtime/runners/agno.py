@@ -14,7 +14,7 @@ from agno.models.message import Message
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import complete_history
 from agentctl.runtime.run_threads import install_executor
-from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 
 __all__ = ["AgnoRunner"]
@@ -101,6 +101,7 @@ class _Report:
         self._run_id = run.context.run_id
         self._usage: Counter[str] = Counter()
         self._output: Any = None
+        self._model_call: ModelSpan | None = None
 
     def add(self, event: Any) -> None:
         """Report one event.
@@ -111,13 +112,18 @@ class _Report:
         name = event.event.removeprefix("Team")
         if name == "ModelRequestCompleted":
             self._count(event)
+            if event.run_id == self._run_id and self._model_call is not None:
+                self._model_call.end(_read_counters(event))
         elif event.run_id == self._run_id:
             self._add_own(name, event)
 
     def _add_own(self, name: str, event: Any) -> None:
         if name == "ModelRequestStarted":
             self._run.begin_answer()
-        elif name == "ReasoningContentDelta":
+            self._model_call = self._run.start_model_call(event.model)
+        elif name in ("ReasoningContentDelta", "RunContent") and self._model_call is not None:
+            self._model_call.mark_first_token()
+        if name == "ReasoningContentDelta":
             self._run.add_thinking(event.reasoning_content or "")
         elif name == "RunContent":
             self._run.add_thinking(event.reasoning_content or "")
@@ -161,7 +167,7 @@ class _Report:
             )
 
     def _count(self, event: Any) -> None:
-        counts = {name: getattr(event, name) or 0 for name in _COUNTERS}
+        counts = _read_counters(event)
         # The library reports zeros for a model that reports nothing.
         if any(counts.values()):
             self._usage.update(counts)
@@ -173,6 +179,11 @@ class _Report:
             self._run.set_output(self._output)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
+
+
+def _read_counters(event: Any) -> dict[str, int]:
+    """Return the counters of a call of a model."""
+    return {name: getattr(event, name) or 0 for name in _COUNTERS}
 
 
 def to_agno_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:

@@ -20,6 +20,7 @@ from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun, RunEnvironment
+    from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
 
 __all__ = ["HostedRun"]
@@ -30,6 +31,31 @@ _TOO_LARGE = "The run exceeded its maximum size"
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
+
+
+class ModelSpan:
+    """A call of a model that a library makes, with its times and tokens."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def mark_first_token(self) -> None:
+        """Record that a part of the answer has arrived."""
+        self._span.mark_first_token()
+
+    def end(self, usage: Mapping[str, int] | None = None, *, failed: bool = False) -> None:
+        """Record the end.
+
+        Args:
+            usage: the counters of this call; None, or all zeros, if the library reports none.
+            failed: True if the call failed.
+        """
+        if usage is not None and any(usage.values()):
+            self._span.input_tokens = usage["input_tokens"]
+            self._span.output_tokens = usage["output_tokens"]
+        self._span.end("failed" if failed else "completed")
 
 
 class LateReport(asyncio.CancelledError):
@@ -123,6 +149,16 @@ class HostedRun:
             self._needs_separator, delta = False, _SEPARATOR + delta
         self._transcript.add_content(delta)
         self._environment.emit(Content(delta))
+
+    def start_model_call(self, model: object) -> ModelSpan:
+        """Report the start of a call of a model.
+
+        Args:
+            model: the name of the model; a value that is no text is `model`.
+        """
+        self.checkpoint()
+        name = replace_unstorable(model) if isinstance(model, str) and model else "model"
+        return ModelSpan(self._transcript.spans.start_model_call(name))
 
     def begin_answer(self) -> None:
         """Start a new answer of a model. An empty line separates its text from earlier text."""

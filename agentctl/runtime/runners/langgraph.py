@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
+from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -24,7 +26,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import complete_history
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.run_threads import install_executor
-from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.runtime.unstopped import wait_until_done
@@ -99,7 +101,8 @@ class LangGraphRunner:
     async def _drive(self, message: str, run: HostedRun, control: RunControl) -> None:
         context = run.context
         config: dict[str, Any] = {
-            "configurable": {"thread_id": _name_thread(context), "run_context": context}
+            "configurable": {"thread_id": _name_thread(context), "run_context": context},
+            "callbacks": [_ModelCalls(run)],
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
@@ -155,6 +158,43 @@ class LangGraphRunner:
             for call_id, name in _find_open_calls(messages).items()
         ]
         return [*results, *to_langchain_messages(run.given_history)]
+
+
+class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
+    """Reports the calls of models that the nodes of a graph make, also at the same time."""
+
+    run_inline = True
+    """Call the methods in place, not in a thread."""
+
+    def __init__(self, run: HostedRun) -> None:
+        self._run = run
+        self._calls: dict[UUID, ModelSpan] = {}
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        """Report the start of a call."""
+        name = (more.get("metadata") or {}).get("ls_model_name")
+        self._calls[run_id] = self._run.start_model_call(name)
+
+    def on_llm_new_token(self, token: str, *, run_id: UUID, **more: Any) -> None:
+        """Report the first part of an answer."""
+        if run_id in self._calls:
+            self._calls[run_id].mark_first_token()
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
+        """Report the end of a call, with its tokens."""
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            found = [generation.message for each in response.generations for generation in each]
+            usage = next((each.usage_metadata for each in found if each.usage_metadata), None)
+            call.end(None if usage is None else extract_usage(usage))
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        """Report the failure of a call."""
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            call.end(failed=True)
 
 
 class _Report:

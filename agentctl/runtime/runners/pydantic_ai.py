@@ -123,12 +123,21 @@ class _Execution:
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
         self._has_text = False
-        async with node.stream(steps.ctx) as stream:
-            try:
-                async for event in stream:
-                    self._add_piece(event)
-            finally:
-                self._set_usage(stream.usage)
+        before = extract_run_usage(steps.usage)
+        span = self._run.start_model_call(steps.ctx.deps.model.model_name)
+        try:
+            async with node.stream(steps.ctx) as stream:
+                try:
+                    async for event in stream:
+                        span.mark_first_token()
+                        self._add_piece(event)
+                finally:
+                    self._set_usage(stream.usage)
+        except Exception:
+            span.end(failed=True)
+            raise
+        after = extract_run_usage(steps.usage)
+        span.end({name: count - before[name] for name, count in after.items()})
         self._set_usage(steps.usage)
 
     def _add_piece(self, event: object) -> None:
