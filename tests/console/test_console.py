@@ -469,6 +469,8 @@ def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser)
         for name, (place, text) in pictures.items():
             shown.go(place)
             shown.see(text)
+            height = 800 if name == "transcript" else 600
+            shown.page.set_viewport_size({"width": 1280, "height": height})
             if name == "transcript":
                 shown.page.click("[data-cancel]")
                 shown.page.click("dialog .danger")

@@ -156,12 +156,12 @@ export function RunTable({ rows, db, marked, onMark, onCancel }) {
       <colgroup>
         ${onMark ? html`<col class="mid w-mark" />` : null}
         <col class="w-id" /><col class="w-status" /><col class="mid w-component" /><col class="opt w-user" />
-        <col class="opt w-component" /><col class="low w-age" /><col class="low w-number" /><col class="mid" />
+        <col class="far w-component" /><col class="low w-age" /><col class="low w-number" /><col class="mid" />
         ${onMark ? html`<col class="w-action" />` : null}
       </colgroup>
       <thead><tr>
         ${onMark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
-        <th>Run</th><th>Status</th><th class="mid">Component</th><th class="opt">User</th><th class="opt">Session</th>
+        <th>Run</th><th>Status</th><th class="mid">Component</th><th class="opt">User</th><th class="far">Session</th>
         <th class="low right">Age</th><th class="low right">Tokens</th><th class="mid">Detail</th>
         ${onMark ? html`<th><span class="hidden">Cancel</span></th>` : null}
       </tr></thead>
@@ -190,7 +190,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
     <td><${Status} run=${run} now=${now} /></td>
     <td class="mid">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
     <td class="opt">${printable(run.user_id ?? "–")}</td>
-    <td class="opt mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>
+    <td class="far mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>
     <td class="low right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
     <td class="low right">${formatNumber(run.total_tokens ?? run.metrics?.total_tokens)}</td>
     <td class="mid"><span class=${color} title=${phase.sentence || null}>${cut(phase.sentence || run.input, 140)}</span></td>
