@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from agentctl.cli.target import Target, TargetOptions, open_target
 from agentctl.cli.top.app import TopApp
 from agentctl.cli.top.connection import LONGEST_PAUSE, ConnectionState, describe_failure
 from agentctl.cli.top.feed import RunFeed
+from agentctl.cli.top.list import RecordTable
 from agentctl.cli.top.texts import build_cells, draw_facts, draw_runs
 from agentctl.cli.top.tree import Row, arrange_runs, matches
 from agentctl.errors import Unauthenticated, Unavailable
@@ -36,7 +40,7 @@ __all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 HOLD = """
 import time
@@ -59,10 +63,27 @@ model = "tool:hold"
 base_url = "{url}"
 
 [[agents]]
-id = "hold"
-name = "Hold"
+id = "napper"
+name = "Napper"
 model = "hold"
 tools = ["top_tools:hold"]
+
+[[agents]]
+id = "clerk"
+name = "Clerk"
+model = "echo"
+
+[[agents]]
+id = "poet"
+name = "Poet"
+model = "hang"
+
+[[teams]]
+id = "support"
+name = "Support"
+mode = "broadcast"
+model = "echo"
+members = ["clerk", "poet"]
 
 [[teams]]
 id = "outer"
@@ -124,22 +145,36 @@ def server(
 
 
 def start(
-    server: ThreadedServer, component: str, session: str, message: str, *, waits: bool = False
+    server: ThreadedServer,
+    component: str,
+    session: str,
+    message: str,
+    *,
+    waits: bool = False,
+    user: str = "me",
 ) -> str:
-    """Start a run of `me` and return its id; with `waits` after its end."""
+    """Start a run and return its id; with `waits` after its end."""
     body = {"message": message, "session_id": session, "stream": False, "background": not waits}
-    headers = server.bearer("me", "agents:run", "teams:run")
+    headers = server.bearer(user, "agents:run", "teams:run")
     answer = server.client.post(f"/{component}/runs", json=body, headers=headers)
     assert answer.status_code in (200, 202), answer.text
     return str(answer.json()["run_id"])
 
 
-def cancel(server: ThreadedServer, component: str, session: str, run_id: str) -> None:
+def cancel(
+    server: ThreadedServer,
+    component: str,
+    session: str,
+    run_id: str,
+    *,
+    user: str = "me",
+    wait: int = 0,
+) -> None:
     """Cancel a run, so that it does not outlive its test."""
     server.client.post(
         f"/{component}/runs/{run_id}/cancel",
-        params={"session_id": session, "wait": 10},
-        headers=server.bearer("me", "agents:run", "teams:run"),
+        params={"session_id": session, "wait": wait},
+        headers=server.bearer(user, "agents:run", "teams:run"),
     )
 
 
@@ -150,6 +185,7 @@ def on_screen(
     token: str | None = None,
     read_only: str = "",
     size: tuple[int, int] = (90, 30),
+    user: str | None = None,
 ) -> None:
     """Open the screen on the server, and follow a journey."""
     token = token or server.deployment.token("boss", ADMIN)
@@ -157,15 +193,21 @@ def on_screen(
     async def main() -> None:
         async with RemoteOperations(server.url, token) as operations:
             target = Target(operations, f"on {server.url}", token=token)
-            await follow(target, journey, size=size, read_only=read_only)
+            await follow(target, journey, size=size, read_only=read_only, user=user)
 
     asyncio.run(main())
 
 
 async def follow(
-    target: Target, journey: Journey, *, size: tuple[int, int], read_only: str = ""
+    target: Target,
+    journey: Journey,
+    *,
+    size: tuple[int, int],
+    read_only: str = "",
+    user: str | None = None,
 ) -> None:
-    app = create_app(target, RunFilter(), every=0.2, caller="boss (admin)", read_only=read_only)
+    wanted = RunFilter(user_id=user)
+    app = create_app(target, wanted, every=0.2, caller="boss (admin)", read_only=read_only)
     async with app.run_test(size=size) as pilot:
         await journey(Screen(app, pilot))
 
@@ -187,7 +229,7 @@ def test_cancel_shows_both_facts(server: ThreadedServer) -> None:
 
 
 def test_cancel_names_work_that_goes_on(server: ThreadedServer) -> None:
-    start(server, "agents/hold", "top-2", '{"name": "top-2"}')
+    start(server, "agents/napper", "top-2", '{"name": "top-2"}')
 
     async def journey(screen: Screen) -> None:
         await screen.filter("session:top-2")
@@ -378,7 +420,7 @@ def test_refresh_is_one_request_also_when_runs_end(server: ThreadedServer) -> No
             await feed.refresh()
             assert feed.runs[run]["status"] in ("PENDING", "RUNNING")
             assert "messages" not in feed.runs[run]
-            cancel(server, "agents/hang", "top-8", run)
+            cancel(server, "agents/hang", "top-8", run, wait=20)
             await feed.refresh()
             assert feed.runs[run]["status"] == "CANCELLED"
             assert feed.count_ended()["stopped"] >= 1
@@ -400,7 +442,7 @@ def test_live_runs_behind_many_newer_ones_are_read(
             feed = RunFeed(operations, RunFilter())
             await feed.refresh()
             assert feed.runs[old]["status"] in ("PENDING", "RUNNING")
-            cancel(server, "agents/hang", "top-9", old)
+            cancel(server, "agents/hang", "top-9", old, wait=20)
             await feed.refresh()
             assert feed.runs[old]["status"] == "CANCELLED"
 
@@ -481,3 +523,118 @@ def test_a_terminal_shows_the_screen(terminal: Terminal, demo: Demo) -> None:
         env={"AGENTCTL_TOKEN": demo.token, "TERM": "xterm"}, when="agentctl top", types="q",
     )  # fmt: skip
     assert seen.code == 0
+
+
+@pytest.fixture(scope="module")
+def busy(server: ThreadedServer) -> Iterator[ThreadedServer]:
+    """The server with runs of `ada` in different states."""
+    start(server, "agents/http-500", "busy-1", "Look up the price", waits=True, user="ada")
+    start(server, "agents/clerk", "busy-2", "Price of tea?", waits=True, user="ada")
+    poet = start(server, "agents/poet", "busy-3", "Write a haiku", user="ada")
+    team = start(server, "teams/support", "busy-4", "Order two teas", user="ada")
+    napper = start(server, "agents/napper", "busy-5", '{"name": "busy-5"}', user="ada")
+    headers = server.bearer("boss", ADMIN)
+
+    def get(run_id: str) -> dict[str, Any]:
+        record: dict[str, Any] = server.client.get(f"/runs/{run_id}", headers=headers).json()
+        return record
+
+    deadline = time.monotonic() + DEADLINE
+    while get(napper)["status"] != "RUNNING" or len(get(team)["member_runs"]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    cancel(server, "agents/napper", "busy-5", napper, user="ada")
+    yield server
+    (server.deployment.folder / "busy-5").touch()
+    cancel(server, "agents/poet", "busy-3", poet, user="ada")
+    cancel(server, "teams/support", "busy-4", team, user="ada")
+
+
+SEEN = ("● running", "support team", "├ ", "✓ completed", "└ ", "■ stopped!", "✗ failed", "poet")
+
+NORMAL = (
+    (r"http://[0-9.:]+", "URL"),
+    (r"[0-9a-f]{8}-[0-9a-f]{4}", "RUN-ID"),
+    (r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?", "TIME"),
+    (r"[0-9]+(\.[0-9]+)? (ms|s|min)\b( [0-9]+ s)?", "SPAN"),
+    (r"[0-9]+%", "N%"),
+    (r"[0-9.]+( k)? tokens/min", "N tokens/min"),
+    (r"(cancel requested|MODEL_UNAVAILABLE).*…", r"\1 …"),
+    (r"[▁-▇]+|█+|▒+", ""),
+    (r"─+", "─"),
+    (r" +", " "),
+)
+"""Replacements of texts that differ from run to run."""
+
+
+def normalize(screen: str) -> str:
+    for pattern, text in NORMAL:
+        screen = re.sub(pattern, text, screen)
+    return "".join(f"{line.rstrip()}\n" for line in screen.splitlines())
+
+
+@pytest.mark.parametrize(("size", "keys"), [((80, 24), "t"), ((120, 40), "")])
+def test_screens_are_as_expected(
+    busy: ThreadedServer, size: tuple[int, int], keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without colors; AGENTCTL_TEST_WRITE=1 writes the expected screens."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("agentctl.cli.top.feed.ENDED_SECONDS", 3_600.0)
+    golden = Path(__file__).with_name("golden") / f"top-{size[0]}.txt"
+    shown: list[str] = []
+
+    async def journey(screen: Screen) -> None:
+        await screen.see(*SEEN)
+        screen.app.query_one(RecordTable).move_cursor(row=5)
+        if keys:
+            await screen.press(*keys)
+        await screen.see("[timeline]" if keys else "[transcript]", "session busy-2")
+
+        def is_expected() -> bool:
+            shown[:] = [normalize(screen.draw())]
+            return shown[0] == golden.read_text()
+
+        if os.environ.get("AGENTCTL_TEST_WRITE"):
+            await asyncio.sleep(3)
+            golden.write_text(normalize(screen.draw()))
+        await screen.until(is_expected)
+
+    on_screen(busy, journey, size=size, user="ada")
+
+
+@pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
+def test_pictures_of_the_documentation(busy: ThreadedServer) -> None:
+    """Write the pictures of docs/top.md."""
+    folder = Path(__file__).parents[2] / "docs" / "images"
+
+    def save(screen: Screen, name: str) -> None:
+        picture = screen.app.export_screenshot(title="agentctl top")
+        # A picture of the documentation loads no font of another host.
+        picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+        picture = picture.replace(busy.url, "https://agents.example.com")
+        (folder / f"top-{name}.svg").write_text(picture)
+
+    async def journey(screen: Screen) -> None:
+        await screen.see(*SEEN, "session busy-4", "Order two teas")
+        save(screen, "runs")
+        screen.app.query_one(RecordTable).move_cursor(row=4)
+        await screen.see("session busy-5")
+        await screen.press("e")
+        await screen.see("calls hold")
+        await screen.press("question_mark")
+        await screen.see("quit; runs continue")
+        save(screen, "help")
+        await screen.press("escape", "e")
+        (busy.deployment.folder / "busy-5").touch()
+        start(busy, "agents/napper", "busy-6", '{"name": "busy-6"}', user="ada")
+        await screen.see("napper", "● running", gone=("stopped!",))
+        screen.app.query_one(RecordTable).move_cursor(row=0)
+        await screen.see("session busy-6")
+        await screen.press("c")
+        await screen.see("Cancel 1 run?")
+        await screen.press("tab", "enter")
+        await screen.see("tool hold has not returned", "cancel requested: 1 of 1")
+        save(screen, "cancel")
+        (busy.deployment.folder / "busy-6").touch()
+
+    on_screen(busy, journey, size=(100, 30), user="ada")

@@ -109,6 +109,7 @@ class TopApp(App[None]):
         self._drawn: tuple[object, ...] = ()
         self._events: EventLog | None = None
         self._draws_soon = False
+        self._texts: dict[str, Text] = {}
         self._are_read = {views[0].name}
 
     def compose(self) -> ComposeResult:
@@ -295,7 +296,7 @@ class TopApp(App[None]):
         names = ["transcript", *forms] if forms else []
         choices = (f"[{each}]" if each == self._form else each for each in names)
         pane.border_subtitle = Text(" ".join(choices))
-        self.query_one("#detail", Static).update(text)
+        self._write("#detail", text)
 
     def _show(self) -> None:
         """Write the list of the view, and the lines above it."""
@@ -317,14 +318,24 @@ class TopApp(App[None]):
     def _show_head(self) -> None:
         width, state = self.size.width, self.connection
         head = draw_head(self._target.place, self._settings, state, width, paused=self._paused)
-        self.query_one("#head", Static).update(head)
+        self._write("#head", head)
         problem = state.describe()
-        counts = self.query_one("#counts", Static)
-        counts.set_class(bool(problem), "lost")
-        counts.update(problem or count_runs(self.feed))
+        self.query_one("#counts").set_class(bool(problem), "lost")
+        self._write("#counts", Text(problem or count_runs(self.feed)))
         sort = self._view.sorts[self._sorts[self._view.name]]
         names = [view.name for view in self._views]
-        self.query_one("#tabs", Static).update(draw_tabs(names, self._view.name, sort, self._words))
+        self._write("#tabs", draw_tabs(names, self._view.name, sort, self._words))
+
+    def _write(self, widget: str, text: Text) -> None:
+        """Change a text; the layout, which is costly, only if the number of lines changes."""
+        before = self._texts.get(widget)
+        if before is None or before != text or before.spans != text.spans:
+            lines = None if before is None else before.plain.count("\n")
+            # The lines of a transcript fit the pane, others are wrapped by it.
+            is_wrapped = widget == "#detail" and self._form != "transcript"
+            is_new = is_wrapped or lines != text.plain.count("\n")
+            self.query_one(widget, Static).update(text, layout=is_new)
+            self._texts[widget] = text
 
     # Keys
 

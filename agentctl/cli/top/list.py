@@ -22,6 +22,8 @@ class RecordTable(DataTable[Text]):
         super().__init__(id=id, cursor_type="row")
         self._row_ids: list[str] = []
         self._widths: dict[str, int] = {}
+        self._columns_shown: list[str] = []
+        self._latest: dict[str, list[Text]] = {}
         self._shown_cells: dict[str, list[Text]] = {}
         self._fitted: tuple[int, tuple[str, ...]] = (0, ())
 
@@ -43,35 +45,44 @@ class RecordTable(DataTable[Text]):
         selected, row_at, offset = self.selected_key, self.cursor_row, self.scroll_y
         is_new = layout != self._widths
         if is_new:
-            self.clear(columns=True)
             self._widths, self._row_ids = layout, []
+            self.clear(columns=True)
             for at in shown:
                 column = columns[at]
                 label = Text(column.name, justify="right" if column.is_right else "left")
                 self.add_column(label, width=layout[column.name], key=column.name)
-        cells = {
+        self._columns_shown = [columns[at].name for at in shown]
+        self._latest = {
             row.key: [_cut(row.cells[at], columns[at], layout) for at in shown] for row in rows
         }
         keys = [row.key for row in rows]
-        if keys == self._row_ids:
-            self._change_cells(cells, [columns[at].name for at in shown])
-        else:
+        if keys != self._row_ids:
+            self._row_ids = []
             self.clear()
             for key in keys:
-                self.add_row(*cells[key], key=key)
-            self._row_ids = keys
+                self.add_row(*self._latest[key], key=key)
+            self._row_ids, self._shown_cells = keys, dict(self._latest)
             at = keys.index(selected) if selected in keys else min(row_at, len(keys) - 1)
             self.move_cursor(row=max(at, 0), animate=False, scroll=False)
             self.scroll_to(y=offset, animate=False, immediate=True)
             self.call_after_refresh(self._show_cursor)
-        self._shown_cells = cells
+        self._change_cells()
 
-    def _change_cells(self, cells: dict[str, list[Text]], names: list[str]) -> None:
-        for key, texts in cells.items():
-            before = self._shown_cells[key]
-            for name, text, last in zip(names, texts, before, strict=True):
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._change_cells()
+
+    def _change_cells(self) -> None:
+        """Change the cells that differ, of the rows on the screen only: there can be many."""
+        first = int(self.scroll_y)
+        for key in self._row_ids[first : first + self.size.height]:
+            texts, before = self._latest[key], self._shown_cells[key]
+            if texts is before:
+                continue
+            for name, text, last in zip(self._columns_shown, texts, before, strict=True):
                 if text != last or text.style != last.style:
                     self.update_cell(key, name, text)
+            self._shown_cells[key] = texts
 
     def _measure(
         self, columns: Sequence[Column], rows: Sequence[TableRow], shown: list[int], width: int
