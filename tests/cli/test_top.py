@@ -133,6 +133,12 @@ class Screen:
         await self.see(f"filter: {words}")
 
 
+@pytest.fixture(autouse=True)
+def without_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variable that Textual removes from the environment, and restore it."""
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
 @pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
@@ -578,7 +584,6 @@ def test_screens_are_as_expected(
     busy: ThreadedServer, size: tuple[int, int], keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without colors; AGENTCTL_TEST_WRITE=1 writes the expected screens."""
-    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("agentctl.cli.top.feed.ENDED_SECONDS", 3_600.0)
     golden = Path(__file__).with_name("golden") / f"top-{size[0]}.txt"
     shown: list[str] = []
@@ -603,8 +608,11 @@ def test_screens_are_as_expected(
 
 
 @pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
-def test_pictures_of_the_documentation(busy: ThreadedServer) -> None:
+def test_pictures_of_the_documentation(
+    busy: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Write the pictures of docs/top.md."""
+    monkeypatch.delenv("NO_COLOR")
     folder = Path(__file__).parents[2] / "docs" / "images"
 
     def save(screen: Screen, name: str) -> None:
@@ -623,7 +631,6 @@ def test_pictures_of_the_documentation(busy: ThreadedServer) -> None:
         await screen.see("calls hold")
         await screen.press("question_mark")
         await screen.see("quit; runs continue")
-        save(screen, "help")
         await screen.press("escape", "e")
         (busy.deployment.folder / "busy-5").touch()
         start(busy, "agents/napper", "busy-6", '{"name": "busy-6"}', user="ada")
