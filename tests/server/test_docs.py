@@ -191,3 +191,10 @@ def test_files_load_nothing_from_other_hosts(server: ThreadedServer) -> None:
     text = server.client.get("/docs/assets/redoc.standalone.js").text
     assert "cdn.redoc.ly" not in text
     assert "fonts.googleapis.com" not in text
+
+
+def test_pages_have_dark_colors(server: ThreadedServer) -> None:
+    for path in ("/docs", "/redoc"):
+        assert 'href="docs/assets/page.css"' in server.client.get(path).text
+    style = server.client.get("/docs/assets/page.css").text
+    assert "@media (prefers-color-scheme: dark)" in style

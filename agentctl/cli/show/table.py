@@ -67,7 +67,7 @@ class Column(NamedTuple):
     def short(self, record: Record) -> str:
         """Return the value for people: times to the second."""
         cell = self.cell(record)
-        return format_time(cell) if self.name.endswith("_at") else cell
+        return format_time(cell) if self.name == "at" or self.name.endswith("_at") else cell
 
 
 class Columns(NamedTuple):
