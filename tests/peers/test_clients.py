@@ -258,7 +258,7 @@ def test_agnoctl_works(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     extra = "[mcp_endpoint]\nenabled = true\n"
     with serve_ours(tmp_path, model_endpoint.base_url, extra=extra) as server:
         token = server.deployment.token("root", ADMIN)
-        environment = base_environment() | {"HOME": str(project), "AGENTOS_TOKEN": token}
+        environment = base_environment() | {"HOME": str(project), "AGNO_ADMIN_TOKEN": token}
 
         program = find_python(INSTALLED).with_name("agnoctl")
 
