@@ -21,11 +21,11 @@ from pathlib import Path
 
 
 def hold(name: str) -> str:
-    \"\"\"Block the thread until a file exists, for two minutes at most.\"\"\"
+    \"\"\"Return a long text when a file exists, or after two minutes.\"\"\"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (Path(__file__).parent / name).exists():
         time.sleep(0.02)
-    return "let go"
+    return name.ljust(12_000, ".")
 """
 """A tool that cannot be interrupted and that a test ends."""
 

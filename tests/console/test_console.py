@@ -125,6 +125,11 @@ def test_transcript_shows_tools_members_and_errors(
         shown.page.click("text=add(a=1, b=2)")
         shown.see("Arguments", '"a": 1')
         expect(shown.page.locator("pre.plain")).to_contain_text("_a___a__")
+        expect(shown.page.locator("[data-counts]")).to_have_text("3 runs · 1 failed")
+        shown.page.click("[aria-label='Tool call as JSON']")
+        shown.see('"tool_name": "add"', '"tool_call_error": false')
+        shown.page.click("dialog button:text-is('Close')")
+        expect(shown.page.locator("dialog")).to_have_count(0)
         shown.go("#/sessions/told-team")
         shown.see("Choir", "Echo: sing", "Http-500: sing", "MODEL_UNAVAILABLE")
 
@@ -154,6 +159,14 @@ def test_message_starts_a_run_that_is_followed(server: ThreadedServer, browser: 
         expect(shown.page.locator(".turn")).to_have_count(2)
         expect(shown.page.locator(".turn strong")).to_have_text("bold")
         expect(shown.page.locator(".turn .status").last).to_contain_text("completed")
+        expect(shown.page.locator("[data-counts]")).to_have_text("2 runs")
+        follow = shown.page.locator("button[aria-pressed]")
+        for expected in ("true", "false"):
+            expect(follow).to_have_attribute("aria-pressed", expected)
+            follow.click()
+        expect(follow).to_have_attribute("aria-pressed", "true")
+        shown.page.keyboard.press("f")
+        expect(follow).to_have_attribute("aria-pressed", "false")
 
 
 def test_administrator_sees_every_page(server: ThreadedServer, browser: Browser) -> None:
@@ -176,6 +189,25 @@ def test_administrator_sees_every_page(server: ThreadedServer, browser: Browser)
         shown.see("✓ allowed", "create_team_run")
         shown.go("#/access?method=GET&path=/agents/echo")
         shown.see("administrator", "200 allowed by policy", "checks passed")
+
+
+def test_run_is_started_in_the_background(server: ThreadedServer, browser: Browser) -> None:
+    place = "#/agents/agents/hold"
+    (server.deployment.folder / "x").touch()
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.page.fill("[data-message]", '{"name": "x"}')
+        shown.page.check("text=in the background")
+        shown.page.click("button:text-is('Start')")
+        started = shown.page.locator("p[role=status] a")
+        expect(started).to_have_count(1)
+        assert shown.evaluate("location.hash") == place
+        expect(shown.page.locator("tbody")).to_contain_text(started.inner_text())
+        started.click()
+        expect(shown.page.locator(".turn .status").last).to_contain_text("completed")
+        shown.page.click("text=hold(name=")
+        expect(shown.page.locator(".inside button:has-text('show all')")).to_have_count(1)
+        shown.page.click("[aria-label='Tool call as JSON']")
+        expect(shown.page.locator("dialog pre")).to_contain_text("." * 11_999)
 
 
 def test_reader_sees_data_and_starts_nothing(server: ThreadedServer, browser: Browser) -> None:
@@ -470,7 +502,7 @@ def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser)
         for name, (place, text) in pictures.items():
             shown.go(place)
             shown.see(text)
-            height = 800 if name == "transcript" else 600
+            height = 880 if name == "transcript" else 600
             shown.page.set_viewport_size({"width": 1280, "height": height})
             if name == "transcript":
                 shown.page.click("[data-cancel]")

@@ -356,6 +356,7 @@ function Long({ text }) {
 
 function ToolLine({ item, run, now, opened, onAll }) {
   const [open, setOpen] = useState(false);
+  const [json, setJson] = useState(false);
   useEffect(() => setOpen(Boolean(opened)), [opened]);
   const { tool } = item;
   const running = tool.tool_call_error == null && tool.result == null && !isFinal(run);
@@ -363,6 +364,8 @@ function ToolLine({ item, run, now, opened, onAll }) {
   const size = tool.truncated?.characters || result.length;
   const args = Object.entries(tool.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   const short = cut(args.join(", "), 160);
+  const loadWhole = () => call("GET", withQuery(
+    path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${tool.tool_call_id}`, { session_id: run.session_id }));
   const glyph = running ? ["●", "blue", "running"] : tool.tool_call_error ? ["✗", "red", "failed"]
     : tool.result == null ? ["–", "dim", "no result"] : ["✓", "green", "done"];
   const time = running ? now - (item.startedAt || now) : item.milliseconds;
@@ -375,12 +378,16 @@ function ToolLine({ item, run, now, opened, onAll }) {
     </button>
     ${open
       ? html`<div class="inside">
-          <h4>Arguments</h4>
+          <h4>Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button></h4>
           <pre class="json" tabindex="0">${cutJson(tool.tool_args)}</pre>
           <h4>Result ${result ? html`<${Copy} text=${result} />` : null}</h4>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : glyph[2]}</pre>
           <${Rest} whole=${tool.truncated?.characters} onAll=${onAll} />
         </div>`
+      : null}
+    ${json
+      ? html`<${JsonDialog} title=${`Tool call ${cut(tool.tool_name, 64)}`} value=${tool} load=${tool.truncated && loadWhole}
+          onClose=${() => setJson(false)} />`
       : null}
   </div>`;
 }

@@ -2,16 +2,28 @@
 
 import { call, can, path, withQuery } from "./api.js";
 import { JsonDialog } from "./conversation.js";
+import { describePhase } from "./phase.js";
 import { Dialog, formatNumber, html, printable, useState } from "./ui.js";
 
+/** Return `3 runs · 1 failed · 1 running`, or `50+ runs` if earlier ones are not loaded. */
+export function describeCounts({ runs, earlier }) {
+  const parts = [`${formatNumber(runs.length)}${earlier ? "+" : ""} ${runs.length === 1 ? "run" : "runs"}`];
+  for (const name of earlier ? [] : ["failed", "running"]) {
+    const count = runs.filter((run) => describePhase(run).name === name).length;
+    if (count) parts.push(`${count} ${name}`);
+  }
+  return parts.join(" · ");
+}
+
 /** What is known about a session, and what can be done with it. */
-export function SessionActions({ session, id, query, reload }) {
+export function SessionActions({ session, id, query, reload, children }) {
   const [renaming, setRenaming] = useState(false);
   const [json, setJson] = useState(false);
   const total = session.total_tokens ?? session.session_data?.session_metrics?.total_tokens;
   return html`
     ${total ? html`<span>${formatNumber(total)} tokens</span>` : null}
     <span>${printable(session.user_id ?? "no owner")}</span>
+    ${children}
     ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
     <${ExportMenu} id=${id} db=${query.db} />
     <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>

@@ -344,6 +344,11 @@ export function Copy({ text, label = "Copy", small = true }) {
   </button>`;
 }
 
+/** The button of the key `f`; a full circle means that the page follows. */
+export function FollowButton({ on, onClick }) {
+  return html`<button type="button" aria-pressed=${on} onClick=${onClick}>Follow <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
+}
+
 /** A command line to copy. */
 export function Command({ text }) {
   return html`<div class="command"><code>${text}</code><${Copy} text=${text} /></div>`;

@@ -2,8 +2,8 @@
 
 import { call, withQuery } from "../app/api.js";
 import {
-  Copy, cut, Empty, Filter, formatClock, html, Loaded, LoadMore, Page, printable, Search, setQuery,
-  shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState, useWindow,
+  Copy, cut, Empty, Filter, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
+  Search, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState, useWindow,
 } from "../app/ui.js";
 
 const ROW = 41;
@@ -24,7 +24,7 @@ export default function Audit({ query }) {
   const filtered = ["principal", "operation", "outcome", "since"].some((name) => query[name]);
   const clear = () => setQuery({ principal: "", operation: "", outcome: "", since: "" });
   const aside = html`
-    <button type="button" aria-pressed=${following} onClick=${follow}>${following ? "Following ●" : "Follow"}</button>
+    <${FollowButton} on=${following} onClick=${follow} />
     <${Export} filters=${filters} />`;
   return html`<${Page} title="Audit" wide=${true} aside=${aside}>
     <div class="filters">

@@ -3,7 +3,7 @@
 import { can, path, startRun, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import {
-  Command, cut, Empty, formatNumber, html, Loaded, Page, printable, Problem,
+  Command, Copy, cut, Empty, formatNumber, html, Loaded, Page, printable, Problem, shortId,
   toHash, useCaller, useNames, useResource, useState,
 } from "../app/ui.js";
 import { RunTable } from "./runs.js";
@@ -30,7 +30,7 @@ export default function ComponentPage({ parts, query }) {
       ${readable
         ? html`<${Loaded} resource=${resource} place=${place} rows=${4}>${(found) => html`<${About} kind=${kind} record=${found} />`}<//>`
         : html`<div class="panel"><h2>About</h2><p>Reading this needs <code>${printable(plural)}:${printable(id)}:read</code>.</p></div>`}
-      <${Start} kind=${kind} plural=${plural} id=${id} db=${query.db} />
+      <${Start} kind=${kind} plural=${plural} id=${id} onStarted=${runs.reload} />
     </div>
     ${readable
       ? html`<section><h2 class="group">Last runs</h2>
@@ -73,11 +73,12 @@ function Tool({ tool }) {
     </div></details>`;
 }
 
-function Start({ kind, plural, id }) {
+function Start({ kind, plural, id, onStarted }) {
   const names = useNames();
   const [text, setText] = useState("");
   const [session, setSession] = useState("");
   const [own, setOwn] = useState(false);
+  const [apart, setApart] = useState(false);
   const [busy, setBusy] = useState(false);
   const [failure, setFailure] = useState(null);
   const [run, setRun] = useState(null);
@@ -90,11 +91,12 @@ function Start({ kind, plural, id }) {
     try {
       const body = { message: text, session_id: own && session.trim() ? session.trim() : undefined };
       const started = await startRun(kind, id, body);
-      if (can("sessions", "read", started.session_id)) {
+      if (!apart && can("sessions", "read", started.session_id)) {
         location.hash = toHash(["sessions", started.session_id]);
       } else {
-        setRun(started);
+        setRun({ ...started, apart });
         setText("");
+        onStarted();
       }
     } catch (error) {
       setFailure(error);
@@ -118,7 +120,8 @@ function Start({ kind, plural, id }) {
       ${allowed ? null : html`<p class="yellow">Starting needs <code>${printable(plural)}:${printable(id)}:run</code>.</p>`}
       ${failure ? html`<${Problem} error=${failure} />` : null}
       <div class="row">
-        <span class="dim grow">It runs in the background, whatever happens to this page.</span>
+        <label><input type="checkbox" checked=${apart} onChange=${() => setApart(!apart)} /> in the background</label>
+        <span class="dim grow">${apart ? "Stays on this page." : "Opens the transcript."}</span>
         <button type="submit" class="primary" disabled=${!allowed || busy || !text.trim()}>Start</button>
       </div>
     </form>
@@ -126,7 +129,9 @@ function Start({ kind, plural, id }) {
       <${Command} text=${`agentctl runs start --${kind} ${id} --message ${quote(message)} --url ${location.origin}`} /></details>
     <details><summary>As curl</summary>
       <${Command} text=${`curl -N ${new URL(`${plural}/${id}/runs`, document.baseURI)} -H "Authorization: Bearer $AGENTCTL_TOKEN" -H 'Content-Type: application/json' -d ${quote(JSON.stringify({ message }))}`} /></details>
-    ${run ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} />` : null}
+    ${run?.apart ? html`<p role="status">Started run ${can("sessions", "read", run.session_id)
+      ? html`<a href=${toHash(["sessions", run.session_id], { run: run.run_id })}>${shortId(run.run_id)}</a>` : html`<${Copy} text=${run.run_id} />`}</p>`
+    : run ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} />` : null}
   </div>`;
 }
 

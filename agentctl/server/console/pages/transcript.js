@@ -3,9 +3,9 @@
 import { call, can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
 import { CUT, Turn } from "../app/conversation.js";
 import { describePhase } from "../app/phase.js";
-import { SessionActions } from "../app/session.js";
+import { describeCounts, SessionActions } from "../app/session.js";
 import {
-  cut, Empty, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
+  cut, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
   Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
   useResource, useState,
 } from "../app/ui.js";
@@ -21,11 +21,16 @@ export default function Transcript({ parts, query }) {
   const id = parts[1];
   const place = withQuery(path`/sessions/${id}`, { db_id: query.db });
   const session = useResource(place);
+  const [following, setFollowing] = useState(true);
+  const [counts, setCounts] = useState("");
   const title = session.data ? session.data.session_name || id : id;
   return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
-    aside=${session.data ? html`<${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload} />` : null}>
+    aside=${session.data ? html`<span data-counts>${counts}</span>
+      <${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload}>
+        <${FollowButton} on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
-      ${(data) => html`<${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query} /><//>`}
+      ${(data) => html`<${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query}
+        following=${following} setFollowing=${setFollowing} onCounts=${setCounts} /><//>`}
     <//>
   <//>`;
 }
@@ -79,16 +84,17 @@ function merge(runs, more) {
   return runs.concat(more.filter((run) => !known.has(run.run_id)));
 }
 
-function Conversation({ session, id, query }) {
+function Conversation({ session, id, query, following, setFollowing, onCounts }) {
   const names = useNames();
   const runs = useRuns(id, query.db);
-  const [following, setFollowing] = useState(true);
   const [unseen, setUnseen] = useState(0);
   const { me, generation } = useCaller();
   const [folds, setFolds] = useState({ all: undefined, runs: {} });
   const content = useRef(null);
   const count = runs.runs?.length || 0;
   const current = query.run || runs.runs?.[count - 1]?.run_id;
+  const counts = runs.runs ? describeCounts(runs) : "";
+  useEffect(() => onCounts(counts), [counts]);
   const poll = useRef(null);
   poll.current = () => !document.hidden && runs.runs && me && runs.loadNew().catch(() => null);
   useEffect(() => {
@@ -159,15 +165,18 @@ function useFollowing(content, ready, following, setFollowing) {
   useEffect(() => {
     const scroller = document.getElementById("main");
     if (!content.current) return undefined;
-    const stick = () => following && scroller.scrollTo(0, scroller.scrollHeight);
+    let before = 0;
+    const stick = () => {
+      if (following) scroller.scrollTo(0, scroller.scrollHeight);
+      before = scroller.scrollTop;
+    };
     const resized = new ResizeObserver(stick);
     resized.observe(content.current);
     stick();
-    let before = scroller.scrollTop;
     const scrolled = () => {
       const end = scroller.scrollHeight - scroller.clientHeight - scroller.scrollTop < 60;
       if (scroller.scrollTop < before - 4 && !end) setFollowing(false);
-      else if (end) setFollowing(true);
+      else if (end && scroller.scrollTop > before) setFollowing(true);
       before = scroller.scrollTop;
     };
     scroller.addEventListener("scroll", scrolled, { passive: true });
