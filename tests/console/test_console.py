@@ -45,6 +45,9 @@ FIRST_LIST = (16, 150_000, 45_000)
 FIRST_TRANSCRIPT = (18, 185_000, 64_000)
 """Requests, bytes and compressed bytes of the page and its files, at most."""
 
+TALL: Any = {"width": 1280, "height": 1000}
+"""A page that does not scroll with two short runs."""
+
 CONSOLE = ROOT / "agentctl/server/console"
 
 MAXIMUM_NODES = 420
@@ -152,7 +155,9 @@ def test_cancel_of_a_thread_tool_shows_both_facts(server: ThreadedServer, browse
 
 def test_message_starts_a_run_that_is_followed(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/echo", "chat", "first")
-    with open_console(browser, server.url, "#/sessions/chat", token=token(server)) as shown:
+    with open_console(
+        browser, server.url, "#/sessions/chat", token=token(server), viewport=TALL
+    ) as shown:
         shown.see("first")
         shown.page.fill("[data-message]", "second, with **bold** words")
         shown.page.keyboard.press("Enter")
@@ -160,6 +165,9 @@ def test_message_starts_a_run_that_is_followed(server: ThreadedServer, browser: 
         expect(shown.page.locator(".turn strong")).to_have_text("bold")
         expect(shown.page.locator(".turn .status").last).to_contain_text("completed")
         expect(shown.page.locator("[data-counts]")).to_have_text("2 runs")
+        record = server.client.get("/sessions/chat", headers=server.bearer("me", *READS)).json()
+        tokens = shown.page.locator("[data-counts] + span")
+        expect(tokens).to_have_text(f"{record['total_tokens']:,} tokens")
         follow = shown.page.locator("button[aria-pressed]")
         for expected in ("true", "false"):
             expect(follow).to_have_attribute("aria-pressed", expected)

@@ -5,10 +5,12 @@ import { JsonDialog } from "./conversation.js";
 import { describePhase } from "./phase.js";
 import { Dialog, formatNumber, html, printable, useState } from "./ui.js";
 
+const LIVE = ["queued", "running", "stopping"];
+
 /** Return `3 runs · 1 failed · 1 running`, or `50+ runs` if earlier ones are not loaded. */
 export function describeCounts({ runs, earlier }) {
   const parts = [`${formatNumber(runs.length)}${earlier ? "+" : ""} ${runs.length === 1 ? "run" : "runs"}`];
-  for (const name of earlier ? [] : ["failed", "running"]) {
+  for (const name of earlier ? LIVE : ["failed", ...LIVE]) {
     const count = runs.filter((run) => describePhase(run).name === name).length;
     if (count) parts.push(`${count} ${name}`);
   }

@@ -139,15 +139,18 @@ export function useResource(place, { every = 0 } = {}) {
     let timer = null;
     let due = Infinity;
     let etag = null;
+    let latest = 0;
     const load = async () => {
+      const turn = (latest += 1);
       clearTimeout(timer);
       due = Infinity;
       let wait = every;
       try {
         const headers = etag ? { "If-None-Match": etag } : {};
         const response = await send("GET", place, { headers, signal: control.signal });
-        etag = response.headers.get("etag");
         const data = response.status === 304 ? undefined : await response.json();
+        if (turn !== latest) return;
+        etag = response.headers.get("etag");
         set((old) => ({
           place,
           data: data === undefined ? old.data : data,
@@ -155,7 +158,7 @@ export function useResource(place, { every = 0 } = {}) {
           retryAt: 0,
         }));
       } catch (error) {
-        if (control.signal.aborted) return;
+        if (control.signal.aborted || turn !== latest) return;
         const known = error instanceof ApiError ? error : new ApiError(0);
         wait = known.temporary ? (known.retryAfter || RETRY_SECONDS) * 1000 : 0;
         const retryAt = wait ? Date.now() + wait : 0;

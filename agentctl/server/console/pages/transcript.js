@@ -23,6 +23,11 @@ export default function Transcript({ parts, query }) {
   const session = useResource(place);
   const [following, setFollowing] = useState(true);
   const [counts, setCounts] = useState("");
+  const showCounts = (text) => {
+    setCounts(text);
+    // A run that begins or ends changes the tokens of the session.
+    if (counts) session.reload();
+  };
   const title = session.data ? session.data.session_name || id : id;
   return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
     aside=${session.data ? html`<span data-counts>${counts}</span>
@@ -30,7 +35,7 @@ export default function Transcript({ parts, query }) {
         <${FollowButton} on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
       ${(data) => html`<${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query}
-        following=${following} setFollowing=${setFollowing} onCounts=${setCounts} /><//>`}
+        following=${following} setFollowing=${setFollowing} onCounts=${showCounts} /><//>`}
     <//>
   <//>`;
 }
