@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_ERASE = "\r\x1b[K"
+"""Moves the cursor to the beginning of its line, and erases the line."""
+
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""A terminal that draws characters wider than expected cuts a draft instead of wrapping it."""
+
+
 @dataclass(eq=False, slots=True)
 class IO:
     """The standard streams of a command, and the properties of the terminals that they are.
@@ -27,6 +34,7 @@ class IO:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
         color: the option `--color`.
         progress: the console of the progress line that is on the screen; None without one.
+        draft: the last line on the terminal `out` that is not final; empty without one.
         verbose: `--verbose` was given: `detail` writes lines.
         quiet: `--quiet` was given: `note` writes none, and no progress is shown.
         asks: False with `--no-input`.
@@ -37,6 +45,7 @@ class IO:
     err: TextIO
     color: Literal["auto", "always", "never"] = "auto"
     progress: Console | None = None
+    draft: str = ""
     verbose: bool = False
     quiet: bool = False
     asks: bool = True
@@ -125,7 +134,7 @@ class IO:
         )
 
     def note(self, line: str, *, style: str = "") -> None:
-        """Write a line to `err`, above the progress line if there is one.
+        """Write a line to `err`, above the progress line or the draft if there is one.
 
         Args:
             line: without control characters.
@@ -133,11 +142,30 @@ class IO:
         """
         if self.quiet:
             return
+        draft = self.draft if self.err_is_terminal else ""
+        if draft:
+            self.write_above("", "")
         if self.progress is None and not (style and self.styles(self.err)):
             self.err.write(f"{line}\n")
         else:
             (self.progress or self.console(self.err)).print(line, style=style, soft_wrap=True)
         self.err.flush()
+        if draft:
+            self.write_above("", draft)
+
+    def write_above(self, lines: str, draft: str) -> None:
+        """Write whole lines to the terminal `out`, then a draft in place of the last one.
+
+        Args:
+            lines: text without control characters, but with styles.
+            draft: the beginning of a line that is not final, without control characters.
+        """
+        erase = _ERASE if self.draft else ""
+        begin, end = ("\x1b[2m", "\x1b[0m") if self.styles(self.out) else ("", "")
+        shown = f"{_NO_WRAP}{begin}{draft}{end}{_WRAP}" if draft else ""
+        self.draft = draft
+        self.out.write(f"{erase}{lines}{shown}")
+        self.out.flush()
 
 
 _current: ContextVar[IO] = ContextVar("agentctl_io")

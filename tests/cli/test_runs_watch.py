@@ -129,7 +129,7 @@ def test_stderr_is_dim_at_a_terminal(
     colors = {"NO_COLOR": "", "TERM": "xterm"}
     seen = terminal("runs", "watch", run_id, *here, env=colors)
     assert "\x1b[2m  Echo: good day\x1b[0m\n" in seen.screen
-    assert "\ngood day\n" in seen.screen
+    assert "\x1b[Kgood day\n" in seen.screen
     assert "\x1b" not in terminal("runs", "watch", run_id, *here).screen
 
 
@@ -152,9 +152,10 @@ def test_an_interrupt_does_not_cancel_the_run(
     terminal: Terminal, demo: Demo, slow: str, agentctl: Agentctl, remotely: bool
 ) -> None:
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
-    variables = {"AGENTCTL_TOKEN": demo.token} if remotely else {}
+    variables = {"AGENTCTL_TOKEN": demo.token, "TERM": "xterm"} if remotely else {}
     seen = terminal("runs", "watch", slow, *door, types="\x03", when="one two ", env=variables)
     assert seen.code == 130
+    assert ("\x1b[Kone two " in seen.screen) == remotely  # a dumb terminal erases no line
     goes_on, again, stop = seen.screen.splitlines()[-3:]
     assert goes_on.endswith(f"interrupted: run {slow} continues")
     assert again.startswith(f"resume with: agentctl runs watch {slow} --after ")

@@ -127,16 +127,15 @@ class RunOutput:
         self.end = end
         self._write_rest(str(end.get("content") or ""))
 
-    def finish(self, hint: str) -> None:
-        """End the last line.
+    def check_end(self, hint: str) -> None:
+        """Fail if the stream ended before the run did.
 
         Args:
-            hint: of the error if the end is missing.
+            hint: of the error.
 
         Raises:
-            Unavailable: the stream ended before the run did.
+            Unavailable: the end of the run is missing.
         """
-        self.end_line()
         if not self.end:
             raise Unavailable("the stream ended before the run did", hint=hint)
 

@@ -1,4 +1,4 @@
-"""The events of a run off a terminal: its text on stdout, a line for each other event on stderr."""
+"""The events of a run: its text on stdout, a line for each other event on stderr."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from agentctl.cli.io import current_io
 from agentctl.cli.show.answer import RunOutput, parse_event
+from agentctl.cli.show.output import Format, write_text
 from agentctl.cli.show.terminal import display_width, note_dim
-from agentctl.records.kinds import KINDS
+from agentctl.records.kinds import KINDS, ComponentKind
 
 if TYPE_CHECKING:
+    from agentctl.cli.show.transcript.screen import ScreenAnswer
     from agentctl.requests import (
         StreamEvent,
     )
+
+TEXT_FORMATS = ("table", "wide", "tsv", "text")
+"""Formats in which the text of a run is written as it arrives."""
 
 MAXIMUM_LINE_WIDTH = 160
 """Columns of a line about a tool: its arguments and results can be very long."""
@@ -35,10 +41,12 @@ class EventLines:
 
     Args:
         output: receives the text of the run itself.
+        answer: draws that text; None if it is written as it arrives.
     """
 
-    def __init__(self, output: RunOutput) -> None:
+    def __init__(self, output: RunOutput, answer: ScreenAnswer | None = None) -> None:
         self.output = output
+        self._answer = answer
         self._partial_lines: dict[str, tuple[str, str]] = {}
 
     def take(self, event: StreamEvent) -> None:
@@ -54,24 +62,37 @@ class EventLines:
         else:
             if not own:
                 self._end_member_line(str(data.get("run_id")))
+            elif self._answer is not None and event.name.endswith("ToolCallStarted"):
+                self._answer.end_part()
             for line in describe_event(event.name, data, own=own):
                 self._write_line(name, line)
         self.output.take_data(event.name, data)
 
     @property
     def in_line(self) -> bool:
-        """True if the text so far does not end with a line feed."""
-        return self.output.in_line
+        """True if the last line on stdout is not complete."""
+        return self.output.in_line if self._answer is None else self._answer.is_partial
 
     def conclude(self, record: Data) -> None:
         """Write the rest of a run whose last event is missing, from its record."""
         self.output.conclude(record)
 
-    def flush(self) -> None:
-        """Write the unfinished lines and end the current line."""
+    def end_line(self) -> None:
+        """Write the unfinished lines of members and end the current line, before a note."""
         for run_id in [*self._partial_lines]:
             self._end_member_line(run_id)
-        self.output.end_line()
+        if self._answer is None:
+            self.output.end_line()
+
+    def flush(self) -> None:
+        """Write everything that has arrived and end the current line."""
+        self.end_line()
+        self.end_answer()
+
+    def end_answer(self) -> None:
+        """Draw the rest of the text, unless it is written as it arrives."""
+        if self._answer is not None:
+            self._answer.end()
 
     def _write_member_text(self, run_id: str, name: str, text: str) -> None:
         text = self._partial_lines.pop(run_id, ("", ""))[1] + text
@@ -91,7 +112,26 @@ class EventLines:
             self._write_line(name, rest)
 
     def _write_line(self, name: str, line: str) -> None:
-        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self.output.in_line)
+        in_line = self._answer is None and self.output.in_line  # a note is above a draft
+        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=in_line)
+
+
+def create_event_lines(
+    kind: ComponentKind, form: Format, *, run_id: str = "", whole: bool = True
+) -> EventLines:
+    """Create what writes the events of a run; at a terminal the text in a table is drawn.
+
+    The arguments are those of `RunOutput`; a format without text drops it.
+    """
+    io = current_io()
+    if form not in TEXT_FORMATS:
+        return EventLines(RunOutput(kind, write=None, run_id=run_id, whole=whole))
+    if not (form in ("table", "wide") and io.out_is_terminal and io.moves_cursor):
+        return EventLines(RunOutput(kind, write=write_text, run_id=run_id, whole=whole))
+    from agentctl.cli.show.transcript.screen import ScreenAnswer
+
+    answer = ScreenAnswer()
+    return EventLines(RunOutput(kind, write=answer.add, run_id=run_id, whole=whole), answer)
 
 
 def _component_name(data: Data) -> str:

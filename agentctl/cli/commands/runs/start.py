@@ -1,7 +1,8 @@
 """`agentctl runs start`: start a run and show its output.
 
-In the formats table and tsv stdout is the text of the run as it arrives; ids and status go to
-stderr. `json` is the record of the run, `jsonl` one event in each line, `name` the run id.
+In the formats table and tsv stdout is the text of the run as it arrives, in a table at a terminal
+drawn as Markdown; ids and status go to stderr. `json` is the record of the run, `jsonl` one event
+in each line, `name` the run id.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from agentctl.cli.options import (
 from agentctl.cli.show import columns
 from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.event_lines import EventLines
+from agentctl.cli.show.event_lines import create_event_lines
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
@@ -129,10 +130,10 @@ async def _stream_run(
 
     kind, component_id = component
     began = time.monotonic()
-    run_output = RunOutput(kind, write=None if form == "jsonl" else write_text)
-    lines = EventLines(run_output)
+    lines = create_event_lines(kind, form)
+    run_output = lines.output
     stream = target.operations.stream_run(kind, component_id, request)
-    events = with_activity(stream, component_id, lambda: run_output.in_line)
+    events = with_activity(stream, component_id, lambda: lines.in_line)
     try:
         # Close the stream at once on an interrupt: the server then detects the disconnect.
         async with contextlib.aclosing(events):
@@ -149,9 +150,11 @@ async def _stream_run(
         lines.flush()
         await _cancel_interrupted(target, component, request, run_output)
         raise
+    finally:
+        lines.end_answer()
     look = target.get_run_command(run_output.run_id, run_output.session_id)
     lines.flush()
-    run_output.finish(f"check the run with: {look}")
+    run_output.check_end(f"check the run with: {look}")
     report_run_end(target, run_output.run_id, run_output.end, time.monotonic() - began)
 
 

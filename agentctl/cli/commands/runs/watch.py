@@ -1,8 +1,8 @@
 """`agentctl runs watch`: follow a run until it ends.
 
-In the formats table and tsv stdout is the text of the run as it arrives; tools, steps and members
-go to stderr. `jsonl` is one event in each line, `json` the record of the run at its end, `name` the
-run id.
+In the formats table and tsv stdout is the text of the run as it arrives, in a table at a terminal
+drawn as Markdown; tools, steps and members go to stderr. `jsonl` is one event in each line, `json`
+the record of the run at its end, `name` the run id.
 """
 
 from __future__ import annotations
@@ -30,15 +30,9 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.activity import with_activity
-from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.event_lines import EventLines
-from agentctl.cli.show.output import (
-    Format,
-    resolve_format,
-    show_record,
-    write_json,
-    write_text,
-)
+from agentctl.cli.show.answer import report_run_end
+from agentctl.cli.show.event_lines import TEXT_FORMATS, EventLines, create_event_lines
+from agentctl.cli.show.output import Format, resolve_format, show_record, write_json
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -60,9 +54,6 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""
-
-TEXT_FORMATS = ("table", "wide", "tsv", "text")
-"""Formats in which the text of a run is written as it arrives."""
 
 QUEUE_SIZE = 64
 """The number of events that are received before they are shown."""
@@ -222,13 +213,8 @@ class RunWatch:
         self.known = bool(state)
         self.state = state
         if lines is None:
-            output = RunOutput(
-                watched.component[0],
-                write=write_text if form in TEXT_FORMATS else None,
-                run_id=watched.run_id,
-                whole=after < 0,
-            )
-            lines = EventLines(output)
+            kind, _ = watched.component
+            lines = create_event_lines(kind, form, run_id=watched.run_id, whole=after < 0)
         self.lines = lines
         self.output = lines.output
         self._explained = False
@@ -246,8 +232,8 @@ class RunWatch:
             self.output.take(event)
 
     def note(self, text: str) -> None:
-        """Write a note below the transcript."""
-        self.lines.flush()
+        """Write a note. A block that is not complete is drawn below it."""
+        self.lines.end_line()
         note(text)
 
     async def handle_idle(self) -> None:
@@ -280,8 +266,9 @@ class RunWatch:
 
     def note_interrupted(self) -> None:
         """Note that the run continues after Ctrl-C."""
+        self.lines.flush()
         resume = self.watched.command("runs watch", self.last)
-        self.note(f"interrupted: run {self.watched.run_id} continues")
+        note(f"interrupted: run {self.watched.run_id} continues")
         note(f"resume with: {resume}")
         note(f"cancel it with: {self.watched.command('runs cancel')}")
 

@@ -41,7 +41,7 @@ from agentctl.cli.show.transcript.texts import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["Printer", "create_console"]
+__all__ = ["Printer", "create_console", "find_width"]
 
 MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""
@@ -276,14 +276,19 @@ class Printer:
             self.print_line(left, Text(format_size(text), style="dim"), indent=indent)
 
 
-def create_console(*, styled: bool) -> Console:
-    """Create the console of a transcript on stdout, with 40 to 100 columns.
+def find_width() -> int:
+    """Return the columns of a transcript on stdout, 40 to 100.
 
     Off a terminal the width is that of COLUMNS, else 80.
     """
     io = current_io()
-    width = min(max(io.width(io.out) or 80, MINIMUM_WIDTH), MAXIMUM_WIDTH)
-    return io.console(io.out, width, styled=styled and io.styles(io.out))
+    return min(max(io.width(io.out) or 80, MINIMUM_WIDTH), MAXIMUM_WIDTH)
+
+
+def create_console(*, styled: bool) -> Console:
+    """Create the console of a transcript on stdout."""
+    io = current_io()
+    return io.console(io.out, find_width(), styled=styled and io.styles(io.out))
 
 
 def _cut(text: Text, width: int, end: str = "…") -> Text:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
     from agentctl.requests import StreamEvent
 
-__all__ = ["LiveRun"]
+__all__ = ["LiveAnswer", "LiveRun"]
 
 Data = Mapping[str, Any]
 
@@ -40,6 +40,56 @@ _TRY_AGAIN = 1.25
 
 _SMALL_TEXT = 2_000
 """Characters of a text that is parsed after each new line."""
+
+
+class LiveAnswer:
+    """Draws a text that grows, each block of Markdown once it is complete.
+
+    Args:
+        printer: draws the blocks.
+        indent: columns before each line.
+    """
+
+    def __init__(self, printer: Printer, *, indent: int = 0) -> None:
+        self._printer = printer
+        self._indent = indent
+        self._rest: list[str] = []  # joined once: a long text is not copied for each event
+        self._length = 0
+        self._next_parse = 0
+        self._follows_block = False
+
+    def add(self, text: str) -> None:
+        """Add a text, and draw the blocks that are complete with it."""
+        self._rest.append(text)
+        self._length += len(text)
+        if "\n" not in text or self._length < self._next_parse:
+            return
+        complete, rest = split_blocks("".join(self._rest))
+        self._rest, self._length = [rest], len(rest)
+        if complete:
+            self._next_parse = 0
+            self._draw(complete)
+        elif len(rest) > _SMALL_TEXT:
+            self._next_parse = int(len(rest) * _TRY_AGAIN)
+
+    def end(self) -> None:
+        """Draw the text so far although its last block is not complete."""
+        text = "".join(self._rest)
+        self._rest, self._length, self._next_parse = [], 0, 0
+        self._draw(text)
+
+    def end_part(self) -> None:
+        """Draw the text so far. Something else than a block follows."""
+        self.end()
+        self._follows_block = False
+
+    def _draw(self, text: str) -> None:
+        if not text.strip():
+            return
+        if self._follows_block:
+            self._printer.print()
+        self._printer.print_answer(clean_text(text).strip("\n"), self._indent)
+        self._follows_block = True
 
 
 @dataclass(slots=True)
@@ -75,12 +125,10 @@ class LiveRun:
         self, printer: Printer, kind: ComponentKind, run_id: str = "", *, indent: int = 0,
         whole: bool = True,
     ) -> None:  # fmt: skip
-        self.output = RunOutput(kind, write=self._add_text, run_id=run_id, whole=whole)
+        self._answer = LiveAnswer(printer, indent=indent)
+        self.output = RunOutput(kind, write=self._answer.add, run_id=run_id, whole=whole)
         self._printer = printer
         self._indent = indent
-        self._text = ""
-        self._next_parse = 0
-        self._follows_block = False
         self._started: dict[str, str] = {}
         self._steps: dict[str, str] = {}
         self._step = ""
@@ -102,7 +150,7 @@ class LiveRun:
             tool = data.get("tool") or {}
             self._started[str(tool.get("tool_call_id"))] = str(data.get("at") or "")
             if own:
-                self._end_text()
+                self._answer.end()
         elif event.name.endswith("ToolCallCompleted"):
             self._take_tool(data, part)
         elif event.name == "StepStarted":
@@ -110,39 +158,19 @@ class LiveRun:
         elif part is not None:
             self._take_member(event.name, data, part)
         elif self.output.end:
-            self._end_text()
+            self._answer.end()
 
     def conclude(self, record: Data) -> None:
         """Draw the rest of a run whose last event is missing, from its record."""
         self.output.conclude(record)
-        self._end_text()
+        self._answer.end()
+
+    def end_line(self) -> None:
+        """Do nothing before a note: whole lines are written only."""
 
     def flush(self) -> None:
         """Draw the text so far although its last block is not complete."""
-        self._end_text()
-
-    def _add_text(self, text: str) -> None:
-        self._text += text
-        if "\n" not in text or len(self._text) < self._next_parse:
-            return
-        complete, rest = split_blocks(self._text)
-        if complete:
-            self._draw_text(complete)
-            self._text, self._next_parse = rest, 0
-        elif len(rest) > _SMALL_TEXT:
-            self._next_parse = int(len(rest) * _TRY_AGAIN)
-
-    def _end_text(self) -> None:
-        text, self._text, self._next_parse = self._text, "", 0
-        self._draw_text(text)
-
-    def _draw_text(self, text: str) -> None:
-        if not text.strip():
-            return
-        if self._follows_block:
-            self._printer.print()
-        self._printer.print_answer(clean_text(text).strip("\n"), self._indent)
-        self._follows_block = True
+        self._answer.end()
 
     def _take_tool(self, data: Data, part: _Part | None) -> None:
         tool = data.get("tool") or {}
@@ -155,8 +183,7 @@ class LiveRun:
             part.end_text()
             part.items.append(call)
             return
-        self._end_text()
-        self._follows_block = False
+        self._answer.end_part()
         self._printer.print_tool(call, self._indent)
 
     def _find_part(self, run_id: str, data: Data) -> _Part:
@@ -191,6 +218,5 @@ class LiveRun:
             parent.end_text()
             parent.items.append(member)
             return
-        self._end_text()
-        self._follows_block = False
+        self._answer.end_part()
         self._printer.print_member(member, self._indent)

@@ -7,11 +7,13 @@ parsed tokens: an entity such as `&#x202e;` becomes a character there. HTML is s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from markdown_it import MarkdownIt
 from rich.markdown import Heading, Markdown, MarkdownElement, TableElement, TextElement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -73,6 +75,14 @@ class _Answer(Markdown):
         self.markup = text
         self.parsed = _parse(text)
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        parts = iter(super().__rich_console__(console, options))
+        first = next(parts, None)
+        # A list, a table or a quote at the beginning would start with an empty line.
+        if first is not None and not (isinstance(first, Segment) and first.text == "\n"):
+            yield first
+        yield from parts
+
 
 def draw_markdown(text: str) -> RenderableType:
     """Return a text as Markdown; plain text if it is too long to be parsed.
@@ -99,6 +109,7 @@ def split_blocks(text: str) -> tuple[str, str]:
     return "".join(f"{line}\n" for line in lines[:start]), "\n".join(lines[start:])
 
 
+@cache
 def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
