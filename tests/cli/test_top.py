@@ -623,7 +623,7 @@ def test_pictures_of_the_documentation(
         (folder / f"top-{name}.svg").write_text(picture)
 
     async def journey(screen: Screen) -> None:
-        await screen.see(*SEEN, "session busy-4", "Order two teas")
+        await screen.see(*SEEN, "session busy-4", "● running ·")
         save(screen, "runs")
         screen.app.query_one(RecordTable).move_cursor(row=4)
         await screen.see("session busy-5")
