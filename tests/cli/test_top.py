@@ -49,7 +49,9 @@ from pathlib import Path
 
 def hold(name: str) -> str:
     \"\"\"Block the thread until a file exists.\"\"\"
-    while not (Path(__file__).parent / name).exists():
+    place = Path(__file__).parent / name
+    place.with_suffix(".began").touch()
+    while not place.exists():
         time.sleep(0.02)
     return "let go"
 """
@@ -539,6 +541,7 @@ def busy(server: ThreadedServer) -> Iterator[ThreadedServer]:
     poet = start(server, "agents/poet", "busy-3", "Write a haiku", user="ada")
     team = start(server, "teams/support", "busy-4", "Order two teas", user="ada")
     napper = start(server, "agents/napper", "busy-5", '{"name": "busy-5"}', user="ada")
+    began = server.deployment.folder / "busy-5.began"
     headers = server.bearer("boss", ADMIN)
 
     def get(run_id: str) -> dict[str, Any]:
@@ -546,7 +549,7 @@ def busy(server: ThreadedServer) -> Iterator[ThreadedServer]:
         return record
 
     deadline = time.monotonic() + DEADLINE
-    while get(napper)["status"] != "RUNNING" or len(get(team)["member_runs"]) < 2:
+    while not began.exists() or len(get(team)["member_runs"]) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     cancel(server, "agents/napper", "busy-5", napper, user="ada")

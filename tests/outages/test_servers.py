@@ -80,7 +80,7 @@ async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pai
             took = await cancels(pair, CANCELS)
             if LONG:
                 print(f"not announced: p50 {took[len(took) // 2]:.3f} s, longest {took[-1]:.3f} s")
-            assert took[int(0.99 * len(took))] <= 2.0
+            assert took[int(0.99 * len(took))] <= 2.0 * BUSY
 
 
 async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> list[Event]:

@@ -141,7 +141,8 @@ def test_page_shows_a_failure_and_the_own_line(page: Page) -> None:
 def test_page_reads_a_session_whose_run_works(page: Page) -> None:
     fields = {"message": (None, "wait"), "stream": (None, "true"), "session_id": (None, "live")}
     with page.client.stream("POST", "/agents/hang/runs", files=fields) as answer:
-        assert any('"RunStarted"' in line for line in answer.iter_lines())
+        lines = answer.iter_lines()  # Without a reference the stream would be closed.
+        assert any('"RunStarted"' in line for line in lines)
         query = {"type": "agent", "db_id": "main"}
         assert page.client.get("/sessions/live/runs", params=query).status_code == 404
 

@@ -346,10 +346,13 @@ def test_every_backend_has_the_same_rule(
 
 
 def test_rows_have_every_status(scenario_data: Scenario) -> None:
+    # On a busy machine a server may truthfully not be ready.
+    rows = [row for row in ROWS if row.operation != "get_readiness"]
     asks = [
         scenario_data.ask(who, row.request, row.body)
-        for row in ROWS
+        for row in rows
         for who in scenario_data.bearers
     ]
-    seen = {answer.status_code for answer in scenario_data.served.answers(asks)}
-    assert seen == {200, 400, 401, 403, 404, 409, 422}
+    answers = scenario_data.served.answers(asks)
+    assert [answer.text for answer in answers if answer.status_code == 503] == []
+    assert {answer.status_code for answer in answers} == {200, 400, 401, 403, 404, 409, 422}
