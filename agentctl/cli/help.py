@@ -53,8 +53,11 @@ class HelpGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""
         _write_parameters(formatter, self.get_params(ctx))
-        rows = [(name, first_sentence(command)) for name, command in self.commands.items()]
-        _write_section(formatter, "Commands", rows)
+        _write_section(formatter, "Commands", self.summarize_commands())
+
+    def summarize_commands(self) -> list[tuple[str, str]]:
+        """Return the names of the commands with the first sentences of their help."""
+        return [(name, first_sentence(command)) for name, command in self.commands.items()]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the example."""

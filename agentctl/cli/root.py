@@ -15,31 +15,41 @@ from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 
 _COMMANDS = {
-    "init": "init:init",
-    "serve": "serve:serve",
-    "console": "console:console",
-    "doctor": "doctor:doctor",
-    "token": "token:app",
-    "keys": "keys:app",
-    "agents": "components:agents",
-    "teams": "components:teams",
-    "workflows": "components:workflows",
-    "sessions": "sessions.list:app",
-    "runs": "runs.list:app",
-    "top": "top:show_top",
-    "memories": "memories:app",
-    "mcp": "mcp:app",
-    "accounts": "accounts:app",
-    "auth": "auth:app",
-    "db": "db:app",
-    "audit": "audit:app",
-    "api": "api:call_api",
-    "context": "context:app",
-    "config": "config:app",
-    "version": "version:show_version",
-    "help": "help:show_help",
+    "init": ("init:init", "Write a sample configuration and a key pair"),
+    "serve": ("serve:serve", "Start the server"),
+    "console": (
+        "console:console",
+        "Print a token for the console and open the console in a browser",
+    ),
+    "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
+    "token": ("token:app", "Mint, inspect and verify tokens"),
+    "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
+    "agents": ("components:agents", "List and show the configured agents"),
+    "teams": ("components:teams", "List and show the configured teams"),
+    "workflows": ("components:workflows", "List and show the configured workflows"),
+    "sessions": (
+        "sessions.list:app",
+        "List, show, measure, export, import, rename, summarize and delete sessions",
+    ),
+    "runs": ("runs.list:app", "Start, follow, list, cancel and repair runs"),
+    "top": ("top:show_top", "Watch live runs on a full screen, and cancel them"),
+    "memories": ("memories:app", "List, change, delete, export and import memories of users"),
+    "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
+    "accounts": ("accounts:app", "Create, list and revoke service accounts"),
+    "auth": ("auth:app", "Show your identity and explain access decisions"),
+    "db": ("db:app", "Inspect, migrate, check and back up databases"),
+    "audit": ("audit:app", "Search the audit log"),
+    "api": ("api:call_api", "Send a request to the server and print the body of its response"),
+    "context": ("context:app", "Manage named servers and select the current one"),
+    "config": ("config:app", "Show and validate the configuration"),
+    "version": (
+        "version:show_version",
+        "Show the version of agentctl and, with --url or a context, that of the server",
+    ),
+    "help": ("help:show_help", "Show a help topic or the help of a command"),
 }
-"""Commands and groups in the order of the help, each with its module and the object in it."""
+"""Commands and groups in the order of the help, each with its module and the object in it, and the
+first sentence of its help: so the help of the root imports no command."""
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -52,7 +62,7 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = _load_command(name, _COMMANDS[name])
+            self._loaded[name] = _load_command(name, _COMMANDS[name][0])
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -68,6 +78,10 @@ class _LazyRootGroup(RootGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _LazyCommands()  # type: ignore[assignment]
+
+    def summarize_commands(self) -> list[tuple[str, str]]:
+        """Return the names of the commands with their sentences."""
+        return [(name, sentence) for name, (_, sentence) in _COMMANDS.items()]
 
 
 app = typer.Typer(

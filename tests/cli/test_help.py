@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from agentctl.cli.help import HelpGroup
 from agentctl.cli.root import app
 from tests.commands import run_command
 from tests.process import base_environment
@@ -77,3 +78,8 @@ def test_help_shows_bounds_and_target_options() -> None:
     assert " --wait SECONDS Seconds to wait " in shown
     assert "[default: 10; from 0 to 86400]" in shown
     assert " Connection and identity: --url URL " in shown
+
+
+def test_root_help_has_the_first_sentence_of_each_command() -> None:
+    root: Any = typer.main.get_command(app)
+    assert root.summarize_commands() == HelpGroup.summarize_commands(root)
