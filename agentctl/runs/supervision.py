@@ -312,13 +312,9 @@ def _publish_end(run: LiveRun, ending: Ending | None) -> None:
 
 async def _record_work_stopped(run: LiveRun, late: bool) -> None:
     """Record that the abandoned work of a run has ended; a late result was dropped."""
-    at, never = now(), asyncio.get_running_loop().create_future()
-
-    async def record() -> None:
-        await run.spec.database.write(runs.record_work_stopped(run.run_id, run.attempt, at, late))
-
+    work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
     try:
-        await retry_while_unavailable(record, stopped=never)
+        await run.spec.database.write(work_stopped)
     except errors.AgentctlError:
         _log.warning("run %s: could not record that its abandoned work has ended", run.run_id)
 

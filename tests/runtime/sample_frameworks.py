@@ -16,7 +16,8 @@ import httpx2
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
 from agno.tools import tool as agno_tool
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool as langchain_tool
 from langchain_openai import ChatOpenAI
@@ -25,6 +26,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from pydantic import SecretStr
 from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, FunctionToolset
 from pydantic_ai import RunContext as Run
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -181,6 +183,37 @@ def graph(name: str, *tools: Any, **options: Any) -> Any:
 
 
 saver = InMemorySaver()
+
+
+class LosingModel(ChatOpenAI):
+    """A model whose stream loses a cancellation, as `asyncio.wait_for` of Python 3.11 may."""
+
+    async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        while True:
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                if "lost" in parts:
+                    raise
+                parts.append("lost")
+            parts.append("part")
+            yield ChatGenerationChunk(message=AIMessageChunk("part "))
+
+
+parts: list[str] = []
+"""What happened in the stream of `LosingModel`."""
+
+
+def losing_a_cancellation() -> Any:
+    chat = LosingModel(model="none", api_key=SecretStr("not-needed"))
+
+    async def call(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        return {"messages": [await chat.ainvoke(state["messages"], config)]}
+
+    built = StateGraph(MessagesState)
+    built.add_node("call", call)
+    built.add_edge(START, "call")
+    return built.compile()
 
 
 def graph_history() -> Any:

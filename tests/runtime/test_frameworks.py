@@ -299,6 +299,24 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
     assert sample_frameworks.steps == ["first"]
 
 
+async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
+    sample_frameworks.parts.clear()
+    catalog = Catalog.from_settings(hosted("losing_a_cancellation"))
+    context = FakeContext(catalog)
+    try:
+        work = asyncio.create_task(execute(context, "{}"))
+        await wait_until(lambda: len(sample_frameworks.parts) > 2)
+        context.is_stopping = True
+        work.cancel()
+        await asyncio.wait({work}, timeout=30)
+        assert work.cancelled()
+        await wait_until(lambda: not context.transcript.unstopped.pending)
+    finally:
+        await catalog.close()
+    # The part after the lost cancellation is the last one.
+    assert sample_frameworks.parts[-2:] == ["lost", "part"]
+
+
 # Failures
 
 

@@ -196,7 +196,8 @@ class TopApp(App[None]):
                 self._show_head()
                 left = min(left, 1.0)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
         self._wake.clear()
 
     async def _fill_pane(self) -> None:

@@ -81,15 +81,16 @@ class LangGraphRunner:
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in a separate task.
 
-        On a cancel the graph is asked to take no further step, and the task is cancelled. Its tasks
-        that ignore this are reported as unstopped work.
+        On a cancel the graph is asked to take no further step, its model calls end at their next
+        part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
-        control = RunControl()
-        work = asyncio.create_task(self._drive(message, run, control))
+        control, model_calls = RunControl(), _ModelCalls(run)
+        work = asyncio.create_task(self._drive(message, run, control, model_calls))
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:
             control.request_drain("the run was cancelled")
+            model_calls.is_cancelled = True
             work.cancel()
             if not await wait_until_done({work}, _GRACE_SECONDS):
                 run.add_unstopped(work)
@@ -98,11 +99,13 @@ class LangGraphRunner:
             raise
         await work
 
-    async def _drive(self, message: str, run: HostedRun, control: RunControl) -> None:
+    async def _drive(
+        self, message: str, run: HostedRun, control: RunControl, model_calls: _ModelCalls
+    ) -> None:
         context = run.context
         config: dict[str, Any] = {
             "configurable": {"thread_id": _name_thread(context), "run_context": context},
-            "callbacks": [_ModelCalls(run)],
+            "callbacks": [model_calls],
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
@@ -161,12 +164,20 @@ class LangGraphRunner:
 
 
 class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
-    """Reports the calls of models that the nodes of a graph make, also at the same time."""
+    """Reports the calls of models that the nodes of a graph make, also at the same time.
+
+    Attributes:
+        is_cancelled: a call that starts, or receives a part of its answer, is cancelled. A
+            cancellation of the task alone can get lost: LangChain waits for each part with
+            `asyncio.wait_for`, which drops it in Python 3.11 if the part arrives at that moment
+            (https://github.com/python/cpython/issues/81839).
+    """
 
     run_inline = True
     """Call the methods in place, not in a thread."""
 
     def __init__(self, run: HostedRun) -> None:
+        self.is_cancelled = False
         self._run = run
         self._calls: dict[UUID, ModelSpan] = {}
 
@@ -174,11 +185,13 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
         """Report the start of a call."""
+        self._check_cancelled()
         name = (more.get("metadata") or {}).get("ls_model_name")
         self._calls[run_id] = self._run.start_model_call(name)
 
     def on_llm_new_token(self, token: str, *, run_id: UUID, **more: Any) -> None:
         """Report the first part of an answer."""
+        self._check_cancelled()
         if run_id in self._calls:
             self._calls[run_id].mark_first_token()
 
@@ -189,6 +202,10 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             found = [generation.message for each in response.generations for generation in each]
             usage = next((each.usage_metadata for each in found if each.usage_metadata), None)
             call.end(None if usage is None else extract_usage(usage))
+
+    def _check_cancelled(self) -> None:
+        if self.is_cancelled:
+            raise asyncio.CancelledError
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Report the failure of a call."""

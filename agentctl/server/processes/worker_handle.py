@@ -150,7 +150,8 @@ class WorkerHandle:
         if not self.is_ready:
             return 0
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._live_runs_known.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._live_runs_known.wait()
             return self._live_runs or 0
         return None
 

@@ -91,7 +91,8 @@ class _SupervisorChannel:
             return
         self.send(waiting=True)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._may_proceed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._may_proceed.wait()
 
     @contextlib.contextmanager
     def control(self, server: DrainingServer) -> Iterator[None]:

@@ -80,7 +80,8 @@ class Pool:
             Unavailable: they were in use for `entry.wait_seconds`.
         """
         try:
-            await asyncio.wait_for(self._large_slots.acquire(), self._entry.wait_seconds)
+            async with asyncio.timeout(self._entry.wait_seconds):
+                await self._large_slots.acquire()
         except TimeoutError:
             raise self._build_busy() from None
         try:
