@@ -21,7 +21,7 @@ from tests.server.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 12
+EXAMPLES = 8
 """Requests an operation."""
 
 STARTING = {operation_ids(kind).create_run for kind in KINDS}
