@@ -201,7 +201,7 @@ class LosingModel(ChatOpenAI):
 
 
 parts: list[str] = []
-"""What happened in the stream of `LosingModel`."""
+"""The parts of the stream of `LosingModel`, and the loss of a cancellation."""
 
 
 def losing_a_cancellation() -> Any:
