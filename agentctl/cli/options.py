@@ -151,6 +151,14 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation")]
 DbId = Annotated[
     str | None, typer.Option("--db", metavar="ID", help="Database id (default: the first database)")
 ]
+ToFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--to-file",
+        metavar="FILE",
+        help="New file to write to, readable only by its owner (- is stdout)",
+    ),
+]
 ForeignDatabase = Annotated[
     str | None,
     _target_option(

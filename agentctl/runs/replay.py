@@ -116,8 +116,7 @@ class ReplayedRun:
 
     def _find_delegation(self, component_id: str) -> str | None:
         """Return the id of the open step or call that started a member, None if none is known."""
-        taken = self.spans.find_open_without_member()
-        for span in taken:
+        for span in self.spans.find_open_without_member():
             arguments = self._tools.get(span.id, {}).get("tool_args") or {}
             if span.kind == "step" or arguments.get("member_id") == component_id:
                 return span.id

@@ -81,10 +81,19 @@ class LargeResponse(BytesResponse):
             await send({"type": "http.response.body", "body": b""})
 
 
-def document_response(document: Document[Any], status: int = 200) -> BytesResponse:
+def document_response(
+    document: Document[Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> BytesResponse:
     """Return the bytes of a document as a response."""
     kind = LargeResponse if len(document.raw) > LARGE_BYTES else BytesResponse
-    return kind(document.raw, status)
+    return kind(document.raw, status, headers=headers)
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> BytesResponse:
+    """Return a value as a JSON response."""
+    return document_response(Document(orjson.dumps(value)), status, headers)
 
 
 def no_content_response() -> BytesResponse:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Cursor, Fields, Limit, Output
+from agentctl.cli.options import Cursor, Fields, Limit, Output, ToFile
 from agentctl.cli.paging import check_row_count, read_pages
 from agentctl.cli.show.output import (
     Format,
@@ -195,14 +194,7 @@ async def tail_audit(
 @with_target()
 async def export_audit(
     target: Target,
-    to_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--to-file",
-            metavar="FILE",
-            help="New file to write to, readable only by its owner (- is stdout)",
-        ),
-    ] = None,
+    to_file: ToFile = None,
     principal: PrincipalOption = None,
     operation: OperationOption = None,
     outcome: OutcomeOption = None,

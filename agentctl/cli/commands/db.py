@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Config, Output
+from agentctl.cli.options import Config, DbId, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.table import Column, Columns
@@ -192,10 +192,7 @@ async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
 def back_up(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="New file; never overwritten")],
     config: Config = None,
-    db: Annotated[
-        str | None,
-        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
-    ] = None,
+    db: DbId = None,
     output: Output = None,
 ) -> None:
     """Copy a SQLite database to a new file, and check the copy.
@@ -284,10 +281,7 @@ def import_database(
         str, typer.Argument(metavar="URL", help="Database of AgentOS: a URL, or a SQLite file")
     ],
     config: Config = None,
-    db: Annotated[
-        str | None,
-        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
-    ] = None,
+    db: DbId = None,
     output: Output = None,
 ) -> None:
     """Import sessions, runs and memories from a database of AgentOS.

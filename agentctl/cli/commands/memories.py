@@ -21,6 +21,7 @@ from agentctl.cli.options import (
     Output,
     PageNumber,
     SortOrder,
+    ToFile,
     UserId,
     Yes,
     complete_values,
@@ -252,14 +253,7 @@ async def forget_user(
 @with_target()
 async def export_memories(
     target: Target,
-    to_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--to-file",
-            metavar="FILE",
-            help="New file to write to, readable only by its owner (- is stdout)",
-        ),
-    ] = None,
+    to_file: ToFile = None,
     user: UserId = None,
 ) -> None:
     """Export memories as JSON Lines, oldest first.

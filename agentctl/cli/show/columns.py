@@ -165,7 +165,7 @@ SESSION = [
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
 RENAMED = [Column("session_id"), Column("session_name"), Column("updated_at")]
-_RUNS = [
+_RUN_HEAD = [
     Column("run_id"),
     Column("session_id"),
     Column("component", component_id_of),
@@ -173,6 +173,9 @@ _RUNS = [
     Column("status"),
     Column("error", _error),
     Column("total_tokens", _total_tokens),
+]
+_RUNS = [
+    *_RUN_HEAD,
     Column("created_at"),
     Column("finished_at"),
     Column("cancel_requested_at"),
@@ -200,7 +203,7 @@ RUNS = Columns(
     ],
 )
 RUN = [
-    *_RUNS[:-6],
+    *_RUN_HEAD,
     Column("parent_run_id"),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     Column("cancel_requested_at"),

@@ -203,15 +203,15 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             usage = next((each.usage_metadata for each in found if each.usage_metadata), None)
             call.end(None if usage is None else extract_usage(usage))
 
-    def _check_cancelled(self) -> None:
-        if self.is_cancelled:
-            raise asyncio.CancelledError
-
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Report the failure of a call."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             call.end(failed=True)
+
+    def _check_cancelled(self) -> None:
+        if self.is_cancelled:
+            raise asyncio.CancelledError
 
 
 class _Report:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
-import orjson
 from starlette.responses import Response
 
 from agentctl.errors import ValidationFailed
-from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.requests import StreamEvent
-from agentctl.server.answers import BytesResponse, document_response
+from agentctl.server.answers import json_response
 from agentctl.server.parameters import Query, parse_pairs
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
@@ -95,11 +93,6 @@ def _build_detail(text: str, place: str) -> dict[str, object]:
     named = _NAMED.match(text)
     loc = [place, named[1]] if named else [place]
     return {"type": "value_error", "loc": loc, "msg": text, "input": None}
-
-
-def json_response(value: Any, status: int = 200) -> BytesResponse:
-    """Return a value as a JSON response."""
-    return document_response(Document(orjson.dumps(value)), status)
 
 
 async def translate_portions(

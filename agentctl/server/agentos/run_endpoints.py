@@ -27,12 +27,13 @@ from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory
 from agentctl.server.agentos.events import EventTranslator
 from agentctl.server.agentos.forms import FormBody
-from agentctl.server.agentos.operation import json_response, read_repeated, translate_portions
+from agentctl.server.agentos.operation import read_repeated, translate_portions
 from agentctl.server.agentos.runs import RunBuilder
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
     document_response,
+    json_response,
     wait_for_first_events,
 )
 from agentctl.server.parameters import Header, Query

@@ -23,10 +23,10 @@ from agentctl.requests import (
 )
 from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory
-from agentctl.server.agentos.operation import Seconds, json_response, read_repeated
+from agentctl.server.agentos.operation import Seconds, read_repeated
 from agentctl.server.agentos.run_endpoints import MAXIMUM_RUNS
 from agentctl.server.agentos.runs import RunBuilder, build_messages, build_metrics, select_runs
-from agentctl.server.answers import no_content_response
+from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query
 from agentctl.server.requests import DeleteSessionsBody
@@ -166,13 +166,14 @@ class SessionEndpoints:
         """
         where = SessionLocator(type, user_id, db_id, table)
         parts = await self._read_runs(call, session_id, where)
-        key = ("runs", *parts, *_read_selection(call), created_after, created_before)
+        statuses = read_repeated(call, "status")
+        key = ("runs", *parts, *statuses, created_after, created_before)
 
         def build() -> list[dict[str, Any]]:
             builder = self._open_builder(parts)
             if builder.is_starting:
                 raise NotFound("Session not found")
-            return _select(call, builder.build_items(), created_after, created_before)
+            return select_runs(builder.build_items(), statuses, created_after, created_before)
 
         return self._bodies.respond(key, build)
 
@@ -190,11 +191,12 @@ class SessionEndpoints:
         """Handle `GET /sessions/{session_id}/run-previews`."""
         where = SessionLocator(type, user_id, db_id, table)
         parts = await self._read_runs(call, session_id, where)
-        key = ("previews", *parts, *_read_selection(call), created_after, created_before)
+        statuses = read_repeated(call, "status")
+        key = ("previews", *parts, *statuses, created_after, created_before)
 
         def build() -> list[dict[str, Any]]:
             previews = self._open_builder(parts).build_previews()
-            return _select(call, previews, created_after, created_before)
+            return select_runs(previews, statuses, created_after, created_before)
 
         return self._bodies.respond(key, build)
 
@@ -295,14 +297,3 @@ async def _exists(call: Call, session_id: str, where: SessionLocator) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _read_selection(call: Call) -> tuple[str, ...]:
-    """Return the statuses that a client selects."""
-    return read_repeated(call, "status")
-
-
-def _select(
-    call: Call, items: list[dict[str, Any]], after: int | None, before: int | None
-) -> list[dict[str, Any]]:
-    return select_runs(items, _read_selection(call), after, before)

@@ -15,8 +15,8 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.server.agentos.bodies import BuiltBodies
 from agentctl.server.agentos.directory import Directory, build_config
-from agentctl.server.agentos.operation import json_response
 from agentctl.server.agentos.runs import whole_seconds
+from agentctl.server.answers import json_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query
 from agentctl.server.requests import GrantBody, UpdateMemoryBody

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.options import DbId, KindOption, OptionalSessionIds, TableName, UserId
+from agentctl.cli.options import DbId, KindOption, OptionalSessionIds, TableName, ToFile, UserId
 from agentctl.cli.paging import read_pages
 from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show.output import write_bytes
@@ -39,14 +38,7 @@ async def export_sessions(
     form: Annotated[
         Form, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
     ] = "jsonl",
-    to_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--to-file",
-            metavar="FILE",
-            help="New file to write to, readable only by its owner (- is stdout)",
-        ),
-    ] = None,
+    to_file: ToFile = None,
     type: KindOption = None,
     user: UserId = None,
     db: DbId = None,

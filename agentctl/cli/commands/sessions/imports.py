@@ -11,7 +11,7 @@ from typing import IO, Annotated
 import typer
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Output
+from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
@@ -28,10 +28,7 @@ async def import_sessions(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the file and the database, change nothing")
     ] = False,
-    db: Annotated[
-        str | None,
-        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
-    ] = None,
+    db: DbId = None,
     output: Output = None,
 ) -> None:
     """Import sessions with all their runs.

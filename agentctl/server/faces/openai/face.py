@@ -25,8 +25,8 @@ from agentctl.requests import RunRequest
 from agentctl.server.answers import (
     BytesResponse,
     EventStreamResponse,
-    LargeResponse,
     cancel_on_disconnect,
+    json_response,
     wait_for_first_events,
 )
 from agentctl.server.bodies import read_json_body
@@ -47,7 +47,6 @@ from agentctl.server.faces.openai.stored_responses import (
     get_response,
     list_input_items,
 )
-from agentctl.server.response_budget import LARGE_BYTES
 from agentctl.server.routing import path_below_root, respond
 from agentctl.server.state import ERROR_RESPONSE_KEY, Call, Caller
 
@@ -202,9 +201,7 @@ async def _run(
     failed = build_failed_run_response(run, headers)
     if failed is not None:
         return failed
-    content = orjson.dumps(form.build(run))
-    response = LargeResponse if len(content) > LARGE_BYTES else BytesResponse
-    return response(content, headers=headers)
+    return json_response(form.build(run), headers=headers)
 
 
 def _get_session(call: Call, conversation: str | None) -> str | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import Conflict, NotFound
 from agentctl.records.runs import FoundTurn
 from agentctl.requests import CancelRequest, SessionLocator
-from agentctl.server.answers import BytesResponse, LargeResponse
+from agentctl.server.answers import json_response
 from agentctl.server.faces.openai.failures import RefusedParameter, ResponseNotFound
 from agentctl.server.faces.openai.response_objects import (
     build_input_items,
@@ -23,7 +22,6 @@ from agentctl.server.faces.openai.response_objects import (
     read_response_id,
 )
 from agentctl.server.parameters import parse_pairs
-from agentctl.server.response_budget import LARGE_BYTES
 from agentctl.server.state import Call
 
 
@@ -54,14 +52,14 @@ async def get_response(call: Call, principal: Principal, response_id: str) -> Re
     """Handle `GET /v1/responses/{response_id}`."""
     _check_query(call)
     run, found = await _read_run(call, response_id)
-    return _respond(build_stored_response(run, found.component_id))
+    return json_response(build_stored_response(run, found.component_id))
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
     """Handle `GET /v1/responses/{response_id}/input_items`."""
     _check_query(call, "limit", "order")
     run, _ = await _read_run(call, response_id)
-    return _respond(build_input_items(run))
+    return json_response(build_input_items(run))
 
 
 async def cancel_response(call: Call, principal: Principal, response_id: str) -> Response:
@@ -73,7 +71,7 @@ async def cancel_response(call: Call, principal: Principal, response_id: str) ->
     request = CancelRequest(found.session_id)
     await call.operations.cancel_run(found.kind, found.component_id, run_id, request)
     run = (await call.operations.read_turn(run_id, found)).value
-    return _respond(build_stored_response(run, found.component_id))
+    return json_response(build_stored_response(run, found.component_id))
 
 
 async def delete_response(call: Call, principal: Principal, response_id: str) -> Response:
@@ -90,7 +88,7 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
         )
     where = SessionLocator(db_id=found.db_id)
     await call.operations.delete_session(found.session_id, where)
-    return _respond({"id": response_id, "object": "response", "deleted": True})
+    return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
 async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
@@ -128,8 +126,3 @@ def _check_query(call: Call, *known: str) -> None:
             shown = name if name.isidentifier() and len(name) <= 64 else None
             text = f"{shown} is not supported here" if shown else "A parameter is unknown"
             raise RefusedParameter(text, shown)
-
-
-def _respond(body: Mapping[str, Any]) -> Response:
-    content = orjson.dumps(body)
-    return (LargeResponse if len(content) > LARGE_BYTES else BytesResponse)(content)
