@@ -45,7 +45,9 @@ def test_list_of_decisions_is_complete() -> None:
     numbers = [name.partition("-")[0] for name in there]
     assert len(numbers) == len(set(numbers))
     unused = set(range(1, int(numbers[-1]))) - set(map(int, numbers))
-    stated = re.search(r"numbers ([\d, and]+) were never used", page("docs/decisions/README.md").text)
+    stated = re.search(
+        r"numbers ([\d, and]+) were never used", page("docs/decisions/README.md").text
+    )
     assert stated is not None
     assert set(map(int, re.findall(r"\d+", stated[1]))) == unused
 
