@@ -329,7 +329,7 @@ def _find_agentos_entry(
         options.reject(names, "--database is read directly")
         if values.get("db"):
             raise UsageError("--database and --db exclude each other")
-        from agentctl.service.agentos import build_database_entry
+        from agentctl.interop.agentos.database.operations import build_database_entry
 
         return build_database_entry(database, Path.cwd())
     db_id = values.get("db")
@@ -348,7 +348,7 @@ async def _run_with_agentos(
     entry: Database,
 ) -> None:
     from agentctl.cli.log import discard_log
-    from agentctl.service.agentos import open_agentos_database
+    from agentctl.interop.agentos.database.operations import open_agentos_database
 
     discard_log()  # the command reports the failure
     server_only = ("token_file", "insecure_http", "timeout", "as_user")

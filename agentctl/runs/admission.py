@@ -14,8 +14,8 @@ from agentctl import errors
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.live import RunSpec
-from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import idempotency, runs, sessions
 from agentctl.store.visibility import Visibility

@@ -20,7 +20,7 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import SUMMARY_WAIT
 from agentctl.runs.admission import AdmittedRun, admit_child_run
 from agentctl.runs.live import LiveRun, RunSpec
-from agentctl.runtime.background import Purpose
+from agentctl.runtime.components.background import Purpose
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions
 

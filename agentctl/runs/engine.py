@@ -39,8 +39,8 @@ from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.worker import Worker
-from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.spans import SPAN_STATUSES
 from agentctl.store.database import Work

@@ -14,8 +14,8 @@ from agentctl.runs.memories import RunMemories
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
-from agentctl.runtime.background import Purpose
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.background import Purpose
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.session_state import SessionState, StateChanges

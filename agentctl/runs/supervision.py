@@ -28,7 +28,7 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.unstopped import wait_until_done
@@ -189,7 +189,7 @@ class Supervision:
             return _FAILED
 
     async def _execute_component(self, run: LiveRun) -> None:
-        from agentctl.runtime.execute import execute_component
+        from agentctl.runtime.components.execute import execute_component
 
         spec = run.spec
         if run.parent is None:

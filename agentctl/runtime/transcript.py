@@ -9,8 +9,8 @@ share:
      "metrics"?: {nine counters}, "finish_reason"?: str | None}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
-`tool_call_id` and `tool_name`. `runtime.conversion` converts them to the form of the model library
-(docs/decisions/0005).
+`tool_call_id` and `tool_name`. `runtime.models.conversion` converts them to the form of the model
+library (docs/decisions/0005).
 """
 
 from __future__ import annotations

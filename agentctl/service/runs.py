@@ -279,7 +279,7 @@ class RunOperations(OperationFamily):
             TooLarge, ValidationFailed: see `_dump_object` and `check_output_schema`; or the
                 component gives no structured result.
         """
-        from agentctl.runtime.structured_output import check_output_schema
+        from agentctl.runtime.models.structured_output import check_output_schema
 
         text = self._dump_object("output_schema", schema)
         if schema is not None:

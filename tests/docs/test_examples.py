@@ -14,7 +14,7 @@ import tomli_w
 from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.records.kinds import KINDS
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from tests.cli.projects import make_project
 from tests.docs.pages import Block, Page, page, pages
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentctl.config.settings import Limits, McpServer
 from agentctl.records import times
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.events import ToolCallCompleted
 from agentctl.runtime.mcp.server import HostedServer

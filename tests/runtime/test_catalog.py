@@ -10,8 +10,8 @@ import pytest
 
 from agentctl.config.settings import Agent, Model, Settings, Step, Team, Workflow
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.catalog import Catalog
-from agentctl.runtime.execute import prepare_components
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import prepare_components
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import settings
 
@@ -250,8 +250,8 @@ def test_records_do_not_import_the_model_library() -> None:
     program = """
 import sys
 from agentctl.config.settings import Agent, Database, Model, Settings, Team
-from agentctl.runtime.catalog import Catalog
-from agentctl.runtime.execute import prepare_components
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import prepare_components
 configured = Settings(
     databases=(Database("main", "x"),), models=(Model("m", "demo", "echo"),),
     agents=(Agent("a", "m", tools={tools}),), teams=(Team("t", "m", ("a",)),),

@@ -11,9 +11,9 @@ import pytest
 from agentctl.config.settings import Agent, Limits, Settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import prepare_components
 from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
-from agentctl.runtime.execute import prepare_components
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners import loading
 from agentctl.runtime.runners.hosted_run import HostedRun

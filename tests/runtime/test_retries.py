@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Agent, Model, ModelSettings
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime.fake_context import FakeContext, attempt, run, settings, with_catalog

@@ -279,7 +279,7 @@ def test_repeated_tool_failures_end_the_run(model_endpoint: ModelEndpoint) -> No
 def test_number_of_model_calls_is_limited(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.runtime.agent.MAXIMUM_MODEL_CALLS", 6)
+    monkeypatch.setattr("agentctl.runtime.components.agent.MAXIMUM_MODEL_CALLS", 6)
     ended, failure = run_with_tool(model_endpoint, "add", {"a": 1}, behaviour="again")
 
     assert failure is not None

@@ -62,7 +62,7 @@ def check_config(config: Config = None) -> None:
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.providers import list_used_models, require_extra, requires_key
-    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.mcp.servers import require_mcp_package
 
     settings = load_settings(config)

@@ -65,7 +65,7 @@ def doctor(
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
     """Check a server: its product, its readiness, and that the token is accepted."""
-    from agentctl.remote.agentos import AgentOSOperations, list_faults
+    from agentctl.interop.agentos.remote import AgentOSOperations, list_faults
     from agentctl.service.doctor.finding import Finding, from_failure, ok
 
     async with open_target(options) as target:

@@ -13,8 +13,8 @@ from typing import Any, cast
 import httpx2
 
 from agentctl.runtime.mcp.watched import current_call
-from agentctl.runtime.provider import IsolatedClient
-from agentctl.runtime.response_limits import UnusableResponse
+from agentctl.runtime.models.provider import IsolatedClient
+from agentctl.runtime.models.response_limits import UnusableResponse
 
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000

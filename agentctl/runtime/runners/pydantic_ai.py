@@ -27,12 +27,12 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
-from agentctl.runtime.conversion import to_model_messages
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.library_model import to_model_failure
-from agentctl.runtime.model_calls import parse_arguments
-from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.conversion import to_model_messages
+from agentctl.runtime.models.library_model import to_model_failure
+from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls

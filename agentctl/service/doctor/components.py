@@ -69,8 +69,8 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
 
     The output of the modules goes to stderr.
     """
-    from agentctl.runtime.structured_output import load_output_model
-    from agentctl.runtime.tools import load_tools
+    from agentctl.runtime.models.structured_output import load_output_model
+    from agentctl.runtime.tools.functions import load_tools
 
     folder = None if settings.path is None else settings.path.parent
     owners: list[tuple[str, Agent | Team]] = [
