@@ -42,7 +42,6 @@ def complete_values(subject: str) -> Any:
 
 
 def _target_option(*flags: str, **about: Any) -> Any:
-    """Define an option of `TargetOptions`: the help lists them in a separate section."""
     return typer.Option(*flags, rich_help_panel="Connection and identity", **about)
 
 

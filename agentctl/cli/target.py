@@ -379,7 +379,6 @@ async def _run_body(
     target: Target,
     values: dict[str, Any],
 ) -> None:
-    """Run the function of a command; a NotFound names the target and the command that lists."""
     if target.product is not None:  # another product has no list of the runs of all sessions
         short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
     try:
@@ -396,7 +395,6 @@ async def _run_body(
 
 
 async def _suggest_component(target: Target, noun: str, values: Mapping[str, Any]) -> str | None:
-    """Return the id of a component that is similar to the one of the command line, else None."""
     from agentctl.records.kinds import KINDS
     from agentctl.records.text import suggest_name
 

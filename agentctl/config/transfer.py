@@ -15,8 +15,6 @@ from agentctl.config.settings import Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.config.types import ValueType, key_types
 
-__all__ = ["MASK", "effective_settings", "settings_from_text", "settings_to_text"]
-
 
 def settings_to_text(settings: Settings) -> str:
     """Return the settings, including `sources`, as one line of ASCII."""
@@ -30,7 +28,6 @@ def settings_from_text(text: str) -> Settings:
 
 
 def _encode(value: Any) -> Any:
-    """Encode a value that JSON does not support: a table as an object, a path as text."""
     if isinstance(value, Path):
         return str(value)
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

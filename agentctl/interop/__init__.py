@@ -1,1 +1,1 @@
-"""Interfaces of other systems, each in a package of its own."""
+"""Interfaces of other systems, one package each."""

@@ -10,8 +10,6 @@ from agentctl.interop.agentos.remote import AgentOSOperations, recognize
 from agentctl.operations import Operations
 from agentctl.remote.client import RemoteOperations
 
-__all__ = ["open_remote"]
-
 
 @asynccontextmanager
 async def open_remote(

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Agent, OnBusy, Team, Workflow
     from agentctl.records.kinds import ComponentKind
 
-__all__ = ["Component"]
-
 
 @dataclass(frozen=True, slots=True)
 class Component:

@@ -295,7 +295,6 @@ class Conversation:
             )
 
     def _publish_text(self, text: str) -> None:
-        """Add a delta to the content and publish it. The joined deltas are the content."""
         delta = _SEPARATOR + text if self._needs_separator else text
         self._needs_separator = False
         self._transcript.add_content(delta)

@@ -10,6 +10,7 @@ from agentctl.auth import policy
 from agentctl.auth.policy import list_open_operations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
 from agentctl.records.system import (
     ApiRecord,
     ComponentEntry,
@@ -34,7 +35,7 @@ class ComponentOperations(OperationFamily):
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
         """Return the components of a kind that the caller may read, in the configured order."""
-        operation = policy.operation_ids(kind).list
+        operation = operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
             if allowed is not None:
@@ -62,7 +63,7 @@ class ComponentOperations(OperationFamily):
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         """Return a configured component."""
         path = {KINDS[kind].id_field: component_id}
-        async with self.audit(policy.operation_ids(kind).get, **path):
+        async with self.audit(operation_ids(kind).get, **path):
             return build_document(
                 self.hosting.catalog.record(self.lookups.component(kind, component_id))
             )

@@ -36,8 +36,6 @@ from agentctl.store.databases import Databases
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
 
-__all__ = ["Service", "ServiceOperations"]
-
 
 class ServiceOperations(
     ComponentOperations,
@@ -166,7 +164,6 @@ class Service:
 
 
 def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
-    """Import the verifier on first use: most local commands verify no token."""
     from agentctl.auth.verifier import Verifier
 
     return Verifier(settings, accounts)

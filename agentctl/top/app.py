@@ -33,8 +33,6 @@ from agentctl.top.views import Form, View
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
 
-__all__ = ["TopApp"]
-
 LOW_ROWS = 16
 """Rows of the screen below which it has no pane."""
 
@@ -148,14 +146,12 @@ class TopApp(App[None]):
         return True
 
     async def _until_closed(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work until the screen is closed, which removes the widgets that it writes to."""
         with suppress(NoMatches):
             await work()
 
     # Reading
 
     async def _poll(self) -> None:
-        """Read the records of the view again and again, less often while that fails."""
         while True:
             pause = self._settings.every
             has_dialog = isinstance(self.screen, CancelScreen)
@@ -168,7 +164,6 @@ class TopApp(App[None]):
             await self._sleep(pause)
 
     async def _read(self) -> float:
-        """Read the records of the view once, and return the seconds until the next time."""
         view, every = self._view, self._settings.every
         reading = asyncio.ensure_future(view.refresh())
         self.connection.ask()
@@ -189,7 +184,6 @@ class TopApp(App[None]):
         return every
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait for the end of a pause or a key; count the seconds down if there is a problem."""
         until = time.monotonic() + seconds
         while not self._wake.is_set() and (left := until - time.monotonic()) > 0:
             if self.connection.is_lost:
@@ -201,7 +195,6 @@ class TopApp(App[None]):
         self._wake.clear()
 
     async def _fill_pane(self) -> None:
-        """Show the selected record in the pane, again when it may have changed."""
         while True:
             await self._pane_wake.wait()
             self._pane_wake.clear()
@@ -239,7 +232,6 @@ class TopApp(App[None]):
             self._draw_pane(title, text)
 
     def _follow_events(self, run: Run) -> None:
-        """Show the events of a run from now on; those of a member are in the stream of its root."""
         root, runs = run, self.feed.runs
         while (parent := runs.get(str(root.get("parent_run_id")))) is not None:
             root = parent
@@ -259,7 +251,6 @@ class TopApp(App[None]):
             self.workers.cancel_group(self, "events")
 
     def _note_event(self) -> None:
-        """Draw the events, soon: many arrive at once."""
         if not self._draws_soon:
             self._draws_soon = True
             self.set_timer(DRAW_SECONDS, self._draw_events)
@@ -300,7 +291,6 @@ class TopApp(App[None]):
         self._write("#detail", text)
 
     def _show(self) -> None:
-        """Write the list of the view, and the lines above it."""
         view = self._view
         self._pane.display = self.size.height >= LOW_ROWS or self._is_open
         rows = view.list_rows(self._words, view.sorts[self._sorts[view.name]])
@@ -328,7 +318,6 @@ class TopApp(App[None]):
         self._write("#tabs", draw_tabs(names, self._view.name, sort, self._words))
 
     def _write(self, widget: str, text: Text) -> None:
-        """Change a text; the layout, which is costly, only if the number of lines changes."""
         before = self._texts.get(widget)
         if before is None or before != text or before.spans != text.spans:
             lines = None if before is None else before.plain.count("\n")

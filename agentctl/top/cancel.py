@@ -28,8 +28,6 @@ from agentctl.top.texts import format_age
 if TYPE_CHECKING:
     from agentctl.operations import Operations
 
-__all__ = ["CancelScreen"]
-
 REDRAW_SECONDS = 0.3
 LISTED_RUNS = 8
 CONCURRENT_REQUESTS = 16
@@ -123,8 +121,6 @@ class CancelScreen(ModalScreen[None]):
         self.set_interval(REDRAW_SECONDS, self._redraw)
 
     async def _cancel(self, reason: str | None) -> None:
-        """Request every cancel; the feed then reads how the runs end."""
-
         async def request(run_id: str) -> None:
             run = self._runs[run_id]
             wanted = CancelRequest(run["session_id"], 0.0, reason)
@@ -156,7 +152,6 @@ class CancelScreen(ModalScreen[None]):
         return text.append("What tools have done is not undone.", "dim")
 
     def _draw_facts(self) -> Text:
-        """Return both facts: how many cancels are requested, and how many runs have stopped."""
         latest = {run_id: self._feed.runs.get(run_id, run) for run_id, run in self._runs.items()}
         stopped = [run for run in latest.values() if is_settled(run)]
         at_work = [run for run in latest.values() if not is_live(run) and not is_settled(run)]

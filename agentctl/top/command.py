@@ -95,7 +95,6 @@ def create_app(
 
 
 async def _describe_caller(target: Target) -> tuple[str, str]:
-    """Return the name of the caller, and the reason that it cannot cancel; empty if it can."""
     if target.local is not None:
         return "", ""
     try:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.requests import StreamEvent
 
-__all__ = ["EventLog"]
-
 MAXIMUM_LINES = 200
 MAXIMUM_LINE = 500
 
@@ -94,7 +92,6 @@ class EventLog:
         self._changed()
 
     def _take(self, event: StreamEvent) -> None:
-        """Add an event; the texts of one run in a row are one line."""
         if event.seq <= self._last:
             return
         self._last, self._state = event.seq, ""

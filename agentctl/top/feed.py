@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import RunPage
 
-__all__ = ["Run", "RunFeed", "is_live", "is_settled"]
-
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""
 
@@ -118,8 +116,6 @@ class RunFeed:
         return {run["run_id"]: run async for runs in read_pages(read) for run in runs}
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
-        """Read runs by their ids; one that was deleted gets the status `deleted`."""
-
         async def read(run_id: str) -> Run:
             try:
                 return dict((await self.operations.get_run(run_id, form=SUMMARY)).value)
@@ -136,7 +132,6 @@ class RunFeed:
         return found
 
     def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
-        """Keep the live runs and those that ended a short time ago; count the ends."""
         at, clock = time.monotonic(), time.time()
         if first:
             moments = [_age(run.get("created_at"), clock) for run in runs.values()]
@@ -183,7 +178,6 @@ class RunFeed:
 
 
 def _age(moment: object, clock: float) -> float:
-    """Return the seconds since a timestamp; a missing one is a long time ago."""
     parsed = parse_time(moment)
     return COUNTED_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
 

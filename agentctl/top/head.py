@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from agentctl.cli.durations import format_span
 from agentctl.cli.show.transcript.model import clean_line
+from agentctl.records.times import format_span
 from agentctl.top.connection import ConnectionState
 from agentctl.top.feed import RunFeed
-
-__all__ = ["Settings", "count_runs", "draw_head", "draw_tabs"]
 
 PHASES = ("running", "stopping", "queued")
 ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))

@@ -11,8 +11,6 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-__all__ = ["KEYS", "HelpScreen"]
-
 KEYS: tuple[tuple[str, str], ...] = (
     ("1 2 3 4", "runs, sessions, components, workers"),
     ("↑ ↓", "select a row"),

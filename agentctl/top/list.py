@@ -9,8 +9,6 @@ from textual.widgets import DataTable
 
 from agentctl.top.views import Column, TableRow
 
-__all__ = ["RecordTable"]
-
 LEAST_LAST = 8
 """Least width of the last column, which has the rest of the screen."""
 
@@ -73,7 +71,6 @@ class RecordTable(DataTable[Text]):
         self._change_cells()
 
     def _change_cells(self) -> None:
-        """Change the cells that differ, of the rows on the screen only: there can be many."""
         first = int(self.scroll_y)
         for key in self._row_ids[first : first + self.size.height]:
             texts, before = self._latest[key], self._shown_cells[key]
@@ -87,7 +84,6 @@ class RecordTable(DataTable[Text]):
     def _measure(
         self, columns: Sequence[Column], rows: Sequence[TableRow], shown: list[int], width: int
     ) -> dict[str, int]:
-        """Return the width of each column; they grow only, until the screen or the view changes."""
         screen = (width, tuple(column.name for column in columns))
         known = self._widths if screen == self._fitted else {}
         self._fitted = screen

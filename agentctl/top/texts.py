@@ -9,26 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed, format_span
+from agentctl.cli.durations import format_elapsed
 from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
 from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.times import now
+from agentctl.records.times import format_span, now
 from agentctl.top.feed import is_live
 from agentctl.top.tree import Row
-
-__all__ = [
-    "build_cells",
-    "cell",
-    "draw_facts",
-    "draw_run_timeline",
-    "draw_runs",
-    "format_age",
-    "format_state",
-    "number",
-]
 
 MAXIMUM_WIDTH = 100
 """Columns of a transcript; a timeline has the whole width."""
@@ -86,7 +75,6 @@ def format_age(moment: object) -> str:
 
 
 def _describe_last(run: Record) -> str:
-    """Return the facts about the cancel and the end of a run, else what it works on."""
     phase = describe_run(run)
     if phase.sentence:
         return phase.sentence

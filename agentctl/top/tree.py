@@ -11,8 +11,6 @@ from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.top.feed import Run, is_live
 
-__all__ = ["SORTS", "Row", "arrange_runs", "list_descendants", "matches"]
-
 FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")
 
 MAXIMUM_LEVELS = 32

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed, format_span
+from agentctl.cli.durations import format_elapsed
 from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.times import format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,
     Page,
@@ -40,17 +41,6 @@ from agentctl.top.tree import SORTS, arrange_runs
 if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.service.service import Service
-
-__all__ = [
-    "Column",
-    "ComponentsView",
-    "Form",
-    "RunsView",
-    "SessionsView",
-    "TableRow",
-    "View",
-    "WorkersView",
-]
 
 Form = Literal["transcript", "timeline", "events"]
 
@@ -457,6 +447,5 @@ def _name_member(member: Record) -> str:
 
 
 def _has_words(record: Record, words: str) -> bool:
-    """Return True if the texts of a record contain every word; `key:value` is the value."""
     texts = " ".join(str(each) for each in record.values() if isinstance(each, str)).lower()
     return all(word.rpartition(":")[2] in texts for word in words.lower().split())

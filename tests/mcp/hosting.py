@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.settings import Limits, McpServer
+from agentctl.config.mcp_table import McpServer
+from agentctl.config.settings import Limits
 from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.conversation import Conversation

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.config.settings import Limits, McpServer
+from agentctl.config.mcp_table import McpServer
+from agentctl.config.settings import Limits
 from agentctl.runtime.mcp.sessions import PerUserServer
 from agentctl.runtime.mcp.values import McpUser
 from tests.loops import wait_until

@@ -90,7 +90,6 @@ def config_path(config: Config = None) -> None:
 
 
 def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield `server.port`, `agents.writer.model` and all other keys with their values."""
     for name, table in tables.items():
         if isinstance(table, dict):
             yield from ((f"{name}.{key}", value) for key, value in table.items())

@@ -26,11 +26,9 @@ from agentctl.service.imports.store import ImportedSession, ImportReport, store_
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions
 from agentctl.store.repositories.memories import MemoryRow
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
-
-__all__ = ["import_agentos"]
 
 Record = Mapping[str, Any]
 ReportProgress = Callable[[str, int, int | None], None]
@@ -106,7 +104,6 @@ async def _import_session(
 
 
 def _sort_parents_first(found: list[dict[str, Any]]) -> Iterator[Record]:
-    """Yield each run before its members: AgentOS stores a team after its members."""
     ids = {run["run_id"] for run in found}
     members: dict[str, list[dict[str, Any]]] = {}
     for run in found:
@@ -261,7 +258,6 @@ async def _import_memory(system: Database, memory: Record, made: ImportReport) -
 
 @unit
 def _store_memory(row: MemoryRow) -> Steps[bool]:
-    """Store a memory. Return False if it exists."""
     if (yield from memories.get(row.memory_id, EVERYONE)) is not None:
         return False
     yield from memories.create(row)

@@ -19,25 +19,6 @@ from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
 
-__all__ = [
-    "build_account",
-    "build_chat_history",
-    "build_component",
-    "build_counters",
-    "build_error",
-    "build_memory",
-    "build_messages",
-    "build_run",
-    "build_session_summary",
-    "find_kind",
-    "find_session_kind",
-    "format_content",
-    "format_moment",
-    "parse_count",
-    "parse_moment",
-    "sum_counters",
-]
-
 Record = Mapping[str, Any]
 
 _SECONDS_PER_ERA = 253_402_300_800
@@ -263,7 +244,6 @@ def build_component(kind: ComponentKind, record: Record) -> dict[str, Any]:
 
 
 def _build_model(model: Record | None) -> dict[str, Any] | None:
-    """Return a model; AgentOS has the name of its class as `name`."""
     if model is None:
         return None
     name = str(model.get("model") or model.get("id") or model.get("name") or "")
@@ -331,7 +311,6 @@ def build_memory(memory: Record) -> dict[str, Any]:
 
 
 def _find_end(run: Record) -> str | None:
-    """Return the end of a final run: AgentOS stores its start and its duration in seconds."""
     created = parse_moment(run.get("created_at"))
     seconds = (_object(run.get("metrics")) or {}).get("duration")
     if created is None or not isinstance(seconds, int | float):
@@ -340,7 +319,6 @@ def _find_end(run: Record) -> str | None:
 
 
 def _find_input(run: Record, messages: list[dict[str, Any]]) -> str:
-    """Return the input of a run: text, `{input_content: …}` or the object of a workflow."""
     given = run.get("run_input", run.get("input"))
     if isinstance(given, dict) and "input_content" in given:
         given = given["input_content"]

@@ -100,7 +100,6 @@ class _RunReader:
         return _build_result("The stream ended before the run", failed=True)
 
     def _build(self, end: dict[str, object]) -> mcp_types.CallToolResult:
-        """Return the answer, or the failure, with the ids of the run."""
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
         if "metrics" in end:
             return _build_result(str(end["content"]), ids)
@@ -118,7 +117,6 @@ async def _cancel_run(
     reader: _RunReader,
     work: asyncio.Future[mcp_types.CallToolResult],
 ) -> None:
-    """Cancel the run of a cancelled call as soon as its id is known, and wait for its end."""
     started = asyncio.ensure_future(reader.started.wait())
     waiting: set[asyncio.Future[Any]] = {started, work}
     try:

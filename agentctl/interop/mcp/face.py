@@ -148,7 +148,6 @@ class McpFace:
 
 
 def _open_call(context: Context) -> Call:
-    """Return the call of the HTTP request that a message came with."""
     request = cast(Request, context.request)
     call = Call(request.scope)
     caller = call.caller

@@ -124,7 +124,6 @@ class ChatCompletion:
 
 
 def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the usage for the metrics of a run; None if they are not known."""
     if metrics.get("total_tokens") is None:
         return None
     return {

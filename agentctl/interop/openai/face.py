@@ -142,7 +142,6 @@ async def _create_response(call: Call, principal: Principal) -> Response:
 
 
 async def _create(call: Call, principal: Principal, form: Form) -> Response:
-    """Start the run of a request. Errors before it are recorded as those of its operation."""
     settings = call.caller.app_state.settings
     body = await read_json_body(call)
     parameters = Parameters(body, form.rules, settings.openai.ignored_parameters)

@@ -153,7 +153,6 @@ def build_part(text: str) -> dict[str, Any]:
 
 
 def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the usage for the metrics of a run; None if they are not known."""
     if metrics.get("total_tokens") is None:
         return None
     return {

@@ -177,7 +177,6 @@ def _read_format(parameters: Parameters) -> dict[str, Any] | None:
 
 
 def _read_conversation(parameters: Parameters) -> str | None:
-    """Return the session that `conversation` names: an id, or an object with it."""
     given = parameters.get_any("conversation")
     if isinstance(given, dict):
         given = given.get("id", "")

@@ -217,7 +217,6 @@ async def _attempt_call(
 
 
 async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
-    """Execute the calls of one answer concurrently and return their results for the model."""
     pending = [conversation.call(call["id"], call["name"], call["arguments"]) for call in calls]
     if len(pending) == 1:
         return [await pending[0]]

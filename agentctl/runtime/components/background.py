@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import RunEnvironment
 
-__all__ = ["Purpose", "execute_background_work"]
-
 Purpose = Literal["summary", "memory"]
 
 MAXIMUM_OUTPUT_TOKENS = 1_000
@@ -72,7 +70,6 @@ async def execute_background_work(
 
 
 def _build_agent(component: Component, purpose: Purpose) -> Component:
-    """Build the agent that does the work. No configured agent has its id, which has a space."""
     spec = component.spec
     assert isinstance(spec, Agent | Team)
     chosen = spec.summary.model if purpose == "summary" else spec.memory.model
@@ -87,7 +84,6 @@ def _build_agent(component: Component, purpose: Purpose) -> Component:
 
 
 async def _store_facts(answer: str, memories: Memories, run_id: str) -> None:
-    """Apply the changes of an answer, as far as they are valid."""
     changes = _parse_changes(answer)
     applied = 0
     for entry in _list_of(changes.get("add"), dict):
@@ -118,7 +114,6 @@ def _list_of(value: object, kind: type) -> list[Any]:
 
 
 async def _try(change: Any, run_id: str, *arguments: Any) -> bool:
-    """Apply one change; a change that is not valid is skipped."""
     if not isinstance(arguments[0], str):
         return False
     try:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.tools.functions import Tool
 
-__all__ = ["SESSION_TABLE", "Catalog"]
-
 MEMORY_TABLE = "memories"
 SESSION_TABLE = "sessions"
 """The only name of a session table. Names from requests never reach SQL (docs/contract.md
@@ -162,7 +160,6 @@ class Catalog:
 
     @property
     def _folder(self) -> Path | None:
-        """The folder of the configuration, where modules are looked up first."""
         return self.settings.path.parent if self.settings.path is not None else None
 
     def is_hosted(self, component: Component) -> bool:
@@ -279,7 +276,6 @@ class Catalog:
         return component.kind == "agent" and not self.is_hosted(component)
 
     def _connect_fallbacks(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
-        """Return the fallbacks of a model that are usable, each followed by its own fallbacks."""
         found: dict[str, tuple[config.Model, ModelConnection]] = {}
         for fallback in (self._models[name] for name in model.fallbacks):
             with suppress(ExecutionError):
@@ -436,7 +432,6 @@ def _memory_table(component: Component) -> str | None:
 
 
 def _server_url(server: config.Server) -> str:
-    """Return the configured URL of the server, else that of the address on which it listens."""
     if server.url:
         return server.url
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -444,7 +439,6 @@ def _server_url(server: config.Server) -> str:
 
 
 async def _contain(work: Coroutine[Any, Any, None]) -> None:
-    """Await code of users in a task. SystemExit in a task would end the event loop."""
     try:
         await work
     except (SystemExit, KeyboardInterrupt) as error:

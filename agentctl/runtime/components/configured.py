@@ -116,7 +116,6 @@ def _prepare_model(
 
 
 def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.ModelSettings:
-    """Return the settings of a model, overridden by those of a component."""
     given = {item.name: getattr(over, item.name) for item in fields(over)}
     return replace(
         base, **{name: value for name, value in given.items() if value not in (None, ())}

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import MemberResult, RunEnvironment
 
-__all__ = ["execute_component", "prepare_components"]
-
 _log = logging.getLogger("agentctl.runtime")
 
 
@@ -141,7 +139,6 @@ async def _run_workflow(
 
 
 def _step_failure(step: str, result: MemberResult) -> ExecutionError:
-    """Build the failure of the workflow, with the error code of the step."""
     if result.status == "CANCELLED":
         return ExecutionError("INTERNAL", f"The step {step} was cancelled")
     code: FailureCode = next(

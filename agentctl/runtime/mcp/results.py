@@ -50,5 +50,4 @@ def _show(value: object) -> str:
 
 
 def _count_bytes(data: str) -> int:
-    """Return the number of bytes of base64 text."""
     return len(data) * 3 // 4 - data[-2:].count("=")

@@ -114,7 +114,6 @@ class Attempts:
         return has_fallback
 
     def _wait_seconds(self, failure: ModelFailure) -> float | None:
-        """Return the seconds until the model is called again, None if it is not."""
         model = self.model
         if self._failed > model.retries or not failure.is_repeatable:
             return None

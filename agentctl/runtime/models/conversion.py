@@ -88,7 +88,6 @@ def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMes
 
 
 def _join_results(results: list[ToolReturnPart]) -> list[ModelMessage]:
-    """Return one message with the results of the calls of an answer; none for no results."""
     joined = [ModelRequest(parts=[*results])] if results else []
     results.clear()
     return [*joined]

@@ -42,14 +42,12 @@ AnswerGenerator = Callable[[ModelCall], Answer]
 
 
 async def _echo(call: ModelCall) -> Answer:
-    """Answer with the user's message."""
     for chunk in _split_text(_last_text(call, "user")):
         await asyncio.sleep(0)
         yield chunk
 
 
 async def _slow(call: ModelCall) -> Answer:
-    """Answer with the words of the user's message, repeated for about a minute."""
     words = _last_text(call, "user").split() or ["slow"]
     for number in range(SLOW_WORDS):
         yield words[number % len(words)] + " "
@@ -57,7 +55,6 @@ async def _slow(call: ModelCall) -> Answer:
 
 
 async def _leader(call: ModelCall) -> Answer:
-    """Delegate the message to the first member and answer with its result; alone, echo it."""
     delegation = next((tool for tool in call.tools if tool["name"] in (DELEGATE, ROUTE)), None)
     answer = _last_text(call, "tool") if _ends_with_tool_result(call) else None
     if delegation is None or answer is not None:
@@ -152,7 +149,6 @@ def _with_total(used: Mapping[str, int]) -> dict[str, int]:
 
 
 def _last_text(call: ModelCall, role: str) -> str:
-    """Return the text of the last message of a role, `""` if there is none."""
     texts = [message["content"] for message in call.messages if message["role"] == role]
     return str(texts[-1]) if texts else ""
 
@@ -166,12 +162,10 @@ def _prompt_texts(call: ModelCall) -> list[str]:
 
 
 def _count_words(text: str) -> int:
-    """Count the words of a text; each is one token."""
     return len(text.split())
 
 
 def _split_text(text: str) -> list[str]:
-    """Split a text into a few pieces, each of whole words with the white space after them."""
     words = re.findall(r"\S+\s*|\s+", text)
     size = max(1, -(-len(words) // _CHUNKS))
     return ["".join(words[start : start + size]) for start in range(0, len(words), size)]

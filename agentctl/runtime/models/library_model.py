@@ -134,7 +134,6 @@ class LibraryConnection(ModelConnection):
                 return stream.get()
 
     def _build_parameters(self, call: ModelCall) -> ModelRequestParameters:
-        """Return the tools of a call and, with an output schema, the schema of the answer."""
         tools, output = [build_tool_definition(tool) for tool in call.tools], call.output
         if output is None:
             return ModelRequestParameters(function_tools=tools)
@@ -193,7 +192,6 @@ def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
 
 
 def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
-    """Return the error code; MODEL_REJECTED if a retry of the same request cannot succeed."""
     if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_REJECTED"
@@ -211,7 +209,6 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
 
 
 def _find_unusable_response(error: BaseException | None) -> UnusableResponse | None:
-    """Return the reason for which a response was not read, if the error has one."""
     while error is not None and not isinstance(error, UnusableResponse):
         error = error.__cause__
     return error
@@ -240,7 +237,6 @@ def _unreadable(error: Exception) -> ModelFailure:
 
 
 def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
-    """Pass text and thinking to the sink; count the size of everything else."""
     if isinstance(event, PartDeltaEvent):
         if isinstance(event.delta, TextPartDelta):
             sink.add_text(event.delta.content_delta)
@@ -261,7 +257,6 @@ def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
 
 
 def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
-    """Estimate the memory in bytes of a piece of a tool call or of reasoning."""
     piece = event.part if isinstance(event, PartStartEvent) else event.delta
     texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
     return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)

@@ -219,7 +219,6 @@ class OpenAIAnswer:
                 self._add_thinking("reasoning", text)
 
     def _flush(self) -> None:
-        """Pass the pending text to the sink, as one delta."""
         pending = self._pending
         if not pending:
             return
@@ -380,7 +379,6 @@ def _read_list(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _join_parts(content: object) -> str:
-    """Return the text of a content that some servers send as a list of parts; else `""`."""
     if not isinstance(content, list):
         return ""
     texts = [

@@ -168,7 +168,6 @@ class OpenAIConnection(ModelConnection):
         return {"type": "function", "function": function}
 
     def _build_settings(self, settings: config.ModelSettings) -> dict[str, Any]:
-        """Return the members of the body for the settings that are given."""
         effort: dict[str, Any] = {"reasoning_effort": settings.reasoning_effort}
         if self._dialect.nests_effort and settings.reasoning_effort is not None:
             effort = {"reasoning": {"effort": settings.reasoning_effort}}
@@ -227,7 +226,6 @@ async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> Non
 
 
 def _build_url(model: config.Model) -> str:
-    """Return the URL of the chat completions of a model."""
     base = (model.base_url or DIALECTS[model.provider].url).rstrip("/")
     if not model.api_version:
         return f"{base}/chat/completions"
@@ -243,7 +241,6 @@ def _build_credential(model: config.Model, key: str) -> dict[str, str]:
 
 
 def _takes_schemas(model: config.Model) -> bool:
-    """Return False for a model that ignores the schema of an answer: it gets it as instructions."""
     if model.provider == "openrouter":
         return model.model.startswith(_SCHEMA_VENDORS)
     host = urlsplit(model.base_url).hostname or ""

@@ -82,7 +82,6 @@ def build_transport_failure(error: httpx2.HTTPError) -> ModelFailure:
 
 
 def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode, bool]:
-    """Return the code of the run, and False if the same request would fail again."""
     names = {name for name in (error.get("code"), error.get("type")) if isinstance(name, str)}
     message = str(error.get("message") or "").lower()
     if status in _TIMEOUT_STATUSES:
@@ -99,7 +98,6 @@ def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode
 
 
 def _find_error(body: bytes) -> Mapping[str, Any]:
-    """Return the error object of a body; empty if it has none."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -113,7 +111,6 @@ def _find_error(body: bytes) -> Mapping[str, Any]:
 
 
 def _read_status(code: object) -> int | None:
-    """Return the status that gateways send as the code of an error; None for another code."""
     if isinstance(code, int | str) and str(code).isdigit() and 400 <= int(code) < 600:
         return int(code)
     return None

@@ -85,7 +85,6 @@ def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
 
 
 def _read_api_key(model: config.Model) -> str:
-    """Return the API key of a model, `""` for none. The log gets the name of its variable only."""
     if not model.api_key_env and not requires_key(model):
         return ""
     key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""

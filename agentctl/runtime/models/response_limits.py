@@ -147,7 +147,6 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 
 def _find_ends(data: bytearray, start: int) -> list[int]:
-    """Return the ends of the events in the data: each ends with an empty line."""
     if b"\r" in data:
         return [found.end() for found in _EVENT_END.finditer(data, start)]
     ends: list[int] = []

@@ -190,7 +190,6 @@ class _Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(seconds, self.close)
 
     async def _wait(self) -> None:
-        """Wait for data, for the end of the connection, or for the timeout."""
         self._waiter = self._loop.create_future()
         if self._read_seconds is not None:
             self._deadline = self._loop.time() + self._read_seconds
@@ -202,7 +201,6 @@ class _Connection(asyncio.Protocol):
             self._waiter = None
 
     def _check_deadline(self) -> None:
-        """Fail if the deadline has passed. The timer runs over many reads: a new one costs more."""
         self._timer = None
         if self._waiter is None:
             return
@@ -256,7 +254,6 @@ class _Connection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
-        """Complete a body that ends with its connection; any other response is cut off."""
         if self._has_head and not self._is_complete and not self._is_framed():
             self._is_complete = True
             self._wake()

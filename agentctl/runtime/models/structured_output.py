@@ -21,8 +21,6 @@ from agentctl.runtime.json_values import clean_json_value
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["check_output_schema", "load_output_model"]
-
 MAXIMUM_ANSWER_BYTES = 262_144
 """Maximum size of a structured answer, which is validated in one step of the event loop."""
 
@@ -196,7 +194,6 @@ def _build_validator(schema: dict[str, Any]) -> Any:
 
 
 def _count_subschemas(node: Any, root: dict[str, Any], above: tuple[str, ...], count: int) -> int:
-    """Count the arrays and objects of a schema, with each reference replaced by its target."""
     count += 1
     if count > MAXIMUM_SUBSCHEMAS:
         raise ValidationFailed(f"output_schema has more than {MAXIMUM_SUBSCHEMAS} subschemas")

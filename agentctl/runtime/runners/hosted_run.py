@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
 
-__all__ = ["HostedRun"]
-
 T = TypeVar("T")
 
 _TOO_LARGE = "The run exceeded its maximum size"

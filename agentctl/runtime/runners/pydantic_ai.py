@@ -38,8 +38,6 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.owner import OwnerTask
 
-__all__ = ["PydanticAIRunner"]
-
 _log = logging.getLogger("agentctl.runtime")
 
 
@@ -157,7 +155,6 @@ class _Execution:
         self._run.add_text(text)
 
     def _set_usage(self, usage: RunUsage) -> None:
-        """Report the usage so far; all zeros are those of a model that reports none."""
         counters = extract_run_usage(usage)
         if any(counters.values()):
             self._run.set_usage(counters)
@@ -186,7 +183,6 @@ class _Execution:
             self._run.add_text(self._run.output_text)
 
     def _keep_messages(self, messages: list[ModelMessage]) -> None:
-        """Keep the messages of the run, with everything that the neutral form does not have."""
         try:
             text = ModelMessagesTypeAdapter.dump_json(messages).decode()
         except (PydanticSerializationError, UnicodeError):

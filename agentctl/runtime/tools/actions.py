@@ -96,7 +96,6 @@ class ToolAction:
     async def _call_guarded(
         self, arguments: Mapping[str, Any], context: RunEnvironment, host: RunHost
     ) -> str:
-        """Call the function. Every exception of a tool is its failure, even SystemExit."""
         tool, limit = self.tool, context.limits.tool_result_bytes
         filled = {name: build_run_context(context, host) for name in tool.contexts}
         try:

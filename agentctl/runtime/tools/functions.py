@@ -32,8 +32,6 @@ from agentctl.runtime.run_context import is_run_context
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
 
-__all__ = ["Tool", "load_tools", "result_to_text"]
-
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """Names of tools that providers accept."""
 
@@ -178,7 +176,6 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
 def _read_parameters(
     function: Callable[..., Any],
 ) -> dict[str, tuple[Any, inspect.Parameter]]:
-    """Return annotation and parameter by name."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
@@ -202,7 +199,6 @@ def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
 def _build_schema(
     adapters: Mapping[str, TypeAdapter[Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Build the JSON Schema of an object with these properties; `$defs` has shared definitions."""
     mode: JsonSchemaMode = "validation"
     inputs = [(name, mode, adapter) for name, adapter in adapters.items()]
     try:
@@ -225,7 +221,6 @@ def _build_schema(
 def _default_keyword(
     adapter: TypeAdapter[Any], defaults: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return the `default` keyword if the default has a JSON form."""
     if name not in defaults:
         return {}
     try:
@@ -263,7 +258,6 @@ def result_to_text(result: object, limit: int) -> str:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Cut a text at `limit` bytes of UTF-8, between characters."""
     text = replace_unstorable(text[:limit])
     data = text.encode()
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")

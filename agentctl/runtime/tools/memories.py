@@ -65,7 +65,6 @@ class _MemoryAction:
             return CallOutcome("The memories are not available now", failed=True)
 
     def _find_wrong_argument(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return a text for the model about the first argument of another type, if any."""
         schema = self.tool["parameters"]
         for name, rule in schema["properties"].items():
             is_given = name in schema["required"] or name in arguments
@@ -167,7 +166,6 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
 
 
 def _format_notes(memories: list[Memory], maximum: int | None = None) -> str:
-    """Return a line with the id and the text of each memory, as many as fit into `maximum`."""
     lines = list[str]()
     size = 0
     for memory in memories:

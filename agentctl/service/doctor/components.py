@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
+from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
-from agentctl.config.settings import Agent, McpServer, Model, Settings, Team
+from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 

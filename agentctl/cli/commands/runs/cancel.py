@@ -197,7 +197,6 @@ async def _cancel_by_ids(
 
 
 def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
-    """Report the cancel of one run: the request, and the end of the run and of its work."""
     from agentctl.records.phase import describe_phase
     from agentctl.records.times import now
 
@@ -216,7 +215,6 @@ def _report_outcome(target: Target, record: CancelRecord, reason: str | None) ->
 
 
 def _find_outcome(record: CancelRecord) -> str:
-    """Return the outcome of a cancel; `ended` for a stopped run whose work goes on."""
     from agentctl.records.phase import describe_phase
 
     outcome = record["cancel"]
@@ -230,7 +228,6 @@ async def _cancel_by_id(
     request: CancelRequest,
     db: str | None,
 ) -> Document[CancelRecord]:
-    """Cancel a run; read its component and session from its record unless they are given."""
     import asyncio
     import time
 
@@ -336,7 +333,6 @@ async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
 async def _request_cancels(
     target: Target, runs: Sequence[Run], request: CancelRequest
 ) -> list[CancelRecord | BaseException]:
-    """Request every cancel, then poll the runs that have not stopped until the time is up."""
     import asyncio
     import time
 
@@ -383,7 +379,6 @@ def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[
 
 
 def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
-    """Raise `StillPending` if a run has not stopped."""
     pending = [record for record in records if record["cancel"] == "requested"]
     if pending:
         look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))

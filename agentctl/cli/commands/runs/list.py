@@ -151,7 +151,6 @@ async def list_runs(
 def _resolve_component_filter(
     named: ComponentRef | None, kind: ComponentKind | None, component_id: str | None
 ) -> tuple[ComponentKind | None, str | None]:
-    """Return the component type and id to filter by, from one of the two sets of options."""
     if named is None:
         return kind, component_id
     if kind is not None or component_id is not None:

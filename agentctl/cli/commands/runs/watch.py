@@ -274,7 +274,6 @@ class RunWatch:
 
 
 async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatch:
-    """Read the record of the run unless its component and session are given."""
     if watched.by_component:
         return RunWatch(watched, form, after, {})
     run = dict((await watched.read_document()).value)
@@ -288,7 +287,6 @@ async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatc
 
 
 async def _show_until_end(watch: RunWatch) -> None:
-    """Write the events until the end of the run, over as many streams as necessary."""
     import asyncio
 
     silent = watch.form in ("json", "name")  # nothing is written before the end
@@ -353,7 +351,6 @@ async def follow_streams(watch: RunWatch) -> None:
 
 
 async def _has_ended(watch: RunWatch) -> bool:
-    """Return True if the record has a final status though the stream had no last event."""
     watch.state = dict((await watch.watched.read_document()).value)
     if watch.state["status"] not in FINAL_STATUSES:
         return False

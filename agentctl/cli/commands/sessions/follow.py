@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveRun
     from agentctl.cli.show.transcript.pages import TranscriptPage
 
-__all__ = ["follow_session"]
-
 POLL_SECONDS = 1.0
 """Seconds between two looks for new runs."""
 
@@ -79,7 +77,6 @@ class _Followed:
         self.page.print_run(build_run_view(run, children), self.number)
 
     async def _follow_events(self, run: Record, lines: LiveRun) -> None:
-        """Draw the events of a run; a caller without the right to see them gets its end only."""
         run_id, component = str(run["run_id"]), component_of_run(dict(run))
         watched = WatchedRun(
             self.target, run_id, component, self.session_id, self.where.db_id, by_component=False
@@ -96,7 +93,6 @@ class _Followed:
             lines.flush()
 
     async def _wait_for_end(self, run: Record) -> Record:
-        """Return the record of a run once it has a final status."""
         import asyncio
 
         operations, run_id = self.target.operations, str(run["run_id"])

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
     from agentctl.requests import StreamEvent
 
-__all__ = ["LiveAnswer", "LiveRun"]
-
 Data = Mapping[str, Any]
 
 _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
     from agentctl.cli.show.transcript.live import LiveRun
 
-__all__ = ["TranscriptPage", "create_look", "create_page", "is_transcript"]
-
 Record = Mapping[str, Any]
 Write = Callable[[str], object]
 
@@ -181,7 +179,6 @@ class MarkdownPage:
 
 
 def _describe_session(session: Record) -> tuple[str, list[str]]:
-    """Return the name of a session, and its id, component and user."""
     session_id = clean_line(session.get("session_id"))
     named = find_component(session)
     facts = [f"session {session_id}"]

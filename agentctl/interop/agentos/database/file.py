@@ -27,8 +27,6 @@ import apsw
 
 from agentctl import errors
 
-__all__ = ["ForeignFile"]
-
 _MAGIC = b"SQLite format 3\0"
 _WAL_VERSION = 2
 """The format version in the header of a file in WAL mode."""
@@ -116,7 +114,6 @@ class ForeignFile:
         return self._real.with_name(self._real.name + ending)
 
     def _read_stamp(self) -> _Stamp:
-        """Return a value that a write changes."""
         found = self._real.stat()
         log = self._side_file("-wal")
         return found.st_mtime_ns, found.st_size, log.stat().st_size if log.exists() else 0

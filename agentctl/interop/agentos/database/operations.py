@@ -38,8 +38,6 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 
-__all__ = ["AgentOSDatabase", "build_database_entry", "open_agentos_database"]
-
 Record = dict[str, Any]
 
 _NAMED_PAGE = 500
@@ -127,7 +125,6 @@ class AgentOSDatabase(PartialOperations):
         )
 
     async def _find_named(self, filter: SessionFilter, conditions: dict[str, str]) -> list[Record]:
-        """Return all sessions whose name begins with the text of the filter."""
         prefix, found, offset = (filter.session_name or "").lower(), list[Record](), 0
         while sessions := await self._list(filter, conditions, _NAMED_PAGE, offset):
             for session in sessions:
@@ -219,7 +216,6 @@ class AgentOSDatabase(PartialOperations):
 
 
 def _build_detail(session: StoredSession, runs: list[Record]) -> Record:
-    """Build a session in the detail schema of its type."""
     data = session.data.get("session_data") or {}
     counters = sum_counters(run["metrics"] for run in runs)
     id_field = KINDS[session.kind].id_field
@@ -250,7 +246,6 @@ def _build_detail(session: StoredSession, runs: list[Record]) -> Record:
 
 
 def _matches(run: Record, session: StoredSession, filter: RunFilter) -> bool:
-    """Return True for a run that matches the filter, whose session is not compared."""
     names = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
     created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
     return (

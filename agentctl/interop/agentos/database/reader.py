@@ -22,8 +22,6 @@ from agentctl.interop.agentos.records import (
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 
-__all__ = ["AgentOSReader", "StoredSession", "build_session_record"]
-
 Record = dict[str, Any]
 
 MAXIMUM_NAME = 60
@@ -269,7 +267,6 @@ def _parse_memory(row: Record) -> Record:
 
 
 def _decode_text(value: object) -> str | None:
-    """Return the text of a column; invalid bytes are replaced."""
     if value is None:
         return None
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -13,8 +13,6 @@ from agentctl import errors
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 
-__all__ = ["Layout", "Source", "open_source"]
-
 Row = tuple[Any, ...]
 
 _SESSION_COLUMNS = frozenset(
@@ -164,7 +162,6 @@ async def _read_file_tables(source: Source) -> dict[str, set[str]]:
 async def _read_server_tables(
     source: Source, schema: str, place: str
 ) -> tuple[str, dict[str, set[str]]]:
-    """Return the schema with the tables of AgentOS, and the columns of its tables."""
     rows = await source.read(
         "SELECT table_schema, table_name, column_name FROM information_schema.columns"
         " WHERE table_schema NOT IN ('pg_catalog', 'information_schema')"

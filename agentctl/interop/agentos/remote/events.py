@@ -87,7 +87,6 @@ async def read_events(
 
 
 def _is_run_event(name: str, end: str) -> bool:
-    """Return True for `RunCompleted`, `TeamRunCompleted` and `WorkflowCompleted`."""
     return name in {names.event_prefix + end for names in KINDS.values()}
 
 
@@ -110,7 +109,6 @@ def _error_text(data: dict[str, Any]) -> str | None:
 
 
 def _convert(data: dict[str, Any], ends: str | None) -> dict[str, Any]:
-    """Return the data with the fields of this interface in place of those of AgentOS."""
     text = _error_text(data)
     built = dict(data)
     if "content" in data:

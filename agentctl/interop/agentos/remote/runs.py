@@ -272,7 +272,6 @@ def _component_path(
 
 
 def _matches(run: Record, filter: RunFilter) -> bool:
-    """Return True if a run matches the parts of a filter that AgentOS does not apply."""
     kind = filter.component_type
     if kind is not None and not run.get(KINDS[kind].id_field):
         return False
@@ -290,7 +289,6 @@ def _matches(run: Record, filter: RunFilter) -> bool:
 
 
 def _select_page(runs: list[Record], filter: RunFilter) -> Document[Any]:
-    """Build the page of a list that the server sent as a whole, oldest first."""
     page = filter.page
     if page.sort_order == "desc":
         runs = runs[::-1]

@@ -127,7 +127,6 @@ class SessionOperations(AgentOSRequests):
     async def _require_sessions(
         self, session_ids: tuple[str, ...], where: SessionLocator
     ) -> list[str]:
-        """Return the kind of each session. Raises NotFound if one does not exist."""
         semaphore = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
         async def read(session_id: str) -> str:

@@ -97,7 +97,6 @@ class EventTranslator:
         return translated
 
     def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
-        """Return the names and bodies of an event and of those that come before or after it."""
         run_id = body["run_id"]
         run = self._runs.get(run_id)
         if run is None:
@@ -215,7 +214,6 @@ _STEP_MEMBERS = ("step_id", "step_name", "step_index")
 
 
 def _translate_failure(name: str, body: Event) -> None:
-    """Put the message of a failure where clients read it."""
     error = body["error"]
     body["error_type"] = error["code"]
     if name == "WorkflowError":

@@ -183,7 +183,6 @@ class RunEndpoints:
     async def _find_session(
         self, call: Call, kind: ComponentKind, component_id: str, run_id: str
     ) -> str | None:
-        """Return the session of a visible run; None for a token that is bound to a session."""
         principal = call.caller.principal
         if principal is not None and principal.session_id is not None:
             return None

@@ -161,7 +161,6 @@ class RunBuilder:
         }
 
     def _build_steps(self, run: Run, workflow_id: str) -> Built:
-        """Return the results of the steps of a workflow, their runs and their metrics."""
         children = self._children.get(run["run_id"], ())
         names = [name for name, _, _ in self._directory.get_steps(workflow_id)]
         results = [

@@ -227,13 +227,11 @@ class SessionEndpoints:
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
 
     def _open_builder(self, parts: Sequence[bytes]) -> RunBuilder:
-        """Return the builder of the runs in arrays."""
         return RunBuilder(self._directory, [run for part in parts for run in orjson.loads(part)])
 
     async def _read_runs(
         self, call: Call, session_id: str, where: SessionLocator
     ) -> tuple[bytes, ...]:
-        """Read the runs of a session, at most `MAXIMUM_RUNS`, as arrays of the pages."""
         parts = list[bytes]()
         query = SessionRunsQuery(where)
         while len(parts) * query.limit < MAXIMUM_RUNS:
@@ -279,7 +277,6 @@ def _build_session_page(
 async def _list_many_sessions(
     call: Call, wanted: SessionFilter, size: int
 ) -> tuple[list[Any], int]:
-    """Return a page that is longer than the limit of the contract, read in parts, and the total."""
     page = wanted.page
     offset = (page.page - 1) * size
     if offset > MAXIMUM_OFFSET:
