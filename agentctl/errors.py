@@ -42,41 +42,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-__all__ = [
-    "AgentctlError",
-    "BadRequest",
-    "ConfirmationDeclined",
-    "Conflict",
-    "CrossSiteRequest",
-    "Forbidden",
-    "HeaderTooLarge",
-    "InternalError",
-    "InvalidConfiguration",
-    "InvalidKey",
-    "InvalidResponse",
-    "InvalidToken",
-    "MethodNotAllowed",
-    "NotFound",
-    "OutcomeUnknown",
-    "PartFailed",
-    "PortInUse",
-    "ProblemsFound",
-    "RunFailed",
-    "SchemaMismatch",
-    "SomethingWrong",
-    "StillPending",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthenticated",
-    "Unavailable",
-    "Unsupported",
-    "UnsupportedMediaType",
-    "UsageError",
-    "ValidationFailed",
-    "error_from_response",
-    "iter_error_classes",
-]
-
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
         StreamEvent,
     )
 
-__all__ = ["LocalOperations", "Operations", "PartialOperations"]
-
 
 class Operations(Protocol):
     """The operations of one principal. They raise `errors.AgentctlError`."""

@@ -27,29 +27,6 @@ from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticat
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, is_valid_segment, operation_ids
 
-__all__ = [
-    "POLICY",
-    "Admin",
-    "Authenticated",
-    "GrantedOperation",
-    "NeedsScope",
-    "Public",
-    "Requirement",
-    "ScopeEntry",
-    "allowed_ids",
-    "authorize",
-    "authorize_request",
-    "build_scope_table",
-    "check_path_params",
-    "describe_grant",
-    "find_operation",
-    "list_open_operations",
-    "operation_ids",
-    "operations_granted_by",
-    "required_scopes",
-    "scope_forms",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Public:
@@ -423,7 +400,6 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
 
 
 def _scope_forms(scope: str) -> list[str]:
-    """Return a scope with its forms for all ids and for one id."""
     resource, action = scope.split(":")
     if resource not in RESOURCES_WITH_IDS:
         return [scope]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Principal", "Via", "anonymous_principal", "local_principal"]
-
 Via = Literal["http", "local"]
 
 

@@ -11,19 +11,6 @@ from functools import lru_cache
 
 from agentctl.records.text import suggest_name
 
-__all__ = [
-    "KNOWN_SCOPES",
-    "RESOURCES_WITH_IDS",
-    "find_covering_scope",
-    "ids_in_scopes",
-    "is_action_allowed",
-    "is_covered",
-    "is_known_scope",
-    "is_well_formed",
-    "sufficient_scopes",
-    "suggest_scope",
-]
-
 RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions", "memories"})
 """The resources whose scopes may have an id or `*`."""
 
@@ -91,7 +78,6 @@ def is_action_allowed(
 
 @lru_cache(maxsize=256)
 def _scopes_for_all_ids(resource: str, action: str) -> tuple[str, ...]:
-    """Return the scopes for every id. Most callers have one, and the result is cached."""
     return sufficient_scopes(resource, action)
 
 

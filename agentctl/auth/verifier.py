@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from agentctl.auth.tokens.account_lookup import AccountTokens
     from agentctl.config.settings import Authorization, Settings
 
-__all__ = ["Verifier", "build_principal", "parse_bearer"]
-
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
@@ -329,7 +327,6 @@ async def _wait(flight: Future[None] | None) -> None:
 
 
 def _block(flight: Future[None] | None) -> None:
-    """Wait for a fetch, for a limited time; for commands only."""
     if flight is not None:
         with suppress(TimeoutError):
             flight.result(_WAIT_SECONDS)
@@ -343,7 +340,6 @@ def _keys_unavailable() -> Unavailable:
 
 
 def _remember(cache: dict[bytes, _CachedToken], digest: bytes, entry: _CachedToken) -> None:
-    """Add a token to the cache; a full cache drops its oldest one."""
     while len(cache) >= _CACHE_SIZE:
         cache.pop(next(iter(cache)), None)
     cache[digest] = entry

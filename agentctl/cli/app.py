@@ -13,8 +13,6 @@ from agentctl import __version__
 if TYPE_CHECKING:
     from agentctl.cli.io import IO
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     """Run a command and return its exit code (docs/contract.md "Command line").

@@ -21,8 +21,6 @@ from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, Sess
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
 
-__all__ = ["Subject", "complete", "complete_in_bash"]
-
 SECONDS = 1.5
 """Time limit of a completion."""
 
@@ -55,7 +53,6 @@ _BREAK = re.compile("[^:=]*$")
 
 
 def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:
-    """Join the parts of words; return the words, the number of the current one, True if divided."""
     joined: list[str] = []
     current, open_ends = 0, False
     for at, word in enumerate(words):

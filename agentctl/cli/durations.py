@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from agentctl.errors import UsageError
 from agentctl.records.times import format_span
 
-__all__ = ["format_elapsed", "format_span", "microseconds_ago", "parse_ago", "parse_until"]
-
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN_PATTERN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
 _SPAN_PART = re.compile(r"([0-9]+)([smhdw])")

@@ -88,11 +88,12 @@ def write_key_pair(private: Path, algorithm: str) -> KeyPair:
         InvalidKey: unknown algorithm, or a file cannot be written; no file stays.
     """
     from agentctl.auth.keys import generate
+    from agentctl.auth.keys.files import write_private_key
 
     public = None if algorithm.startswith("HS") else public_path(private)
     check_absent(private, *([public] if public else []))
     secret = generate.generate_key(algorithm)
-    generate.write_private_key(private, secret)
+    write_private_key(private, secret)
     try:
         if public is not None:
             create_file(public, generate.build_public_pem(secret, algorithm))

@@ -25,8 +25,6 @@ from agentctl.requests import (
 if TYPE_CHECKING:
     from agentctl.operations import Operations
 
-__all__ = ["ShortId", "choose_id", "find_short_ids", "is_id_prefix", "resolve_short_ids"]
-
 MAXIMUM_CANDIDATES = 10
 """Ids that the error about an ambiguous prefix lists."""
 
@@ -156,7 +154,6 @@ async def _find(
     text: str,
     describe: Callable[[Row], str],
 ) -> str:
-    """Search the pages of a list for the ids that begin with a text."""
     found = {}
     async for row in _read_rows(read):
         if str(row[field]).startswith(text):

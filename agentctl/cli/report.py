@@ -18,8 +18,8 @@ import typer
 
 from agentctl.cli.help import HelpGroup, describe_allowed_values, parameter_name
 from agentctl.cli.io import current_io
-from agentctl.cli.show.terminal import escape_controls
 from agentctl.errors import AgentctlError
+from agentctl.records.text import escape_controls
 
 USAGE_EXIT_CODE = 2
 
@@ -85,7 +85,6 @@ def report_error(failure: Exception) -> int:
 
 
 def _report_usage(failure: typer.TyperException) -> int:
-    """Report a wrong command line. Typer's message has a suggestion in it: make it the hint."""
     text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
     found = _SUGGESTION.fullmatch(text)
     detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
@@ -101,7 +100,6 @@ def _report_usage(failure: typer.TyperException) -> int:
 
 
 def _select_guess(detail: str, guesses: str | None) -> str | None:
-    """Return those of the guesses of Typer that are similar to the wrong word: many are not."""
     if guesses is None or (wrong := _WRONG_WORD.search(detail)) is None:
         return guesses
     from agentctl.records.text import suggest_name
@@ -111,7 +109,6 @@ def _select_guess(detail: str, guesses: str | None) -> str | None:
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:
-    """Name the values that a parameter allows; None if the error is about something else."""
     parameter = getattr(failure, "param", None)
     errors = getattr(failure.__cause__, "errors", None)
     allowed = None if parameter is None else describe_allowed_values(parameter)
@@ -136,7 +133,6 @@ def _write_error(detail: str, cause: str | None, hint: str | None, code: int = 1
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, or Python reports the unwritten rest at exit."""
     with suppress(OSError):
         stdout = current_io().out.fileno()
         null = os.open(os.devnull, os.O_WRONLY)

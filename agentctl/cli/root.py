@@ -32,7 +32,7 @@ _COMMANDS = {
         "List, show, measure, export, import, rename, summarize and delete sessions",
     ),
     "runs": ("runs.list:app", "Start, follow, list, cancel and repair runs"),
-    "top": ("top:show_top", "Watch live runs on a full screen, and cancel them"),
+    "top": ("agentctl.top.command:show_top", "Watch live runs on a full screen, and cancel them"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
@@ -96,7 +96,7 @@ app = typer.Typer(
 
 def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
-    module = import_module(f"agentctl.cli.commands.{file}")
+    module = import_module(file if "agentctl." in file else f"agentctl.cli.commands.{file}")
     found = getattr(module, attribute)
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
     if not isinstance(found, typer.Typer):

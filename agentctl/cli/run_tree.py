@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.pages import TranscriptPage
     from agentctl.operations import Operations
 
-__all__ = ["RunRange", "SessionRuns", "print_transcript", "read_members"]
-
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""
 

@@ -329,7 +329,7 @@ def _find_agentos_entry(
         options.reject(names, "--database is read directly")
         if values.get("db"):
             raise UsageError("--database and --db exclude each other")
-        from agentctl.service.agentos import build_database_entry
+        from agentctl.interop.agentos.database.operations import build_database_entry
 
         return build_database_entry(database, Path.cwd())
     db_id = values.get("db")
@@ -348,7 +348,7 @@ async def _run_with_agentos(
     entry: Database,
 ) -> None:
     from agentctl.cli.log import discard_log
-    from agentctl.service.agentos import open_agentos_database
+    from agentctl.interop.agentos.database.operations import open_agentos_database
 
     discard_log()  # the command reports the failure
     server_only = ("token_file", "insecure_http", "timeout", "as_user")
@@ -379,7 +379,6 @@ async def _run_body(
     target: Target,
     values: dict[str, Any],
 ) -> None:
-    """Run the function of a command; a NotFound names the target and the command that lists."""
     if target.product is not None:  # another product has no list of the runs of all sessions
         short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
     try:
@@ -396,7 +395,6 @@ async def _run_body(
 
 
 async def _suggest_component(target: Target, noun: str, values: Mapping[str, Any]) -> str | None:
-    """Return the id of a component that is similar to the one of the command line, else None."""
     from agentctl.records.kinds import KINDS
     from agentctl.records.text import suggest_name
 

@@ -86,7 +86,6 @@ def _check_audience(settings: Settings, places: Places) -> None:
 
 
 def _check_remote_keys(settings: Settings, places: Places) -> None:
-    """Check the keys that are fetched over HTTP: only public ones, from an address with https."""
     given = settings.authorization
     key = "jwks_url" if given.jwks_url else "oidc_discovery"
     if not given.jwks_url and not given.oidc_discovery:
@@ -106,7 +105,6 @@ def _check_remote_keys(settings: Settings, places: Places) -> None:
 
 
 def _check_bounds(settings: Settings, places: Places) -> None:
-    """Reject a limit above the limit of its container, except for a default."""
     for inner, outer in _OUTER_BOUNDS.items():
         bound, limit = (attrgetter(key)(settings) for key in (inner, outer))
         if places[inner].given and bound > limit:
@@ -114,7 +112,6 @@ def _check_bounds(settings: Settings, places: Places) -> None:
 
 
 def _check_metrics(settings: Settings, places: Places) -> None:
-    """Reject remote access to metrics, which need no token, unless it is explicitly allowed."""
     metrics = settings.metrics
     if not metrics.listen:
         return
@@ -151,7 +148,6 @@ def _check_databases(settings: Settings, places: Places) -> None:
 
 
 def _check_agents(settings: Settings, places: Places) -> None:
-    """Check that an agent has a model or an object, and no key without effect."""
     for agent in settings.agents:
         key = f"agents.{agent.id}"
         if agent.deps and not agent.object:
@@ -169,7 +165,6 @@ def _check_agents(settings: Settings, places: Places) -> None:
 
 
 def _check_references(settings: Settings, places: Places) -> None:
-    """Check that every reference to an entry of another table exists."""
     ids = {table: [entry.id for entry in getattr(settings, table)] for table in ENTRY_TABLES}
     for table in ENTRY_TABLES:
         for entry in getattr(settings, table):
@@ -241,7 +236,6 @@ def _check_members(settings: Settings, places: Places) -> None:
 def _check_cycle(
     team: Team, teams: Mapping[str, Team], above: tuple[str, ...], done: set[str], places: Places
 ) -> None:
-    """Walk through the members of `team`; `done` are teams that are free of cycles."""
     if team.id in above:
         circle = " -> ".join((*above[above.index(team.id) :], team.id))
         places[f"teams.{team.id}.members"].refuse(f"the team is a member of itself: {circle}")

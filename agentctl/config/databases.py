@@ -8,16 +8,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.config.places import Place, join_quoted
 
-__all__ = [
-    "SQLITE_SCHEME",
-    "check_database_url",
-    "display_url",
-    "is_loopback_host",
-    "is_sqlite_url",
-    "split_address",
-    "sqlite_path",
-]
-
 SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 

@@ -59,7 +59,6 @@ def _refuse_variable(name: str, known: list[str]) -> None:
 
 
 def _suggest_variable(name: str, known: list[str]) -> str | None:
-    """Suggest a variable; within an existing section, compare the keys only."""
     section, _, key = name.partition("__")
     keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
     if not keys:

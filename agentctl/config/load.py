@@ -21,16 +21,6 @@ from agentctl.config.tables import ENTRY_TABLES, SECTIONS, TableReader, section_
 from agentctl.config.types import convert_value, key_types
 from agentctl.errors import InvalidConfiguration
 
-__all__ = [
-    "DEMO_CONFIG",
-    "DEMO_MCP_CONFIG",
-    "FILE_NAME",
-    "SAMPLE_CONFIG",
-    "find_config_file",
-    "load_settings",
-    "require_verification_key",
-]
-
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
 _KEYS = "authorization.verification_keys"
@@ -85,7 +75,6 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
 
 
 def _is_file(path: Path) -> bool:
-    """Return True for a file; False also if the folder may not be searched."""
     try:
         return path.is_file()
     except OSError:
@@ -107,7 +96,6 @@ def _read_file(file: Path) -> str:
 
 
 def _parse_toml(text: str, file: Path) -> dict[str, Any]:
-    """Parse TOML; an InvalidConfiguration has the line, and the parser's message as the cause."""
     import re
     import tomllib
 
@@ -129,7 +117,6 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
 def _build_settings(
     document: dict[str, Any], reader: TableReader, key: str, file: Path
 ) -> Settings:
-    """Convert all tables, fill in defaults, and make paths absolute."""
     sections: dict[str, Any] = {name: reader.read_section(document, name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
     sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
@@ -161,7 +148,6 @@ def _add_key_of_environment(
 def _complete_databases(
     databases: tuple[Database, ...], reader: TableReader
 ) -> tuple[Database, ...]:
-    """Make URLs absolute; without an entry, add one in the folder of the file."""
     if not databases:
         databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
         for name in key_types(Database):
@@ -183,7 +169,6 @@ def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tupl
 
 
 def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
-    """Return the source of each key; the keys of a step have that of the list."""
     sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
     if key.strip():
         listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]

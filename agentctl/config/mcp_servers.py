@@ -11,19 +11,11 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from agentctl.config.mcp_table import McpServer
 from agentctl.config.places import Place
-from agentctl.config.settings import McpServer, Settings
+from agentctl.config.settings import Settings
 from agentctl.config.types import quote_text
 from agentctl.records.text import suggest_name
-
-__all__ = [
-    "McpReference",
-    "TemplatePart",
-    "allows_tool",
-    "is_per_user",
-    "parse_mcp_reference",
-    "parse_template",
-]
 
 MCP_PREFIX = "mcp:"
 """Begins a reference to the tools of an MCP server, where the module of a function would be."""

@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["Place"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -89,7 +87,6 @@ def _split_key(dotted: str) -> tuple[str, ...]:
 
 
 def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
-    """Return the path of a table header; a header of a list of tables adds an entry."""
     path: KeyPath = ()
     for part in parts[:-1]:
         path += (part,)
@@ -103,7 +100,6 @@ def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int
 
 
 def _open_quote(line: str, closing: str) -> str:
-    """Return the triple quote that is still open after `line`, or an empty text."""
     for mark in _TRIPLE.findall(line):
         if not closing:
             closing = mark

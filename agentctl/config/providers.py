@@ -12,8 +12,6 @@ from agentctl.config.places import Place, join_quoted
 from agentctl.config.settings import DemoModel, Model, Provider, Settings
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["PROVIDERS", "list_used_models", "require_extra", "requires_key"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProviderTraits:
@@ -149,7 +147,6 @@ def _check_model(model: Model, places: Mapping[str, Place]) -> None:
 
 
 def _is_empty(model: Model, name: str) -> bool:
-    """Return True if the key has a value that means "not set", such as an empty text."""
     value: object = model
     for part in name.split("."):
         value = getattr(value, part)
@@ -163,7 +160,6 @@ def _check_fallbacks(
     done: set[str],
     places: Mapping[str, Place],
 ) -> None:
-    """Walk through the fallbacks of `model`; `done` are models that are free of cycles."""
     if model.id in above:
         circle = " -> ".join((*above[above.index(model.id) :], model.id))
         places[f"models.{model.id}.fallbacks"].refuse(

@@ -16,41 +16,6 @@ from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
 
-__all__ = [
-    "Agent",
-    "Algorithm",
-    "Audit",
-    "Authorization",
-    "Console",
-    "Database",
-    "DemoModel",
-    "Limits",
-    "Log",
-    "LogFormat",
-    "LogLevel",
-    "McpEndpoint",
-    "McpServer",
-    "Memory",
-    "MemoryMode",
-    "Metrics",
-    "Model",
-    "ModelSettings",
-    "OnBusy",
-    "OnDisconnect",
-    "OpenAI",
-    "Provider",
-    "Runs",
-    "Server",
-    "Settings",
-    "Signing",
-    "Step",
-    "Summary",
-    "Team",
-    "TeamMode",
-    "TlsMode",
-    "Workflow",
-]
-
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
     "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512",

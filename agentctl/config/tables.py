@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from agentctl.config import settings
+from agentctl.config import face_tables, mcp_table, settings
 from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
@@ -22,14 +22,14 @@ SECTIONS: dict[str, type] = {
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
-    "openai": settings.OpenAI,
-    "mcp_endpoint": settings.McpEndpoint,
-    "console": settings.Console,
+    "openai": face_tables.OpenAI,
+    "mcp_endpoint": face_tables.McpEndpoint,
+    "console": face_tables.Console,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
     "models": settings.Model,
-    "mcp_servers": settings.McpServer,
+    "mcp_servers": mcp_table.McpServer,
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
@@ -95,7 +95,6 @@ class TableReader:
         return tuple(read.values())
 
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
-        """Read one entry; messages name it by its id if that is valid, else by its index."""
         path, label = (name, index), f"{name}[{index}]"
         id_kind = key_types(ENTRY_TABLES[name])["id"]
         if "id" not in entry:
@@ -123,7 +122,6 @@ class TableReader:
         key: str,
         field: dataclasses.Field[Any],
     ) -> object:
-        """Read a value: the environment overrides the file, which overrides the default."""
         place = self._place(path, key)
         if variable := self.variables.get(key):
             place = Place(self.file, key, variable=variable.name)
@@ -145,7 +143,6 @@ class TableReader:
     def _default(
         self, value_type: ValueType, place: Place, field: dataclasses.Field[Any]
     ) -> object:
-        """Return the default of a key; a default path is relative to the file."""
         if field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
         if field.default is dataclasses.MISSING:
@@ -172,7 +169,6 @@ class TableReader:
         return Place(self.file, key, line=self._line(path))
 
     def _line(self, path: KeyPath) -> int | None:
-        """Return the line of a key or of the first table of its name, else of its table."""
         while path:
             for known in (path, (*path, 0)):
                 if known in self.lines:

@@ -14,8 +14,7 @@ from typing import Any
 from agentctl.config.settings import Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.config.types import ValueType, key_types
-
-__all__ = ["MASK", "effective_settings", "settings_from_text", "settings_to_text"]
+from agentctl.records.text import MASK
 
 
 def settings_to_text(settings: Settings) -> str:
@@ -30,7 +29,6 @@ def settings_from_text(text: str) -> Settings:
 
 
 def _encode(value: Any) -> Any:
-    """Encode a value that JSON does not support: a table as an object, a path as text."""
     if isinstance(value, Path):
         return str(value)
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -51,9 +49,6 @@ def _decode_value(value: Any, value_type: ValueType) -> Any:
     if dataclasses.is_dataclass(value_type.type):
         return _decode_table(value_type.type, value)
     return Path(value) if value_type.type is Path and value is not None else value
-
-
-MASK = "********"
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:

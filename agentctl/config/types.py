@@ -209,7 +209,6 @@ def quote_text(text: str) -> str:
 
 
 def _value_type(hint: object) -> ValueType:
-    """Build the type of an annotation with `Annotated` and `| None`; outer rules come first."""
     rules: tuple[Rule, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
@@ -260,7 +259,6 @@ def _convert_path(value: object, value_type: ValueType, place: Place, base: Path
 
 
 def _is_of_type(value: object, wanted: object) -> bool:
-    """Return True if `value` has the type; true and false are not numbers."""
     if get_origin(wanted) is Literal:
         return isinstance(value, str) and value in get_args(wanted)
     if wanted is float:
@@ -302,7 +300,6 @@ def _describe_type(value_type: ValueType) -> str:
 
 
 def _show_value(value: object, value_type: ValueType) -> str:
-    """Format a value for a message on one line; of a secret only the type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | dict):

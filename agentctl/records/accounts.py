@@ -9,15 +9,6 @@ from typing_extensions import TypedDict
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-__all__ = [
-    "ACCOUNT_NAME",
-    "AccountPage",
-    "AccountRecord",
-    "AccountState",
-    "NewAccountRecord",
-    "ScopeGrant",
-]
-
 ACCOUNT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The grammar of account names. Names are for people; data belongs to the id."""
 

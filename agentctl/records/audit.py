@@ -8,8 +8,6 @@ from typing_extensions import TypedDict
 
 from agentctl.records.times import Timestamp
 
-__all__ = ["AUTHENTICATE", "EXPIRE", "AuditMeta", "AuditOutcome", "AuditPage", "AuditRecord"]
-
 AuditOutcome = Literal["allowed", "denied", "failed"]
 
 AUTHENTICATE = "authenticate"

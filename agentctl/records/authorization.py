@@ -6,8 +6,6 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-__all__ = ["CheckOutcome", "ExplainRecord", "ExplainStep"]
-
 CheckOutcome = Literal["passed", "failed", "skipped"]
 
 

@@ -6,17 +6,6 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-__all__ = [
-    "AgentRecord",
-    "ComponentMemory",
-    "MemberRecord",
-    "ModelRecord",
-    "StepRecord",
-    "TeamRecord",
-    "ToolRecord",
-    "WorkflowRecord",
-]
-
 
 class ModelRecord(TypedDict):
     """A model: `name` is its id in the configuration, `model` the name of the provider."""

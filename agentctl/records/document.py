@@ -12,8 +12,6 @@ from typing import Generic, NotRequired, TypeVar, cast
 import orjson
 from typing_extensions import TypedDict
 
-__all__ = ["Document", "ErrorBody", "ForbiddenBody", "build_document"]
-
 Record = TypeVar("Record", covariant=True)
 Built = TypeVar("Built")
 

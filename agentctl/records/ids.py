@@ -6,17 +6,6 @@ import os
 import re
 import time
 
-__all__ = [
-    "COMPONENT_ID",
-    "IDEMPOTENCY_KEY",
-    "SESSION_ID",
-    "is_component_id",
-    "is_idempotency_key",
-    "is_session_id",
-    "lower_bound_id",
-    "new_id",
-]
-
 COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The grammar of ids in the configuration: agents, teams, workflows, models, databases."""
 

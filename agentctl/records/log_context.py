@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-__all__ = ["add_log_context", "current_log_context", "extend_log_context", "set_log_context"]
-
 _EMPTY: Mapping[str, str] = {}
 
 _context: ContextVar[dict[str, str] | None] = ContextVar("agentctl_log_context", default=None)

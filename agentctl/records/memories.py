@@ -13,19 +13,6 @@ from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 from agentctl.records.validation import check_text
 
-__all__ = [
-    "MAXIMUM_MEMORY_LENGTH",
-    "MAXIMUM_TOPICS",
-    "MAXIMUM_TOPIC_LENGTH",
-    "TOPIC_PREFIX",
-    "MemoryPage",
-    "MemoryRecord",
-    "build_terms",
-    "check_memory",
-    "check_topics",
-    "split_words",
-]
-
 MAXIMUM_MEMORY_LENGTH = 4_000
 """Characters of the text of a memory."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-__all__ = ["DurationHistogram", "format_bytes"]
-
 
 class DurationHistogram:
     """Counts of durations in buckets. Not thread-safe: use it from one thread or under a lock.

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from agentctl.records.times import format_rfc3339, format_span, parse_rfc3339
 
-__all__ = ["Phase", "describe_holding", "describe_phase"]
-
 Color = Literal["blue", "dim", "green", "grey", "red", "yellow"]
 
 _MINUTE, _DAY = 60, 86_400
@@ -120,7 +118,6 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
 
 
 def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
-    """Return the facts about the end of the run and of its work."""
     ended, stopped = _parse(run.get("finished_at")), _parse(run.get("stopped_at"))
     if warning:
         since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
@@ -153,7 +150,6 @@ def _parse(moment: object) -> int | None:
 
 
 def _format_time(moment: object, at: int) -> str:
-    """Return ` 13:49:20.56`, in UTC, with the date if that is not the date of `at`."""
     parsed = _parse(moment)
     if parsed is None:
         return ""

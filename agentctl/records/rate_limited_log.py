@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import time
 
-__all__ = ["RateLimitedLog"]
-
 PAUSE_SECONDS = 60.0
 """Seconds in which an equal line is not logged again."""
 

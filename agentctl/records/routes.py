@@ -12,22 +12,6 @@ from typing import NamedTuple
 
 from agentctl.records.kinds import KINDS, ComponentKind
 
-__all__ = [
-    "AGENTOS_ROUTES",
-    "INTERFACE_HEADER",
-    "MCP_PATH",
-    "OPENAI_ROUTES",
-    "ROUTES",
-    "ComponentOperationIds",
-    "Route",
-    "RouteMatch",
-    "RouteTable",
-    "has_encoded_slash",
-    "is_valid_segment",
-    "operation_ids",
-    "route_table",
-]
-
 INTERFACE_HEADER = "Agentctl-Interface"
 """Header field of a request for the shapes of the contract, with any `server.compatibility`."""
 
@@ -229,7 +213,6 @@ def is_valid_segment(segment: str) -> bool:
 
 
 def _compile_template(template: str) -> re.Pattern[str]:
-    """Compile a path template; a parameter matches one whole segment."""
     parts = re.split(r"\{(\w+)\}", template)
     texts = [
         f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts)

@@ -10,22 +10,6 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-__all__ = [
-    "FINAL_STATUSES",
-    "CancelOutcome",
-    "CancelRecord",
-    "FoundTurn",
-    "LateResult",
-    "RunDetails",
-    "RunErrorRecord",
-    "RunPage",
-    "RunRecord",
-    "RunStatus",
-    "RunSummary",
-    "RunSummaryPage",
-    "ToolCallRecord",
-]
-
 RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")

@@ -9,18 +9,6 @@ from typing_extensions import TypedDict
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
-__all__ = [
-    "TOKEN_COUNTERS",
-    "AgentSessionDetailSchema",
-    "PageMeta",
-    "SessionDetail",
-    "SessionMetrics",
-    "SessionPage",
-    "SessionSummary",
-    "TeamSessionDetailSchema",
-    "WorkflowSessionDetailSchema",
-]
-
 
 class SessionMetrics(TypedDict):
     """The nine counters, in tokens, summed over every run of the session."""

@@ -14,8 +14,6 @@ from typing_extensions import get_type_hints, is_typeddict
 
 from agentctl.records.times import Timestamp
 
-__all__ = ["find_mismatch"]
-
 REQUIRED_FIELDS = frozenset(
     {
         "admin", "agent_id", "allowed", "cancel", "data", "decided_by", "id", "meta",

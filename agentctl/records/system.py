@@ -8,19 +8,6 @@ from typing_extensions import TypedDict
 
 from agentctl.records.components import ModelRecord
 
-__all__ = [
-    "ApiRecord",
-    "ComponentEntry",
-    "ConfigRecord",
-    "HealthRecord",
-    "InfoRecord",
-    "MeRecord",
-    "ModelEntry",
-    "ReadinessRecord",
-    "TeamEntry",
-    "WorkflowEntry",
-]
-
 
 class ApiRecord(TypedDict):
     """The response of GET `/`."""

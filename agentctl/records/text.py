@@ -9,14 +9,6 @@ import json
 import re
 from collections.abc import Iterable
 
-__all__ = [
-    "escape_controls",
-    "escape_json_controls",
-    "is_storable",
-    "replace_unstorable",
-    "suggest_name",
-]
-
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals execute them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of text
@@ -27,6 +19,9 @@ _control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
 _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+MASK = "********"
+"""The text that is shown and logged in place of a secret."""
 
 
 def is_storable(text: str) -> bool:

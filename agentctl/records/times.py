@@ -9,16 +9,6 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
 
-__all__ = [
-    "ParsedTimestamp",
-    "Timestamp",
-    "format_rfc3339",
-    "format_span",
-    "now",
-    "parse_rfc3339",
-    "whole_seconds",
-]
-
 
 class _DateTime:
     """The JSON Schema `format: date-time` of a string."""

@@ -12,15 +12,6 @@ from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id
 from agentctl.records.text import is_storable
 
-__all__ = [
-    "INTEGERS",
-    "MAXIMUM_DEPTH",
-    "check_json",
-    "check_session_id",
-    "check_text",
-    "check_texts",
-]
-
 INTEGERS = range(-(2**63), 2**63)
 """Integers that are accepted: those of 64 bits."""
 

@@ -9,8 +9,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
 
-__all__ = ["Address", "check_credential", "parse_address"]
-
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]")
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")

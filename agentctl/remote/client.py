@@ -261,7 +261,6 @@ class RemoteOperations:
     async def _events_after(
         self, kind: ComponentKind, request: Request, after: int
     ) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of a run after the one with number `after`, until the run ends."""
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(request, after)) as events:
             async for event in events:
@@ -272,7 +271,6 @@ class RemoteOperations:
             raise _interrupted_stream()
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of a stream; if the server sends no numbers, count from `after`."""
         async with self.connection.stream(request) as chunks:
             parser, blocks, began = EventParser(), 0, time.monotonic()
             async for chunk in chunks:
@@ -450,7 +448,6 @@ class RemoteOperations:
         return await self._request_document(record, Request("GET", path, query))
 
     async def _request_document(self, record: Any, request: Request) -> Document[Any]:
-        """Send a request; `record` is the type of the response."""
         shape: Shape = "array" if get_origin(record) is list else "object"
         return ReceivedDocument(await self.connection.fetch(request, shape), record)
 
@@ -458,12 +455,10 @@ class RemoteOperations:
 def _component_path(
     operation: str, kind: ComponentKind, component_id: str, run_id: str = ""
 ) -> str:
-    """Build the path of an operation on a component, or with `run_id` on one of its runs."""
     return build_path(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
 
 
 def _number_event(received: ServerEvent, before: int) -> StreamEvent:
-    """Add the number that the server sent, or the one after `before`."""
     given = received.id or ""
     seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
     return StreamEvent(seq, received.name, received.data)

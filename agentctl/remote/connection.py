@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", covariant=True)
 Shape = Literal["object", "array"]
 
-__all__ = [
-    "Connection",
-    "RawResponse",
-    "ReceivedDocument",
-    "Request",
-    "Shape",
-    "Timeouts",
-    "build_path",
-]
-
 _LOGGER = logging.getLogger(__name__)
 
 _BRACKETS: dict[Shape, tuple[bytes, bytes]] = {"object": (b"{", b"}"), "array": (b"[", b"]")}
@@ -321,7 +311,6 @@ class Connection:
             raise failures.build_connection_error(self.address, error) from error
 
     async def _read_to_end(self, response: httpx2.Response) -> httpx2.Response:
-        """Return the response with its body, within the limits of size and time."""
         import httpx2
 
         body = bytearray()
@@ -398,7 +387,6 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
 
 
 def _log_response(response: httpx2.Response, seconds: float) -> None:
-    """Log a request by its method, path and query: no header, so no token."""
     request = response.request
     _LOGGER.debug(
         "%s %s: %s after %.0f ms, request %s",
@@ -415,7 +403,6 @@ def _media_type(response: httpx2.Response) -> str:
 
 
 def _is_encoded(response: httpx2.Response) -> bool:
-    """Return True if the body is compressed, which the request excludes."""
     encoding = str(response.headers.get("content-encoding", "")).strip().lower()
     return encoding not in ("", "identity")
 
@@ -431,7 +418,6 @@ def _encode_query(query: tuple[tuple[str, str], ...]) -> str:
 
 
 def _encode_utf8(text: str) -> bytes:
-    """Encode as UTF-8, lone surrogates included: the server rejects those."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -179,7 +179,6 @@ def _parse_error_body(content: bytes) -> dict[str, object] | None:
 
 
 def _join_details(body: dict[str, object]) -> dict[str, object]:
-    """Return the body with a list of validation errors, as FastAPI sends it, as one text."""
     found = body.get("detail")
     if not isinstance(found, list):
         return body
@@ -201,7 +200,6 @@ def _credential_hint(failure: errors.AgentctlError, with_token: bool) -> str | N
 
 
 def _redirect_origin(response: httpx2.Response) -> str:
-    """Return the origin of a redirect; its path and query may contain secrets."""
     try:
         parts = urlsplit(response.headers.get("location", ""))
         host = parts.netloc.rpartition("@")[2]

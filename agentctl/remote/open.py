@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+from agentctl.interop.agentos.remote import AgentOSOperations, recognize
 from agentctl.operations import Operations
-from agentctl.remote.agentos import AgentOSOperations, recognize
 from agentctl.remote.client import RemoteOperations
-
-__all__ = ["open_remote"]
 
 
 @asynccontextmanager

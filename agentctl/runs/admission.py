@@ -14,21 +14,13 @@ from agentctl import errors
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.live import RunSpec
-from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import idempotency, runs, sessions
+from agentctl.store.repositories import idempotency, run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
-
-__all__ = [
-    "AdmittedRun",
-    "Idempotency",
-    "IdempotentReplay",
-    "Submission",
-    "admit_child_run",
-    "admit_once",
-    "admit_run",
-]
 
 SESSION_NAME_LENGTH = 60
 """Characters of the first message that become the name of a session (docs/contract.md
@@ -146,7 +138,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         now=now(),
         component_id=component.id,
         component_name=component.name,
-        component_data=orjson.dumps(catalog.data(component)).decode(),
+        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
         session_name=name,
         session_state=given_text,
         first_status=status,
@@ -157,10 +149,10 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.NotFound("Session not found")
         raise errors.Conflict(f"The session is for {session.row.session_type} runs")
     if component.on_busy == "reject":
-        busy = yield from runs.list_live_in_session(submission.session_id)
+        busy = yield from run_reads.list_live_in_session(submission.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    row = runs.NewRun(
+    row = NewRun(
         run_id=submission.run_id,
         session_id=submission.session_id,
         parent_run_id=None,
@@ -193,7 +185,6 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
 
 @unit
 def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
-    """Claim the idempotency key for this run. A later failure rolls the claim back."""
     earlier = yield from idempotency.claim_key(
         request.principal, request.key, request.body_hash, run_id, now()
     )
@@ -213,7 +204,7 @@ def admit_child_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps
     Raises:
         NotFound: the session was deleted meanwhile.
     """
-    row = runs.NewRun(
+    row = NewRun(
         run_id=spec.run_id,
         session_id=spec.session_id,
         parent_run_id=spec.parent_run_id,
@@ -252,7 +243,7 @@ class FoundRun(NamedTuple):
 @unit
 def find_admitted(run_id: str) -> Steps[FoundRun | None]:
     """Return a run whose row was committed, None if there is no row."""
-    state = yield from runs.get_state(run_id)
+    state = yield from run_reads.get_state(run_id)
     if state is None:
         return None
     session_state = yield from sessions.get_state(state.session_id)

@@ -20,21 +20,9 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import SUMMARY_WAIT
 from agentctl.runs.admission import AdmittedRun, admit_child_run
 from agentctl.runs.live import LiveRun, RunSpec
-from agentctl.runtime.background import Purpose
+from agentctl.runtime.components.background import Purpose
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import runs, sessions
-
-__all__ = [
-    "StoredSummary",
-    "SummaryPlan",
-    "admit_background_run",
-    "build_background_spec",
-    "build_summary",
-    "parse_summary",
-    "plan_background_runs",
-    "plan_summary",
-    "requires_background_work",
-]
+from agentctl.store.repositories import run_reads, sessions
 
 MAXIMUM_INPUT = 32_000
 """Characters of the input of one summary; the turns beyond that are left for the next one."""
@@ -131,7 +119,7 @@ async def plan_summary(database: Database, session_id: str) -> tuple[int, Summar
     Turns that do not fit are left for the next summary.
     """
     last = parse_summary(await database.read(sessions.get_summary(session_id)))
-    turns = await database.read(runs.list_turns(session_id, last.covered, MAXIMUM_TURNS))
+    turns = await database.read(run_reads.list_turns(session_id, last.covered, MAXIMUM_TURNS))
     if not turns:
         return None
     parts = [f"Summary so far:\n{last.text}"] if last.text else []
@@ -179,7 +167,7 @@ def admit_background_run(spec: RunSpec, user_id: str | None, worker_id: str) -> 
     """
     # The new row comes first: it locks the session, so that no other one is added meanwhile.
     admitted = yield from admit_child_run(spec, user_id, worker_id)
-    live = yield from runs.list_background_work(spec.session_id, spec.purpose or "")
+    live = yield from run_reads.list_background_work(spec.session_id, spec.purpose or "")
     if live != [spec.run_id]:
         raise errors.Conflict(f"The session has live work of this purpose: {live[0]}")
     return admitted

@@ -21,10 +21,8 @@ from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.repositories import runs
-from agentctl.store.repositories.runs import RunState
-
-__all__ = ["CancelResult", "Canceller"]
+from agentctl.store.repositories import run_reads, runs
+from agentctl.store.repositories.run_rows import RunState
 
 OWNER_CHECK_SECONDS = 0.5
 """Interval of the checks of a run's worker while a cancel waits for the final status."""
@@ -87,7 +85,6 @@ class Canceller:
     async def _wait_for_other_worker(
         self, database: Database, state: RunState, wait: float
     ) -> RunState:
-        """Wait for the end of a run of another worker; end the run if that worker is dead."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         next_check = loop.time()
@@ -113,8 +110,7 @@ def _request_cancel(
     reason: str | None,
     extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[tuple[RunState, RunState]]:
-    """Record the request and return the states of the run before and after it."""
-    before = yield from runs.get_state(run_id)
+    before = yield from run_reads.get_state(run_id)
     if before is None:
         raise errors.NotFound("Run not found")
     after: RunState | None = None
@@ -122,12 +118,11 @@ def _request_cancel(
         updated = yield from runs.request_cancel(run_id, now(), actor, reason)
         if updated is not None and is_final(updated.status):
             yield from store_question(updated)
-        after = yield from runs.get_state(run_id)
+        after = yield from run_reads.get_state(run_id)
     if extra_write is not None:
         yield from extra_write()
     return before, after or before
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:
-    """Return the current state; the known one if the row was deleted."""
-    return await database.read(runs.get_state(known.run_id)) or known
+    return await database.read(run_reads.get_state(known.run_id)) or known

@@ -22,9 +22,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.states import Ending
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import runs
-
-__all__ = ["ChangeTracker", "DatabaseChanges", "watch_cancel_requests"]
+from agentctl.store.repositories import run_reads
 
 POLL_SECONDS = 0.02
 
@@ -154,7 +152,7 @@ async def watch_cancel_requests(
 
 
 async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
-    for state in await database.read(runs.list_cancel_requests(engine.worker_id)):
+    for state in await database.read(run_reads.list_cancel_requests(engine.worker_id)):
         run = engine.find_run(state.run_id)
         if run is not None:
             run.stop(Ending.cancelled(state.cancel_requested_by or "system", state.cancel_reason))

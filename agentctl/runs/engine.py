@@ -39,14 +39,12 @@ from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.worker import Worker
-from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.spans import SPAN_STATUSES
 from agentctl.store.database import Work
 from agentctl.store.databases import Databases
-
-__all__ = ["CLIENT_DISCONNECTED", "EarlierRun", "Engine"]
 
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
@@ -99,7 +97,7 @@ class Engine:
     ) -> None:
         self.closing = asyncio.Event()
         self.counters = RunCounters()
-        self.model_counters = catalog.model_counters
+        self.model_counters = catalog.models.counters
         self._worker = worker
         self._databases = databases
         self._catalog = catalog
@@ -269,7 +267,6 @@ class Engine:
         )
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
-        """Commit the row and start the work. A cancel of the caller does not separate the two."""
         await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
     async def _commit_and_execute(
@@ -320,7 +317,6 @@ class Engine:
             await asyncio.sleep(SEARCH_SECONDS)
 
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
-        """Start the work of a run whose row is committed."""
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
@@ -351,7 +347,6 @@ class Engine:
             self._run_tasks.start(self._start_background_runs(run))
 
     async def _start_background_runs(self, run: LiveRun) -> None:
-        """Start the background work that a completed run requires, unless the process drains."""
         try:
             for spec in await plan_background_runs(run):
                 if not self._draining:

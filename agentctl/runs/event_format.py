@@ -21,7 +21,7 @@ from agentctl.runtime.events import (
     ToolCallStarted,
 )
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
 LOST_SEQ_STEP = 1_000_000
@@ -159,7 +159,6 @@ def _format_final(
 def _format(
     run: RunIdentity, name: str, fields: dict[str, Any], at: int | None = None
 ) -> tuple[str, bytes]:
-    """Return name and data of an event at a time in microseconds; None for now."""
     names = KINDS[run.kind]
     at = now() if at is None else at
     body: dict[str, Any] = {

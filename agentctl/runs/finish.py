@@ -24,8 +24,8 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.transcript import Transcript, build_chat_history
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import events, runs, sessions
-from agentctl.store.repositories.runs import RunEnd, RunRow
+from agentctl.store.repositories import events, run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import RunEnd, RunRow
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to store an end while the database is unavailable; the last repeats."""
@@ -96,13 +96,12 @@ async def store_end(
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
-    """Store the end, or read the one that was stored first."""
     try:
         return await run.spec.database.write(_write_end(run, ending, end))
     except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
-        state = await run.spec.database.read(runs.get_state(run.run_id))
+        state = await run.spec.database.read(run_reads.get_state(run.run_id))
         if state is None:
             return ending
         return Ending(
@@ -126,7 +125,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
-        requested = yield from runs.get_state(run.run_id)
+        requested = yield from run_reads.get_state(run.run_id)
         if requested is not None:
             ending = Ending.cancelled(
                 requested.cancel_requested_by or actor,
@@ -167,7 +166,6 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
 
 
 def _encode_holding(run: LiveRun) -> str | None:
-    """Return the names of the work that continues as JSON; None for none."""
     names = run.transcript.unstopped.names
     return _to_json(names) if names else None
 

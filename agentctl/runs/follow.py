@@ -26,11 +26,9 @@ from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
-from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories import events, run_reads, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
-
-__all__ = ["flatten", "follow_run", "wait_until_final"]
 
 T = TypeVar("T")
 
@@ -96,7 +94,7 @@ async def wait_until_final(
     if live is not None:
         await asyncio.shield(live.ended)
     while True:
-        state = await database.read(runs.get_state(run_id))
+        state = await database.read(run_reads.get_state(run_id))
         if state is None:
             raise errors.NotFound("Run not found")
         if is_final(state.status):
@@ -157,7 +155,6 @@ class _Follower:
         return []
 
     def _read_memory(self) -> list[StreamEvent] | None:
-        """Return the next events in memory; None if they have to be read from the database."""
         if self._stream is None:
             live = self._engine.find_run(self._run_id)
             if live is None or live.parent is not None or not live.stream.recorded:
@@ -166,7 +163,6 @@ class _Follower:
         return self._stream.events_from(self._position + 1)
 
     async def _take_portion(self, in_memory: list[StreamEvent]) -> list[StreamEvent]:
-        """Return the first events, limited in size; if there are none, wait for a change."""
         assert self._stream is not None
         if not in_memory and self._stream.closed:
             self._done = True
@@ -204,7 +200,6 @@ class _Follower:
         return []
 
     async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:
-        """Read, and retry while the database is unavailable."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + RETRY_LIMIT_SECONDS
         while True:
@@ -219,7 +214,7 @@ class _Follower:
 @unit
 def _load_portion(run_id: str, position: int) -> Steps[_StoredPortion | None]:
     # The status first: the events of a run that is final are complete.
-    state = yield from runs.get_state(run_id)
+    state = yield from run_reads.get_state(run_id)
     if state is None:
         return None
     final = is_final(state.status)
@@ -229,7 +224,6 @@ def _load_portion(run_id: str, position: int) -> Steps[_StoredPortion | None]:
 
 
 def _parse_batches(batches: list[EventRow], position: int) -> list[StreamEvent]:
-    """Return the events of the batches after a position. See `stream.encode_lines`."""
     parsed = list[StreamEvent]()
     for batch in batches:
         for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq):
@@ -241,8 +235,7 @@ def _parse_batches(batches: list[EventRow], position: int) -> list[StreamEvent]:
 
 @unit
 def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
-    """Build the content event and the last event of a run from its row."""
-    run = yield from runs.get(run_id, EVERYONE)
+    run = yield from run_reads.get(run_id, EVERYONE)
     if run is None:
         return []
     session = yield from sessions.get(run.session_id, EVERYONE)

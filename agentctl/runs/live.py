@@ -14,16 +14,14 @@ from agentctl.runs.memories import RunMemories
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
-from agentctl.runtime.background import Purpose
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.background import Purpose
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database
-from agentctl.store.repositories import runs
-
-__all__ = ["LiveRun", "MemberRunner", "RunSpec"]
+from agentctl.store.repositories import run_reads
 
 MemberRunner = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
 """Creates a member's run under the given run, executes it, and returns its result."""
@@ -274,7 +272,7 @@ class LiveRun:
     async def is_first_of_session(self) -> bool:
         if self.parent is not None or self.is_first:
             return self.is_first
-        oldest = await self.spec.database.read(runs.list_in_session(self.session_id, limit=1))
+        oldest = await self.spec.database.read(run_reads.list_in_session(self.session_id, limit=1))
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(self, component: Component, message: str) -> MemberResult:

@@ -25,8 +25,6 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 
-__all__ = ["DEAD_AFTER_SECONDS", "WorkerDeath", "WorkerMonitor"]
-
 DEAD_AFTER_SECONDS = 15.0
 """Time without a heartbeat after which a worker is declared dead."""
 
@@ -112,7 +110,6 @@ class WorkerMonitor:
         return {row.worker_id: self._judge(row, at) for row in rows}
 
     async def _read_database_clock(self) -> int | None:
-        """Return the time of the database in microseconds if that decides, else None."""
         database = self._databases.system
         decides = not self.is_long_lived and database.lock_folder is None
         return await database.clock() if decides else None

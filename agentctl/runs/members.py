@@ -108,7 +108,6 @@ class MemberSlots:
                 return
 
     def _grant(self, parent: LiveRun) -> bool:
-        """Give a free slot to the child of `parent` that waits longest; return False if none."""
         queue = self._queues.get(parent, ())
         waiting = next((each for each in queue if not each.done()), None)
         slot = self._try_take(parent) if waiting is not None else None

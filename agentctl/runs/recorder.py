@@ -57,7 +57,6 @@ class Recorder:
             await asyncio.wait({self._writing})
 
     def _schedule(self, name: str) -> None:
-        """Write now or later, depending on the name of the new event."""
         content = name.endswith("Content")
         self._write_now = self._write_now or not content
         if self._ended or self._writing is not None:
@@ -77,7 +76,6 @@ class Recorder:
             self._writing = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
-        """Write the waiting events. Events that arrive during the write start a new interval."""
         self._write_now = False
         try:
             await self._store_waiting()

@@ -27,10 +27,8 @@ from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import events, runs
-from agentctl.store.repositories.runs import RunRow
-
-__all__ = ["LOST_SEQ_STEP", "recover_runs"]
+from agentctl.store.repositories import events, run_reads, runs
+from agentctl.store.repositories.run_rows import RunRow
 
 PARALLEL_RUNS = 64
 """Number of runs that are ended in parallel: group commit writes them in one transaction."""
@@ -61,7 +59,7 @@ async def recover_runs(
     """
     ended: list[str] = []
     for level in _group_by_depth(
-        await database.read(runs.list_live_of_worker(owner), size="large")
+        await database.read(run_reads.list_live_of_worker(owner), size="large")
     ):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
@@ -80,7 +78,6 @@ async def recover_runs(
 
 
 def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
-    """Group runs by the number of their ancestors among them, the deepest first."""
     parents = {run.run_id: run.parent_run_id for run in lost}
     levels: defaultdict[int, list[RunRow]] = defaultdict(list)
     for run in lost:
@@ -105,7 +102,7 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
     The row is locked and read again: a cancel may have been requested since, and no request and
     no event can be added until the end is committed.
     """
-    run = yield from runs.get_for_update(run_id)
+    run = yield from run_reads.get_for_update(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
         return False
     root_id = yield from find_root_id(run)

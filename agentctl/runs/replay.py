@@ -18,10 +18,8 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.runtime.spans import Spans, SpanStatus
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import events, runs
-from agentctl.store.repositories.runs import RunRow
-
-__all__ = ["find_root_id", "read_stored_spans", "replay_stored_events"]
+from agentctl.store.repositories import events, run_reads
+from agentctl.store.repositories.run_rows import RunRow
 
 _SUFFIXES: dict[str, SpanStatus] = {
     "Completed": "completed", "Cancelled": "cancelled", "Error": "failed"
@@ -103,7 +101,6 @@ class ReplayedRun:
                 self.spans.end(call_id, status, _get_time(event))
 
     def _apply_member(self, name: str, event: dict[str, Any]) -> None:
-        """Apply an event of a run that this run started."""
         member_run_id = event["run_id"]
         if not self.spans.has(member_run_id):
             component_id = next(
@@ -115,7 +112,6 @@ class ReplayedRun:
             self.spans.end(member_run_id, _ENDS[name], _get_time(event))
 
     def _find_delegation(self, component_id: str) -> str | None:
-        """Return the id of the open step or call that started a member, None if none is known."""
         for span in self.spans.find_open_without_member():
             arguments = self._tools.get(span.id, {}).get("tool_args") or {}
             if span.kind == "step" or arguments.get("member_id") == component_id:
@@ -124,7 +120,6 @@ class ReplayedRun:
 
 
 def _get_time(event: dict[str, Any]) -> int:
-    """Return the time of an event in microseconds; events of earlier versions have seconds."""
     return parse_rfc3339(event["at"]) if "at" in event else int(event["created_at"]) * 1_000_000
 
 
@@ -160,7 +155,7 @@ def find_root_id(run: RunRow) -> Steps[str]:
     """Return the id of the topmost ancestor of a run, which may be the run itself."""
     run_id, parent_id = run.run_id, run.parent_run_id
     while parent_id is not None:
-        parent = yield from runs.get_state(parent_id)
+        parent = yield from run_reads.get_state(parent_id)
         if parent is None:
             break
         run_id, parent_id = parent.run_id, parent.parent_run_id

@@ -12,8 +12,6 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-__all__ = ["Starts"]
-
 CROWD = 32
 """Number of incomplete starts up to which work begins at once: they delay each other little."""
 
@@ -60,7 +58,6 @@ class Starts:
             turn.set_result(None)
 
     def _drop_expired(self) -> None:
-        """Drop the starts of callers that do not take their first event."""
         latest = asyncio.get_running_loop().time() - LIMIT_SECONDS
         while self._open and next(iter(self._open.values())).began < latest:
             self._open.popitem(last=False)

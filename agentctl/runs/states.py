@@ -13,8 +13,6 @@ from typing import Literal
 
 from agentctl.records.runs import FINAL_STATUSES
 
-__all__ = ["FINAL", "Ending", "FinalStatus", "is_final"]
-
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
 FINAL: frozenset[str] = frozenset(FINAL_STATUSES)

@@ -28,12 +28,12 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.unstopped import wait_until_done
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
@@ -189,7 +189,7 @@ class Supervision:
             return _FAILED
 
     async def _execute_component(self, run: LiveRun) -> None:
-        from agentctl.runtime.execute import execute_component
+        from agentctl.runtime.components.execute import execute_component
 
         spec = run.spec
         if run.parent is None:
@@ -208,7 +208,6 @@ class Supervision:
 
 
 async def _claim_run(run: LiveRun) -> bool:
-    """Claim the run. Return False if it is not to be executed: it has ended or has to stop."""
     if run.requested_end is not None or run.spec.is_claimed:
         return run.requested_end is None
     return await retry_while_unavailable(
@@ -218,10 +217,9 @@ async def _claim_run(run: LiveRun) -> bool:
 
 @unit
 def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
-    """Claim the row, or find that an earlier attempt with an unknown outcome claimed it."""
     if (yield from runs.claim(run.run_id, run.attempt, run.worker_id, at)):
         return True
-    state = yield from runs.get_state(run.run_id)
+    state = yield from run_reads.get_state(run.run_id)
     return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
 
 
@@ -239,15 +237,17 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     read = run.spec.database.read
     if (kind := catalog.native_kind(component)) is not None:
         native = await read(
-            runs.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="run"
+            run_reads.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="run"
         )
         stored = [(earlier.messages, earlier.native) for earlier in native]
     else:
         summary = await _load_summary(run)
-        recent = runs.list_recent_messages(run.session_id, count, HISTORY_BYTES, summary.covered)
+        recent = run_reads.list_recent_messages(
+            run.session_id, count, HISTORY_BYTES, summary.covered
+        )
         stored = [(messages, None) for messages in await read(recent, size="run")]
         if not stored and summary.covered:
-            last = runs.list_recent_messages(run.session_id, 1, HISTORY_BYTES)
+            last = run_reads.list_recent_messages(run.session_id, 1, HISTORY_BYTES)
             run.previous_instructions = _find_instructions(await read(last, size="run"))
     parsed: list[tuple[list[dict[str, Any]], str | None]]
     parsed = [(orjson.loads(messages), native) for messages, native in stored]
@@ -260,7 +260,6 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
 
 
 async def _load_summary(run: LiveRun) -> StoredSummary:
-    """Set the summary that takes the place of earlier runs, if the component has that setting."""
     spec = run.spec.component.spec
     if not isinstance(spec, Agent | Team) or not (
         spec.summary.every_runs and spec.summary.in_context
@@ -272,13 +271,11 @@ async def _load_summary(run: LiveRun) -> StoredSummary:
 
 
 def _find_instructions(stored: list[str]) -> str | None:
-    """Return the system message of the last of some runs, each a JSON array of messages."""
     messages = orjson.loads(stored[-1]) if stored else []
     return next((each["content"] for each in messages if each["role"] == "system"), None)
 
 
 async def _stop_children(run: LiveRun) -> None:
-    """Stop the runs of members. Work of theirs that continues is work of this run too."""
     pending = [child for child in run.children if not child.ended.done()]
     for child in pending:
         child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
@@ -289,7 +286,6 @@ async def _stop_children(run: LiveRun) -> None:
 
 
 def _keep_state(run: LiveRun, ending: Ending) -> Ending:
-    """Keep the changes of the state. A completed run whose state cannot be stored has failed."""
     try:
         run.keep_state()
     except ExecutionError as failure:
@@ -300,7 +296,6 @@ def _keep_state(run: LiveRun, ending: Ending) -> Ending:
 
 
 def _publish_end(run: LiveRun, ending: Ending | None) -> None:
-    """Publish the stored ending, if any. It is the last event of a root run."""
     last = None
     if run.stream.recorded and ending is not None:
         last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
@@ -311,7 +306,6 @@ def _publish_end(run: LiveRun, ending: Ending | None) -> None:
 
 
 async def _record_work_stopped(run: LiveRun, late: bool) -> None:
-    """Record that the abandoned work of a run has ended; a late result was dropped."""
     work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
     try:
         await run.spec.database.write(work_stopped)
@@ -320,7 +314,6 @@ async def _record_work_stopped(run: LiveRun, late: bool) -> None:
 
 
 async def _record_holding(run: LiveRun) -> None:
-    """Record the abandoned work of a run that has not ended, after a part of it has."""
     try:
         await run.spec.database.write(_replace_holding(run))
     except errors.AgentctlError:
@@ -335,7 +328,6 @@ def _replace_holding(run: LiveRun) -> Steps[None]:
 
 
 def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:
-    """Return the ending of a run after its work. A requested end replaces an exception."""
     if not work.done() or work.cancelled():
         return run.requested_end or _INTERRUPTED
     failure = work.exception()

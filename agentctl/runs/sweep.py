@@ -20,15 +20,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import audit, events, idempotency, runs, workers
-
-__all__ = [
-    "EVENT_RETENTION",
-    "SWEEP_SECONDS",
-    "delete_expired",
-    "sweep_dead_workers",
-    "watch_workers",
-]
+from agentctl.store.repositories import audit, events, idempotency, run_reads, workers
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
@@ -114,7 +106,7 @@ async def sweep_dead_workers(
     owners: dict[str, set[str | None]] = {}
     for database_id, database in databases.get_open().items():
         try:
-            owners[database_id] = set(await database.read(runs.list_owners_at_work()))
+            owners[database_id] = set(await database.read(run_reads.list_owners_at_work()))
         except errors.AgentctlError as error:
             monitor.rate_limited_log.log(
                 "runs of database %s could not be read: %s", database_id, error.detail
@@ -134,7 +126,6 @@ async def sweep_dead_workers(
 async def _remove_dead_worker(
     databases: Databases, monitor: WorkerMonitor, owner: str, death: WorkerDeath
 ) -> list[str]:
-    """Recover a dead worker's runs; remove its row once every database was reached."""
     results = [
         await _recover_database(databases, monitor, database_id, owner, death)
         for database_id in databases
@@ -155,7 +146,6 @@ async def _recover_database(
     owner: str | None,
     death: WorkerDeath,
 ) -> list[str] | None:
-    """Return the ids of the runs that were ended; None if some could not be ended."""
     try:
         return await recover_runs(
             databases[database_id], owner, may_still_run=death is WorkerDeath.NO_HEARTBEAT
@@ -218,7 +208,6 @@ async def _delete_older(database: Database, repository: _ExpiringRepository, bef
 
 
 async def _delete_entries(system: Database, before: int) -> None:
-    """Delete audit entries, about once a day: each deletion is an entry itself."""
     if not await system.read(audit.has_older(before - DAY_MICROSECONDS), size="large"):
         return
     for _ in range(MAXIMUM_UNITS):

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from agentctl import errors
 
-__all__ = ["RETRY_LIMIT_SECONDS", "Tasks", "retry_while_unavailable"]
-
 T = TypeVar("T")
 
 RETRY_LIMIT_SECONDS = 30.0

@@ -23,8 +23,6 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.threads import call_in_thread
 
-__all__ = ["HEARTBEAT_SECONDS", "Worker"]
-
 HEARTBEAT_SECONDS = 3.0
 """Interval of the heartbeat."""
 
@@ -105,7 +103,6 @@ class Worker:
         self._thread.start()
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        """Write the heartbeat until the worker is unregistered, regardless of errors. A thread."""
         while not self._ended.wait(self._heartbeat_seconds):
             try:
                 if not database.write_blocking(workers.record_heartbeat(self._id, now())):

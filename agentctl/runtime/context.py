@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
 
-__all__ = ["EarlierRun", "MemberResult", "MemberStatus", "RunEnvironment"]
-
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
 

@@ -1,7 +1,7 @@
 """The conversation of one run between a model and its tools.
 
 All data from the model passes through here. Text is made storable (tool calls already are, see
-`runtime.model_calls`), limited in size, added to the transcript at once, and published as events.
+`runtime.models.calls`), limited in size, added to the transcript at once, and published as events.
 """
 
 from __future__ import annotations
@@ -295,7 +295,6 @@ class Conversation:
             )
 
     def _publish_text(self, text: str) -> None:
-        """Add a delta to the content and publish it. The joined deltas are the content."""
         delta = _SEPARATOR + text if self._needs_separator else text
         self._needs_separator = False
         self._transcript.add_content(delta)

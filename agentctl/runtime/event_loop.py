@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 from agentctl.runtime.unstopped import count_abandoned_threads, wait_until_done
 
-__all__ = ["finish_process", "handle_signals", "run_event_loop", "stop_signals"]
-
 T = TypeVar("T")
 
 LEFTOVER_SECONDS = 1.0
@@ -123,12 +121,10 @@ def stop_signals() -> list[int]:
 
 
 async def _wait_for(main: asyncio.Task[T]) -> T:
-    """Return the result of a task; pass a cancel on to it."""
     return await main
 
 
 async def _end_remaining_work() -> bool:
-    """Cancel the remaining tasks and end the executor; return False if that did not succeed."""
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     executor = loop.create_task(loop.shutdown_default_executor())
     remaining = asyncio.all_tasks() - {this, executor}

@@ -9,17 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Content",
-    "Progress",
-    "RunEvent",
-    "StepCompleted",
-    "StepStarted",
-    "Thinking",
-    "ToolCallCompleted",
-    "ToolCallStarted",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Content:

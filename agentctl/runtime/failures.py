@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["DETAILS", "ExecutionError", "FailureCode"]
-
 FailureCode = Literal[
     "AGENT_FAILED",
     "INTERRUPTED",

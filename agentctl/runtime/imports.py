@@ -60,7 +60,6 @@ def _import_module(name: str, folder: Path | None) -> ModuleType:
 
 
 def _missing_module_hint(name: str, error: BaseException) -> str | None:
-    """Return a hint if the module itself is missing, or a library that an extra installs."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     extra = _EXTRAS.get(error.name.partition(".")[0])

@@ -111,7 +111,6 @@ class _Encoder:
 
 
 def _is_short(value: Any) -> bool:
-    """Return True for a scalar, and for a row of a few scalars, which `json` encodes at once."""
     kind = type(value)
     if kind is dict:
         return len(value) <= _ROW and all(
@@ -128,6 +127,5 @@ def _is_short_scalar(value: Any) -> bool:
 
 
 def _is_plain_dataclass(value: object) -> bool:
-    """Return True for an instance of a dataclass of the standard library."""
     kind = type(value)
     return dataclasses.is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__")

@@ -10,8 +10,6 @@ import orjson
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 
-__all__ = ["SessionState", "StateChanges"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:

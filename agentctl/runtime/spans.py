@@ -12,8 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 from agentctl.records.times import format_rfc3339, now
 
-__all__ = ["SPAN_STATUSES", "SpanStatus", "Spans"]
-
 SpanKind = Literal["model", "tool", "member", "step"]
 
 SpanStatus = Literal["completed", "failed", "cancelled"]

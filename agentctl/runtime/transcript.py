@@ -9,8 +9,8 @@ share:
      "metrics"?: {nine counters}, "finish_reason"?: str | None}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
-`tool_call_id` and `tool_name`. `runtime.conversion` converts them to the form of the model library
-(docs/decisions/0005).
+`tool_call_id` and `tool_name`. `runtime.models.conversion` converts them to the form of the model
+library (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
-
-__all__ = ["CANCELLED_RESULT", "Transcript", "build_chat_history"]
 
 MAXIMUM_TOKENS = 10**12
 """Maximum of a reported counter. The sum over any session then fits into 64 bits."""
@@ -248,7 +246,6 @@ class Transcript:
             self._add_tool_message(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
     def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
-        """Add the tool message of a call, if a message requested that call."""
         name = self._unanswered.pop(call_id, None)
         if name is not None:
             self._messages.append(
@@ -296,7 +293,6 @@ class _AnswerInProgress:
 
 
 def _add(total: int | None, count: int | None) -> int | None:
-    """Add counters of which either may be unknown."""
     return count if total is None else total + (count or 0)
 
 

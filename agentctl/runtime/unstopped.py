@@ -18,17 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "MAXIMUM_ABANDONED",
-    "RUNNER",
-    "TooManyAbandonedThreads",
-    "UnstoppedWork",
-    "abandon_task",
-    "count_abandoned_threads",
-    "run_in_thread",
-    "wait_until_done",
-]
-
 T = TypeVar("T")
 
 RUNNER = "runner"
@@ -150,7 +139,6 @@ def _retain(work: asyncio.Future[Any]) -> None:
 
 
 def _release(work: asyncio.Future[Any]) -> None:
-    """Drop the reference to work that ended, and retrieve its exception."""
     _retained.discard(work)
     if not work.cancelled():
         work.exception()

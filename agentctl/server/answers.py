@@ -107,7 +107,6 @@ def error_response(error: AgentctlError) -> BytesResponse:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client has disconnected. Call it after the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -149,7 +148,6 @@ async def wait_for_first_events(
 
 
 async def _cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel the tasks that still run, and wait until all have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -203,7 +201,6 @@ class EventStreamResponse(Response):
             await self.rest.aclose()
 
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
-        """Send the later events, and a comment after each idle period."""
         time = asyncio.get_running_loop().time
         self._sent_at = time()
         sending = asyncio.ensure_future(self._send_rest(send))
@@ -223,7 +220,6 @@ class EventStreamResponse(Response):
             await _cancel_and_wait(sending)
 
     async def _send_rest(self, send: Send) -> None:
-        """Send each portion in one write. One task sends all: a task for each would cost more."""
         time = asyncio.get_running_loop().time
         async for portion in self.rest:
             await self._send_portion(send, portion)
@@ -239,13 +235,11 @@ class EventStreamResponse(Response):
 
 
 async def _send_head(response: Response, send: Send) -> None:
-    """Send the status line and the header fields."""
     start = {"status": response.status_code, "headers": response.raw_headers}
     await send({"type": "http.response.start", **start})
 
 
 async def _next_portion(events: AsyncGenerator[list[StreamEvent]]) -> list[StreamEvent]:
-    """Return the next portion; an empty one at the end."""
     return await anext(events, [])
 
 
@@ -254,7 +248,6 @@ async def _send_part(send: Send, body: bytes) -> None:
 
 
 def _format_events(events: list[StreamEvent]) -> bytes:
-    """Return events in the format of server-sent events; JSON has no line breaks."""
     return b"".join(
         b"event: %b\ndata: %b\nid: %d\n\n" % (event.name.encode(), event.data, event.seq)
         for event in events

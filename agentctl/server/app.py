@@ -18,7 +18,7 @@ from agentctl.server.state import AppState
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.server.faces.mcp.face import McpFace
+    from agentctl.interop.mcp.face import McpFace
 
 
 class _Application(Starlette):
@@ -43,7 +43,7 @@ class _Application(Starlette):
         if state.mcp_face is not None:
             stack = state.mcp_face.wrap(stack)
         if state.settings.openai.enabled:
-            from agentctl.server.faces.openai.face import OpenAIErrors, OpenAIFace
+            from agentctl.interop.openai.face import OpenAIErrors, OpenAIFace
 
             stack = OpenAIFace(stack)
         for middleware, args, kwargs in reversed(self.user_middleware):
@@ -70,7 +70,7 @@ def create_app(settings: Settings) -> Starlette:
 
     served = routes
     if settings.server.compatibility == "agentos":
-        from agentctl.server.agentos import adapt_operations
+        from agentctl.interop.agentos.server import adapt_operations
 
         served = adapt_operations(routes, settings)
     app = _Application(routes=served, lifespan=running)
@@ -127,7 +127,7 @@ def _build_mcp_face(settings: Settings) -> McpFace:
     from agentctl.runtime.mcp.servers import require_mcp_package
 
     require_mcp_package(settings)
-    from agentctl.server.faces.mcp.face import McpFace
+    from agentctl.interop.mcp.face import McpFace
 
     return McpFace(settings)
 

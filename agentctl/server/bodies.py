@@ -304,7 +304,6 @@ def _parse_json(content: bytes) -> object:
 
 
 def _load_json(text: str) -> object:
-    """Return the value of a JSON text; raise ValueError if it is not strict JSON."""
     try:
         return json.loads(
             text,

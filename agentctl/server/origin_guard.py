@@ -86,12 +86,10 @@ class OriginGuard:
         return _is_address(name) if self._everywhere else is_loopback_host(name)
 
     def _is_accepted_origin(self, origin: bytes, host: bytes) -> bool:
-        """Return True for a configured origin and for that of the server's own pages."""
         return origin in self._origins or origin.partition(b"://")[2].lower() == host.lower()
 
 
 def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
-    """Return True if the user follows a link to the server in a new page."""
     return (
         scope["method"] in ("GET", "HEAD")
         and fields.get(b"sec-fetch-mode") == b"navigate"
@@ -107,7 +105,6 @@ def _remove_port(host: bytes) -> bytes:
 
 
 def _normalize(host: bytes) -> str:
-    """Return a name or address in lower case, without brackets or the dot of the root."""
     text = host.decode("latin-1").lower()
     if text.startswith("["):
         return text[1:-1]
@@ -123,7 +120,6 @@ def _is_address(name: str) -> bool:
 
 
 def _is_unspecified(host: str) -> bool:
-    """Return True if a server that listens on `host` listens on every address of the machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -138,7 +138,6 @@ class Parameters:
         return values, error
 
     def _add_headers(self, values: dict[str, Any], headers: Headers) -> ValidationFailed | None:
-        """Add the header fields to `values` and return the first error; its default stays."""
         first_error: ValidationFailed | None = None
         seen = set[str]()
         for field, content in headers:
@@ -153,7 +152,6 @@ class Parameters:
         return first_error
 
     def _add_query(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
-        """Add the query parameters to `values` and return the first error; its default stays."""
         first_error: ValidationFailed | None = None
         seen = set[str]()
         for name, text in parse_pairs(query):
@@ -167,7 +165,6 @@ class Parameters:
 
 
 def _convert_once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
-    """Convert a value and reject a second value of the same parameter."""
     if name in seen:
         raise ValidationFailed(f"{name} is given more than once")
     seen.add(name)

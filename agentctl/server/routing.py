@@ -216,7 +216,6 @@ class Dispatcher:
         await respond(execute, scope, receive, send)
 
     def _match_operation(self, scope: Scope) -> Operation:
-        """Return the operation of a request and put its path parameters into the scope."""
         caller = scope[CALLER_KEY]
         path = path_below_root(scope)
         match = policy.find_operation(self._table, scope["method"], path, caller.failure)

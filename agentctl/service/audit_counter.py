@@ -15,8 +15,6 @@ from agentctl.errors import Unavailable
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.repositories.audit import NewAuditEntry
 
-__all__ = ["EntryCounter"]
-
 FLUSH_SECONDS = 60.0
 """Seconds from the first request of a key until its count is written."""
 
@@ -97,7 +95,6 @@ class EntryCounter:
             self._flushing = asyncio.create_task(self._flush_later(), context=Context())
 
     async def _flush_later(self) -> None:
-        """Write the counts until none are left; retry after a failure."""
         while self._pending:
             await asyncio.sleep(self._seconds)
             await self.flush()
@@ -105,7 +102,6 @@ class EntryCounter:
 
 
 def _merge(earlier: NewAuditEntry, later: NewAuditEntry) -> NewAuditEntry:
-    """Return one entry for both: of the later time, with what they have in common."""
     return later._replace(
         resource=later.resource if later.resource == earlier.resource else None,
         reason=later.reason if later.reason == earlier.reason else None,

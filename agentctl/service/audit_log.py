@@ -32,8 +32,6 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import NewAuditEntry
 
-__all__ = ["CHANGING_OPERATIONS", "MAXIMUM_TEXT", "AppendEntry", "AuditLog", "AuditedCall"]
-
 T = TypeVar("T")
 
 MAXIMUM_TEXT = 1_000

@@ -25,7 +25,7 @@ from agentctl.requests import (
 from agentctl.service.family import OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups
-from agentctl.store.repositories import accounts, runs, sessions
+from agentctl.store.repositories import accounts, run_reads, sessions
 from agentctl.store.visibility import EVERYONE
 
 if TYPE_CHECKING:
@@ -156,14 +156,12 @@ class _DataCheck:
             await self._lookups.named_run_database(kind, component_id, run_id, session_id, action)
 
     def _named_component(self) -> tuple[ComponentKind, str] | None:
-        """Return the kind and id of the component in the path, if there is one."""
         for kind, names in KINDS.items():
             if names.id_field in self._path:
                 return kind, self._path[names.id_field]
         return None
 
     async def _explain_missing(self, failure: errors.NotFound) -> tuple[str, str]:
-        """Return the cause of a NotFound and a remedy; only operators may read them."""
         noun = failure.detail.partition(" ")[0]
         if noun == "Service":
             cause = "there is no service account with this id, or it is revoked"
@@ -202,7 +200,7 @@ class _DataCheck:
             database = lookups.database(self._query.get("db_id"))
         else:
             database = lookups.component_database(*component)
-        row = await database.read(runs.get(run_id, EVERYONE))
+        row = await database.read(run_reads.get(run_id, EVERYONE))
         if row is None:
             return "no user has a run with this id", "list the runs with `agentctl runs list`"
         if not lookups.visibility.sees(row.user_id):

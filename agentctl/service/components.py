@@ -10,6 +10,7 @@ from agentctl.auth import policy
 from agentctl.auth.policy import list_open_operations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
 from agentctl.records.system import (
     ApiRecord,
     ComponentEntry,
@@ -26,6 +27,7 @@ from agentctl.requests import (
     SessionLocator,
 )
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import build_record
 from agentctl.service.family import OperationFamily
 
 
@@ -34,7 +36,7 @@ class ComponentOperations(OperationFamily):
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
         """Return the components of a kind that the caller may read, in the configured order."""
-        operation = policy.operation_ids(kind).list
+        operation = operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
             if allowed is not None:
@@ -49,7 +51,9 @@ class ComponentOperations(OperationFamily):
     def _listed(self, kind: ComponentKind, shown: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
         components = catalog.components(kind).values()
-        return build_document([catalog.record(each) for each in components if each.id in shown])
+        return build_document(
+            [build_record(catalog, each) for each in components if each.id in shown]
+        )
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
         """Raise NotFound unless the component is configured (`LocalOperations`)."""
@@ -62,9 +66,9 @@ class ComponentOperations(OperationFamily):
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         """Return a configured component."""
         path = {KINDS[kind].id_field: component_id}
-        async with self.audit(policy.operation_ids(kind).get, **path):
+        async with self.audit(operation_ids(kind).get, **path):
             return build_document(
-                self.hosting.catalog.record(self.lookups.component(kind, component_id))
+                build_record(self.hosting.catalog, self.lookups.component(kind, component_id))
             )
 
     async def get_api(self) -> Document[ApiRecord]:
@@ -139,10 +143,10 @@ class ComponentOperations(OperationFamily):
             settings = self.hosting.settings
             catalog, databases = self.hosting.catalog, list(self.hosting.databases)
             agents: list[tuple[Component, Any]] = [
-                (each, catalog.record(each)) for each in catalog.components("agent").values()
+                (each, build_record(catalog, each)) for each in catalog.components("agent").values()
             ]
             teams: list[tuple[Component, Any]] = [
-                (each, catalog.record(each)) for each in catalog.components("team").values()
+                (each, build_record(catalog, each)) for each in catalog.components("team").values()
             ]
             return build_document(
                 ConfigRecord(

@@ -35,20 +35,6 @@ from agentctl.store.sizes import read_sizes
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
 
-__all__ = [
-    "DatabaseState",
-    "DatabaseStatus",
-    "MigrationPlan",
-    "ReportProgress",
-    "back_up",
-    "check_integrity",
-    "format_dump_command",
-    "format_restore_command",
-    "migrate",
-    "plan_migration",
-    "read_database_status",
-]
-
 DatabaseState = Literal["ok", "missing", "old", "new", "unavailable"]
 
 
@@ -240,7 +226,6 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
 async def _check_sessions(
     read: Callable[[Work[Any]], Awaitable[Any]], at: ReportProgress
 ) -> list[str]:
-    """Check all sessions; return each problem with the number of sessions and one id."""
     total = await read(integrity.count_sessions())
     last, done, found = "", 0, dict[str, list[str]]()
     while True:

@@ -28,8 +28,8 @@ from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunRow, RunState
+from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
 from agentctl.store.visibility import EVERYONE
 
@@ -86,7 +86,6 @@ def _dump(value: str | int | None) -> bytes:
 
 
 def _stored_json(text: str | None) -> bytes:
-    """Return the JSON of a column."""
     return b"null" if text is None else text.encode()
 
 
@@ -95,7 +94,6 @@ def _dump_time(microseconds: int | None) -> bytes:
 
 
 def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
-    """Join JSON arrays that have no brackets into one array."""
     pieces = [piece for text in inner if text for piece in (b",", text)]
     pieces[:1] = [b"["]
     pieces.append(b"]")
@@ -187,7 +185,6 @@ _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.
 
 
 def _component_ids(row: SummaryRow) -> dict[str, str | None]:
-    """Return all three component id fields; only that of the session's type has a value."""
     return {
         **_NO_COMPONENT,
         KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
@@ -310,7 +307,6 @@ def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> byte
 
 
 def _life_members(row: RunRow) -> dict[str, JsonText]:
-    """Return the times of a run, its cancel request, and the work after its end."""
     return {
         "created_at": _dump_time(row.created_at),
         "started_at": _dump_time(row.started_at),
@@ -346,7 +342,6 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
 
 
 def _dump_holding(run: RunRow | RunState) -> bytes:
-    """Return the names of the work that continues after the end of a run; null if not known."""
     if not is_final(run.status) or run.stopped_at is not None:
         return b"[]"
     return _stored_json(run.holding)
@@ -364,7 +359,7 @@ def read_run_documents(
     """
     if form.view == "summary":
         return (yield from _read_run_summaries(rows))
-    members = yield from runs.list_children([row.run_id for row in rows])
+    members = yield from run_reads.list_children([row.run_id for row in rows])
     return [
         build_run_document(
             row,
@@ -384,7 +379,7 @@ def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
     above = {row.run_id: [row.run_id] for row in rows}
     level = list(above)
     for depth in range(MAXIMUM_DEPTH):
-        children = yield from runs.list_children_usage(level)
+        children = yield from run_reads.list_children_usage(level)
         if not children:
             break
         following: dict[str, list[str]] = {}
@@ -410,7 +405,7 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
     while level:
         found = list[RunRecord]()
         for child in level:
-            row = yield from runs.get(child, EVERYONE)
+            row = yield from run_reads.get(child, EVERYONE)
             if row is not None:
                 (document,) = yield from read_run_documents([row])
                 found.append(orjson.loads(document))

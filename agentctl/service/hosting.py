@@ -14,7 +14,7 @@ from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.readiness import Readiness
 from agentctl.store.databases import Databases

@@ -22,13 +22,13 @@ from agentctl.requests import (
 )
 from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_final
-from agentctl.runtime.catalog import SESSION_TABLE
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Work, single_unit, unit
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunRow, RunState
+from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -182,7 +182,6 @@ class Lookups:
     async def _read_document(
         self, database: Database, build: Callable[[bool], Work[bytes | None]]
     ) -> Document[RunRecord]:
-        """Read a document; the events of a run that another process executes off the event loop."""
         raw = await database.read(build(False))
         if raw is None:
             raw = await database.read(build(True), size="large")
@@ -201,7 +200,7 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from runs.get(run_id, self.visibility, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, self.visibility, summary=form.view == "summary")
         if row is None:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))
@@ -236,7 +235,7 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from runs.get(run_id, EVERYONE, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, EVERYONE, summary=form.view == "summary")
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))
@@ -257,7 +256,7 @@ class Lookups:
             NotFound: there is no such run, or it is not visible.
         """
         database = self.component_database(kind, component_id)
-        found = await database.read(runs.get_state(run_id, self.visibility))
+        found = await database.read(run_reads.get_state(run_id, self.visibility))
         if (
             found is None
             or (found.component_type, found.component_id) != (kind, component_id)

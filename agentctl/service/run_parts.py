@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import orjson
 
 from agentctl import errors
-from agentctl.auth.policy import operation_ids
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
 from agentctl.records.runs import ToolCallRecord
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
@@ -20,7 +20,7 @@ from agentctl.requests import (
 )
 from agentctl.runs.follow import flatten, follow_run
 from agentctl.service.family import OperationFamily
-from agentctl.store.repositories import runs
+from agentctl.store.repositories import run_reads
 
 
 class RunPartOperations(OperationFamily):
@@ -72,7 +72,7 @@ class RunPartOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id, "run_id": run_id, "tool_call_id": tool_call_id}
         async with self.audit(operation_ids(kind).get_tool_call, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
-            row = await database.read(runs.get(run_id, self.lookups.visibility), size="run")
+            row = await database.read(run_reads.get(run_id, self.lookups.visibility), size="run")
             calls = orjson.loads(row.tools) if row is not None and row.tools else []
             for call in calls:
                 if call["tool_call_id"] == tool_call_id:

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.auth.policy import operation_ids
 from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_session_id, check_text, check_texts
@@ -44,7 +44,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import idempotency, runs
+from agentctl.store.repositories import idempotency, run_reads
 from agentctl.store.totals import Totals
 
 DISCONNECT_WAIT_SECONDS = 1.0
@@ -156,7 +156,6 @@ class RunOperations(OperationFamily):
         return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
-        """Stop the run of a caller that leaves, unless it has ended or may continue."""
         if run.ended.done() or self._outlives_caller(request):
             return
         run.stop(Ending.cancelled(self.principal.actor, CLIENT_DISCONNECTED))
@@ -279,7 +278,7 @@ class RunOperations(OperationFamily):
             TooLarge, ValidationFailed: see `_dump_object` and `check_output_schema`; or the
                 component gives no structured result.
         """
-        from agentctl.runtime.structured_output import check_output_schema
+        from agentctl.runtime.models.structured_output import check_output_schema
 
         text = self._dump_object("output_schema", schema)
         if schema is not None:
@@ -375,7 +374,7 @@ class RunOperations(OperationFamily):
 
     @unit
     def _read_page(self, filter: RunFilter, part: Slice, totals: Totals) -> Steps[bytes]:
-        found = yield from runs.list_page(filter, self.lookups.visibility, part, totals)
+        found = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
         find_spans = self.hosting.engine.find_spans
         items = yield from documents.read_run_documents(found.rows, filter.form, find_spans)
         return documents.build_page_document("runs", items, filter.page, found)
@@ -478,7 +477,6 @@ def _refuse_new_run() -> Steps[None]:
 
 @contextlib.contextmanager
 def _deleted_as_conflict() -> Iterator[None]:
-    """Turn a missing run of a repeated request into a Conflict."""
     try:
         yield
     except errors.NotFound:

@@ -17,8 +17,8 @@ from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
-from agentctl.runtime.catalog import Catalog
-from agentctl.runtime.execute import prepare_components
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
@@ -35,8 +35,6 @@ from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
-
-__all__ = ["Service", "ServiceOperations"]
 
 
 class ServiceOperations(
@@ -166,7 +164,6 @@ class Service:
 
 
 def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
-    """Import the verifier on first use: most local commands verify no token."""
     from agentctl.auth.verifier import Verifier
 
     return Verifier(settings, accounts)

@@ -34,12 +34,13 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ReadSize, Steps, unit
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunState
+from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
@@ -87,7 +88,7 @@ class SessionOperations(OperationFamily):
         if session.component_id is not None:
             component = self.lookups.component(session.type, session.component_id)
             name = component.name
-            data = orjson.dumps(self.hosting.catalog.data(component)).decode()
+            data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
         return sessions.build_session(
             session_id,
             session.type,
@@ -124,7 +125,7 @@ class SessionOperations(OperationFamily):
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
-            histories = await database.read(runs.list_histories(row.session_id), size=size)
+            histories = await database.read(run_reads.list_histories(row.session_id), size=size)
         return Document(documents.build_session_document(row, histories))
 
     async def require_session(
@@ -239,7 +240,7 @@ class SessionOperations(OperationFamily):
             yield from sessions.get_for_update(session_id, self.lookups.visibility)
         for session_id in session_ids:
             yield from self.lookups.session(session_id, where, lock=True)
-            live = yield from runs.list_live_in_session(session_id)
+            live = yield from run_reads.list_live_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
@@ -253,7 +254,7 @@ class SessionOperations(OperationFamily):
         which are part of it.
         """
         await database.read(self.lookups.session(session_id, where))
-        live = await database.read(runs.list_live_in_session(session_id))
+        live = await database.read(run_reads.list_live_in_session(session_id))
         if live:
             await call.commit_first(database)
         cancels = [
@@ -283,7 +284,7 @@ class SessionOperations(OperationFamily):
         if not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
         paging.check_run_view(query.form)
-        rows = yield from runs.list_in_session(
+        rows = yield from run_reads.list_in_session(
             session_id,
             limit=query.limit,
             after_seq=(yield from _find_seq(session_id, "after", query.after)),
@@ -332,11 +333,10 @@ class SessionOperations(OperationFamily):
 
     @unit
     def _find_turn(self, run_id: str) -> Steps[tuple[RunState, list[str]] | None]:
-        """Return the state of a turn, and the ids of the newest two turns of its session."""
-        state = yield from runs.get_state(run_id, self.lookups.visibility)
+        state = yield from run_reads.get_state(run_id, self.lookups.visibility)
         if state is None or state.parent_run_id is not None:
             return None
-        newest = yield from runs.list_in_session(
+        newest = yield from run_reads.list_in_session(
             state.session_id, limit=2, top_level=True, order="desc", summary=True
         )
         return state, [row.run_id for row in newest]
@@ -357,7 +357,7 @@ def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | Non
     """
     if run_id is None:
         return None
-    found = yield from runs.get(run_id, EVERYONE, summary=True)
+    found = yield from run_reads.get(run_id, EVERYONE, summary=True)
     if found is None or found.session_id != session_id:
         raise errors.ValidationFailed(f"{name} must be the id of a run of the session")
     return found.seq

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from agentctl.records.times import now
 from agentctl.runs.liveness import WorkerDeath
 from agentctl.service.hosting import Hosting
-from agentctl.store.repositories import runs, workers
-
-__all__ = ["WorkerState", "survey_workers"]
+from agentctl.store.repositories import run_reads, workers
 
 _DEATHS: dict[WorkerDeath | None, str | None] = {
     None: None,
@@ -51,7 +49,7 @@ async def survey_workers(hosting: Hosting) -> list[WorkerState]:
     deaths = await hosting.monitor.check_all()
     owners: set[str | None] = set()
     for database_id in databases:
-        owners.update(await databases[database_id].read(runs.list_owners_at_work()))
+        owners.update(await databases[database_id].read(run_reads.list_owners_at_work()))
     at = now()
     return [
         WorkerState(

@@ -37,24 +37,6 @@ from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeV
 
 from agentctl.store.totals import Totals
 
-__all__ = [
-    "Database",
-    "Load",
-    "ReadSize",
-    "Row",
-    "Sql",
-    "Statement",
-    "Steps",
-    "Value",
-    "Work",
-    "compile_for_postgres",
-    "compile_for_sqlite",
-    "get_newest_time",
-    "probe",
-    "single_unit",
-    "unit",
-]
-
 Value = str | int | None
 Row = Sequence[Any]
 T = TypeVar("T")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agentctl.config import settings
     from agentctl.store.sqlite.database import SqliteDatabase
 
-__all__ = ["Databases", "open_database", "open_sqlite"]
-
 
 def open_database(entry: settings.Database, *, create: bool) -> Database:
     """Open a database: a file at once, a PostgreSQL database when it is first used.

@@ -16,19 +16,6 @@ from typing import Generic, Literal, TypeVar
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.totals import Totals
 
-__all__ = [
-    "MAXIMUM_SURPLUS",
-    "MAXIMUM_TOTAL",
-    "Conditions",
-    "Cursor",
-    "Listing",
-    "Order",
-    "RowPage",
-    "Slice",
-    "fold_prefix",
-    "prefix_end",
-]
-
 MAXIMUM_TOTAL = 10_000
 """The largest exact total (docs/contract.md "Lists")."""
 

@@ -14,8 +14,6 @@ from agentctl.store.threads import call_in_thread
 if TYPE_CHECKING:
     from agentctl.config.settings import Database as Entry
 
-__all__ = ["get_engine", "migrate", "read_unbounded", "read_version"]
-
 T = TypeVar("T")
 
 Applied = Callable[[Migration], None]

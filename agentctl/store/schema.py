@@ -14,19 +14,6 @@ from typing import Literal, NamedTuple
 
 from agentctl import errors
 
-__all__ = [
-    "MIGRATE_COMMAND",
-    "MIGRATIONS_FOLDER",
-    "SCHEMA_VERSION",
-    "TABLES",
-    "Engine",
-    "Migration",
-    "build_newer_schema",
-    "check_version",
-    "list_pending",
-    "load_migrations",
-]
-
 Engine = Literal["sqlite", "postgres"]
 
 MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Database as Entry
     from agentctl.store.sqlite.thread import ShouldStop
 
-__all__ = ["EXACT_COUNT_LIMIT", "Sizes", "read_sizes"]
-
 EXACT_COUNT_LIMIT = 100_000
 """Maximum number of rows of a table that are counted; a larger number is estimated."""
 

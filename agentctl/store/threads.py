@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["call_in_thread"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 
-__all__ = ["MAXIMUM_LISTS", "Totals"]
-
 MAXIMUM_LISTS = 4_096
 """Lists of a database that are remembered: those that were read last."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from agentctl.store.database import Value
 from agentctl.store.listing import Conditions
 
-__all__ = ["EVERYONE", "IS_VISIBLE", "Visibility"]
-
 IS_VISIBLE = "(cast(:everyone as bigint) = 1 OR user_id IS NOT DISTINCT FROM cast(:viewer as text))"
 """The condition of a read by id. Lists have `Visibility.conditions`, so that an index is used."""
 

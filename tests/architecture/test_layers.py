@@ -29,10 +29,12 @@ BELOW: dict[str, set[str]] = {
     "store": BASE,
     "runtime": BASE | {"agents"},
     "runs": LOWER | {"agents"},
-    "service": LOWER | {"runs"},
-    "server": LOWER | {"runs", "service"},
-    "remote": BASE,
-    "cli": LOWER | {"runs", "service", "server", "remote"},
+    "service": LOWER | {"runs", "interop"},
+    "server": LOWER | {"runs", "service", "interop"},
+    "remote": BASE | {"interop"},
+    "cli": LOWER | {"runs", "service", "server", "remote", "interop", "top"},
+    "interop": LOWER | {"runs", "service", "server", "remote"},
+    "top": BASE | {"auth", "cli", "service"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself."""

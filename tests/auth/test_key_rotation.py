@@ -33,7 +33,7 @@ Layout = Callable[[Path], Settings]
 
 def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
     file, private = folder / "signing.pem", generate.generate_key(algorithm)
-    generate.write_private_key(file, private)
+    replacing.write_private_key(file, private)
     return file, private
 
 

@@ -13,13 +13,13 @@ from agentctl.auth.policy import (
     allowed_ids,
     authorize,
     list_open_operations,
-    operation_ids,
     operations_granted_by,
     required_scopes,
 )
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
 
 # docs/contract.md "Routes", written out: the required scope, "-" for public operations, "+" for
 # any identified caller, "!" for administrators.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.keys import generate
+from agentctl.auth.keys import files, generate
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.mint import (
     build_verification_report,
@@ -33,7 +33,7 @@ def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings
     """Settings whose server trusts their signing key."""
     path = tmp_path / f"{algorithm}.key"
     private = generate.generate_key(algorithm)
-    generate.write_private_key(path, private)
+    files.write_private_key(path, private)
     trusted = path
     if not algorithm.startswith("HS"):
         trusted = tmp_path / f"{algorithm}.pub"
@@ -55,7 +55,7 @@ def test_minted_token_has_the_claims(tmp_path: Path) -> None:
     given = settings(tmp_path)
     before = int(time.time())
     first, second = (inspect_token(mint_token(given, "me", ["teams:read"], HOUR)) for _ in range(2))
-    private = generate.read_private_key(given.signing.key_file)
+    private = files.read_private_key(given.signing.key_file)
     assert first["header"] == {
         "alg": "EdDSA",
         "kid": generate.signing_key_thumbprint(private, "EdDSA"),
@@ -168,7 +168,7 @@ def test_inspect_reports_a_malformed_token(text: str) -> None:
 
 def test_report_has_the_valid_claims(tmp_path: Path) -> None:
     given = settings(tmp_path, "HS256")
-    secret = generate.read_private_key(given.signing.key_file).strip()
+    secret = files.read_private_key(given.signing.key_file).strip()
     claims = {"sub": "me", "scopes": ["agent_os:admin", "x y"], "exp": int(time.time()) + 60}
     report = build_verification_report(token({"alg": "HS256"}, claims, hs(secret)), given)
     assert report == {
@@ -194,7 +194,7 @@ def test_report_has_cause_and_remedy(
     tmp_path: Path, claims: dict[str, Any], secret: bytes | None, reason: str
 ) -> None:
     given = settings(tmp_path, "HS256")
-    own = generate.read_private_key(given.signing.key_file).strip()
+    own = files.read_private_key(given.signing.key_file).strip()
     report = build_verification_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
     assert (report["verified"], report["reason"]) == (False, reason)
     assert report["check"] in JWT_CHECK_NAMES

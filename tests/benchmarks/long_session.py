@@ -20,7 +20,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.visibility import Visibility
 from tests.store.lists import list_sessions
@@ -75,9 +75,11 @@ async def _measure(database: Database, name: str, session_id: str) -> tuple[floa
         for work in _run(session_id):
             await database.write(work)
     elif name == "the messages of the 10 latest runs":
-        await database.read(runs.list_recent_messages(session_id, 10, 10_000_000))
+        await database.read(run_reads.list_recent_messages(session_id, 10, 10_000_000))
     else:
-        size = sum(map(len, await database.read(runs.list_histories(session_id), size="large")))
+        size = sum(
+            map(len, await database.read(run_reads.list_histories(session_id), size="large"))
+        )
     return (time.perf_counter() - started) * 1e6, size
 
 

@@ -23,7 +23,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Work, unit
 from agentctl.store.databases import open_database
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -170,7 +170,7 @@ def _run_cases() -> Iterator[Case]:
 @unit
 def _read_session(sample: Sample, _: Totals) -> Steps[None]:
     yield from sessions.get(sample.session_id, EVERYONE)
-    yield from runs.list_histories(sample.session_id)
+    yield from run_reads.list_histories(sample.session_id)
 
 
 def _append_run(sample: Sample, _: Totals) -> list[Work[Any]]:

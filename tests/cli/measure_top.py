@@ -10,10 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from agentctl.cli.commands.top import create_app
 from agentctl.cli.target import Target
 from agentctl.remote import RemoteOperations
 from agentctl.requests import RunFilter
+from agentctl.top.command import create_app
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import start_endpoint
 from tests.process import start_server

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.cli.show.terminal import display_width, escape_controls
+from agentctl.cli.show.terminal import display_width
+from agentctl.records.text import escape_controls
 from tests.cli.conftest import Agentctl, Terminal
 
 

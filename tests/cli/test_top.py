@@ -17,18 +17,18 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentctl.cli.commands.top import create_app
 from agentctl.cli.target import Target, TargetOptions, open_target
-from agentctl.cli.top.app import TopApp
-from agentctl.cli.top.connection import LONGEST_PAUSE, ConnectionState, describe_failure
-from agentctl.cli.top.feed import RunFeed
-from agentctl.cli.top.list import RecordTable
-from agentctl.cli.top.texts import build_cells, draw_facts, draw_runs
-from agentctl.cli.top.tree import Row, arrange_runs, matches
 from agentctl.errors import Unauthenticated, Unavailable
 from agentctl.remote import RemoteOperations
 from agentctl.requests import RunFilter
 from agentctl.server import create_app as create_server
+from agentctl.top.app import TopApp
+from agentctl.top.command import create_app
+from agentctl.top.connection import LONGEST_PAUSE, ConnectionState, describe_failure
+from agentctl.top.feed import RunFeed
+from agentctl.top.list import RecordTable
+from agentctl.top.texts import build_cells, draw_facts, draw_runs
+from agentctl.top.tree import Row, arrange_runs, matches
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.commands import shift_clock
@@ -440,7 +440,7 @@ def test_refresh_is_one_request_also_when_runs_end(server: ThreadedServer) -> No
 def test_live_runs_behind_many_newer_ones_are_read(
     server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.cli.top.feed.MAXIMUM_LIMIT", 1)
+    monkeypatch.setattr("agentctl.top.feed.MAXIMUM_LIMIT", 1)
     old = start(server, "agents/hang", "top-9", "Wait")
     start(server, "agents/echo", "top-9b", "hello", waits=True)
 
@@ -587,7 +587,7 @@ def test_screens_are_as_expected(
     busy: ThreadedServer, size: tuple[int, int], keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without colors; AGENTCTL_TEST_WRITE=1 writes the expected screens."""
-    monkeypatch.setattr("agentctl.cli.top.feed.ENDED_SECONDS", 3_600.0)
+    monkeypatch.setattr("agentctl.top.feed.ENDED_SECONDS", 3_600.0)
     golden = Path(__file__).with_name("golden") / f"top-{size[0]}.txt"
     shown: list[str] = []
 

@@ -13,7 +13,7 @@ import pytest
 import agentctl
 from agentctl.config import SAMPLE_CONFIG, load_settings
 from agentctl.config.settings import Agent
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.run_context import RunHost, build_run_context
 from tests.docs.pages import page
 from tests.docs.test_examples import load_example
@@ -52,7 +52,7 @@ def test_page_names_every_attribute_of_the_context() -> None:
 
 
 def test_tool_of_the_page_hides_the_context(examples: dict[str, Any]) -> None:
-    from agentctl.runtime.tools import load_tools
+    from agentctl.runtime.tools.functions import load_tools
 
     listed, indexed = load_tools("x", ("my_agents:list_orders", "my_agents:index_files"), None)
     assert [*listed.parameters["properties"]] == ["limit"]

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.settings import Limits, McpServer
+from agentctl.config.mcp_table import McpServer
+from agentctl.config.settings import Limits
 from agentctl.records import times
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.events import ToolCallCompleted
 from agentctl.runtime.mcp.server import HostedServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.config.settings import McpServer
+from agentctl.config.mcp_table import McpServer
 from tests.mcp.hosting import host
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from tests.runs.database_invariants import InvariantChecker
 from tests.runs.simulated_processes import Process
 

@@ -19,9 +19,9 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runs.states import is_final
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.databases import open_database
-from agentctl.store.repositories import runs
+from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_reads import RUN_COLUMNS
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
@@ -108,7 +108,7 @@ class InvariantChecker:
 
     def read_run(self, run_id: str) -> RunRow | None:
         """Return the stored row of a run without checks."""
-        return self._database.read_blocking(runs.get(run_id, EVERYONE))
+        return self._database.read_blocking(run_reads.get(run_id, EVERYONE))
 
     def live_runs(self) -> list[RunRow]:
         """Return the runs that were live at the last check."""

@@ -22,8 +22,8 @@ from agentctl.runs import event_format
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import events, runs, sessions, workers
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories import events, run_reads, runs, sessions, workers
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.process import base_environment
@@ -170,7 +170,7 @@ def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any
 
 async def read_run(database: Database, run_id: str = "r1") -> RunRow:
     """Return the stored row of a run."""
-    row = await database.read(runs.get(run_id, EVERYONE))
+    row = await database.read(run_reads.get(run_id, EVERYONE))
     assert row is not None
     return row
 

@@ -14,7 +14,7 @@ import pytest
 from agentctl.requests import (
     CancelRequest,
 )
-from agentctl.runs.recovery import LOST_SEQ_STEP
+from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server

@@ -19,8 +19,9 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs import stream
+from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
-from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
+from agentctl.runs.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database
 from agentctl.store.repositories import events, sessions

@@ -38,7 +38,7 @@ from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, events, runs, sessions
 from agentctl.store.repositories.accounts import AccountRow
 from agentctl.store.repositories.integrity import check_sessions
-from agentctl.store.repositories.runs import NewRun
+from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.runs.components import LONG, build_settings

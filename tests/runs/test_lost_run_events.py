@@ -7,7 +7,8 @@ import pytest
 from agentctl.requests import (
     ResumeRequest,
 )
-from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
+from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.recovery import recover_runs
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import open_service, user

@@ -10,7 +10,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs import event_format
-from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
+from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.transcript import Transcript

@@ -41,7 +41,7 @@ from agentctl.requests import (
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.sweep import sweep_dead_workers
 from agentctl.store.repositories import workers
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runs.client_calls import (

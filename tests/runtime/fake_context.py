@@ -11,12 +11,11 @@ from agentctl.agents import Memories
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings, Team, Workflow
 from agentctl.records import times
 from agentctl.records.kinds import ComponentKind
-from agentctl.runtime import agent  # noqa: F401  # imported here, outside every time limit
-from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import Content, RunEvent
-from agentctl.runtime.execute import execute_component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.session_state import SessionState
 from agentctl.runtime.transcript import Transcript

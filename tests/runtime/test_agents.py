@@ -151,7 +151,7 @@ def test_answer_above_the_size_limit_ends_the_run(model_endpoint: ModelEndpoint)
 def test_one_connection_serves_many_runs(model_endpoint: ModelEndpoint) -> None:
     import asyncio
 
-    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.components.catalog import Catalog
     from tests.runtime.fake_context import FakeContext, with_catalog
 
     async def work(catalog: Catalog) -> list[str]:

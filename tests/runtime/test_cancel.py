@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime import sample_tools

@@ -15,10 +15,10 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Agent, Limits, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.records import times
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.events import Thinking
-from agentctl.runtime.execute import execute_component
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

@@ -18,10 +18,10 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl.config.settings import Model, ModelSettings
-from agentctl.runtime.library_model import LibraryConnection
-from agentctl.runtime.model_calls import ModelCall, ModelConnection, ModelFailure
-from agentctl.runtime.openai_chat import OpenAIConnection
-from agentctl.runtime.provider import build_http_client
+from agentctl.runtime.models.calls import ModelCall, ModelConnection, ModelFailure
+from agentctl.runtime.models.library_model import LibraryConnection
+from agentctl.runtime.models.openai_chat import OpenAIConnection
+from agentctl.runtime.models.provider import build_http_client
 from tests.endpoint import ModelEndpoint
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
-from agentctl.runtime import response_limits
 from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
-from agentctl.runtime.response_limits import MAXIMUM_EVENT_BYTES, MAXIMUM_EVENT_VALUES
+from agentctl.runtime.models import response_limits
+from agentctl.runtime.models.response_limits import MAXIMUM_EVENT_BYTES, MAXIMUM_EVENT_VALUES
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, settings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Agent, Model, ModelSettings
-from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.components.catalog import Catalog
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime.fake_context import FakeContext, attempt, run, settings, with_catalog
@@ -96,7 +96,7 @@ def test_long_wait_is_replaced_by_a_fallback(
     async def work(catalog: Catalog) -> FakeContext:
         context = FakeContext(catalog)
         await context.execute("agent", "a", '{"a": 1}', [])
-        counters.append(catalog.model_counters.fallbacks)
+        counters.append(catalog.models.counters.fallbacks)
         return context
 
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):

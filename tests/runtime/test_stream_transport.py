@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from agentctl.runtime import stream_transport
-from agentctl.runtime.stream_transport import StreamTransport
+from agentctl.runtime.models import stream_transport
+from agentctl.runtime.models.stream_transport import StreamTransport
 from tests.loops import wait_until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -11,6 +11,7 @@ import pytest
 
 from agentctl.config.settings import Limits
 from agentctl.runtime import unstopped
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
@@ -91,7 +92,7 @@ def test_model_gets_the_schema_of_the_record(model_endpoint: ModelEndpoint) -> N
     ended, _ = run_with_tool(model_endpoint, "whisper", {"text": "x"})
 
     agent = ended.catalog.components("agent")["writer"]
-    record = ended.catalog.record(agent)
+    record = build_record(ended.catalog, agent)
     sent = model_endpoint.requests("tool:whisper")[0]["tools"]
     assert [tool["function"]["name"] for tool in sent] == ["whisper"]
     assert sent[0]["function"]["description"] == "Lowers a text."
@@ -279,7 +280,7 @@ def test_repeated_tool_failures_end_the_run(model_endpoint: ModelEndpoint) -> No
 def test_number_of_model_calls_is_limited(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.runtime.agent.MAXIMUM_MODEL_CALLS", 6)
+    monkeypatch.setattr("agentctl.runtime.components.agent.MAXIMUM_MODEL_CALLS", 6)
     ended, failure = run_with_tool(model_endpoint, "add", {"a": 1}, behaviour="again")
 
     assert failure is not None

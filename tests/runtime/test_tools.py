@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.tools import InvalidArguments, Tool, load_tools
+from agentctl.runtime.tools.functions import InvalidArguments, Tool, load_tools
 from tests.runtime import sample_tools
 
 

@@ -16,12 +16,12 @@ from agentctl.records.text import is_storable
 from agentctl.runs import event_format
 from agentctl.runs.states import Ending
 from agentctl.runtime.conversation import CallOutcome, Conversation
-from agentctl.runtime.conversion import to_model_messages
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable
-from agentctl.runtime.model_calls import clean_calls
-from agentctl.runtime.tools import result_to_text
+from agentctl.runtime.models.calls import clean_calls
+from agentctl.runtime.models.conversion import to_model_messages
+from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript import Transcript, build_chat_history
 
 IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")

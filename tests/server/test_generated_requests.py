@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
-from agentctl.auth.policy import POLICY, Public, operation_ids
+from agentctl.auth.policy import POLICY, Public
 from agentctl.records.kinds import KINDS
+from agentctl.records.routes import operation_ids
 from tests.server.seeds import as_caller
 from tests.server.test_scenarios import OPERATIONS
 from tests.server.threaded_server import ThreadedServer

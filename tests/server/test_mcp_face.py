@@ -13,9 +13,9 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from agentctl.interop.mcp.calls import CANCEL_REASON
 from agentctl.runs.engine import CLIENT_DISCONNECTED
 from agentctl.server import create_app
-from agentctl.server.faces.mcp.calls import CANCEL_REASON
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

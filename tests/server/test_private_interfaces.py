@@ -98,7 +98,7 @@ def test_each_library_is_imported_in_one_place() -> None:
     places = {
         "uvicorn": ("agentctl.server.transport.",),
         # The client of model endpoints has its own transport (docs/decisions/0048).
-        "httptools": ("agentctl.server.transport.", "agentctl.runtime.stream_transport"),
+        "httptools": ("agentctl.server.transport.", "agentctl.runtime.models.stream_transport"),
         "fastapi": ("agentctl.server.openapi.",),
     }
     for module in modules():

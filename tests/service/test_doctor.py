@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentctl.auth.keys import generate
+from agentctl.auth.keys import files, generate
 from agentctl.auth.keys.rotation import open_rotation
 from agentctl.config.databases import is_loopback_host
 from agentctl.config.settings import (
@@ -254,7 +254,7 @@ def create_signing_settings(
 ) -> Settings:
     """Create a configuration with a JWKS built from the entry of its signing key."""
     private = generate.generate_key("ES256")
-    generate.write_private_key(folder / "signing.pem", private)
+    files.write_private_key(folder / "signing.pem", private)
     (entry,) = generate.build_public_jwks(private, "ES256")["keys"]
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": entries(entry)}))

@@ -17,7 +17,7 @@ from agentctl.requests import (
 )
 from agentctl.runs import supervision
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs as run_rows
+from agentctl.store.repositories import run_reads
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -363,7 +363,7 @@ async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
     @unit
     def read_slowly() -> Steps[None]:
         release.wait(60)
-        yield from run_rows.get_state("absent")
+        yield from run_reads.get_state("absent")
 
     async with open_service(deployment) as service:
         operations = user(service)

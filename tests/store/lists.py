@@ -14,8 +14,8 @@ from agentctl.requests import (
 )
 from agentctl.store.database import Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunRowPage
+from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.run_reads import RunRowPage
 from agentctl.store.repositories.sessions import SessionRowPage
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -39,7 +39,7 @@ def list_runs(
 ) -> Work[RunRowPage]:
     """Return the unit for the fields of `RunFilter` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
-    return runs.list_page(RunFilter(**given), visibility, part, totals)
+    return run_reads.list_page(RunFilter(**given), visibility, part, totals)
 
 
 def statements_of(work: Work[Any], total: int, removed: int = 0) -> list[Statement]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import NewRun, RunEnd
+from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
 
 START = 1_700_000_000_000_000

@@ -13,7 +13,7 @@ from agentctl.records.times import now
 from agentctl.runs.background import admit_background_run, parse_summary
 from agentctl.runs.live import RunSpec
 from agentctl.runtime.component import Component
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from tests.store.conftest import Store
 
@@ -57,8 +57,8 @@ def test_a_session_has_one_live_run_of_a_purpose(store: Store, parent: str) -> N
     with pytest.raises(Conflict):
         store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
     store.write(admit_background_run(_spec(store, "s", parent, "memory"), "me", "w"))
-    assert store.read(runs.list_background_work("s", "summary")) == [first.run_id]
-    assert store.read(runs.list_live_in_session("s")) == [parent]
+    assert store.read(run_reads.list_background_work("s", "summary")) == [first.run_id]
+    assert store.read(run_reads.list_live_in_session("s")) == [parent]
     store.write(runs.claim(first.run_id, 1, "w", now()))
     end = RunEnd(
         first.run_id, 1, "COMPLETED", "x", None, "[]", "[]", None, None, None, now(), now()
@@ -89,7 +89,7 @@ def test_of_many_callers_at_once_one_starts_the_work(store: Store, parent: str) 
 
     store.run(admit_all())
     assert (len(admitted), len(refused)) == (1, 15)
-    assert store.read(runs.list_background_work("s", "summary")) == admitted
+    assert store.read(run_reads.list_background_work("s", "summary")) == admitted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import idempotency, runs, sessions
+from agentctl.store.repositories import idempotency, run_reads, runs, sessions
 from agentctl.store.repositories.idempotency import KEY_LIFETIME, Claim, claim_key
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session
@@ -64,7 +64,9 @@ def test_concurrent_claims_create_one_run(store: Store) -> None:
 
     store.write(sessions.create(a_session()))
     (run_id,) = set(store.run(all_at_once()))
-    assert [row.run_id for row in store.read(runs.list_in_session("s1", limit=100))] == [run_id]
+    assert [row.run_id for row in store.read(run_reads.list_in_session("s1", limit=100))] == [
+        run_id
+    ]
 
 
 def test_old_keys_are_deleted_in_batches(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from agentctl.store.repositories import integrity, runs, sessions
+from agentctl.store.repositories import integrity, run_reads, runs, sessions
 from agentctl.store.repositories.events import append_batch
 from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.sqlite.database import SqliteDatabase
@@ -58,7 +58,7 @@ def test_a_run_with_a_session_is_not_deleted(store: Store) -> None:
     store.write(a_session_with_run())
     assert store.write(integrity.delete_orphan("r1", None)) is None
     assert store.write(integrity.delete_orphan("absent", None)) is None
-    assert store.read(runs.get_state("r1")) is not None
+    assert store.read(run_reads.get_state("r1")) is not None
 
 
 def test_a_run_without_a_session_is_deleted_with_its_events(sqlite: SqliteDatabase) -> None:
@@ -77,4 +77,4 @@ def test_a_run_without_a_session_is_deleted_with_its_events(sqlite: SqliteDataba
     assert store.write(integrity.delete_orphan("r1", "w1")) == 1
     assert store.write(integrity.delete_orphan("r2", None)) == 0
     assert store.read(integrity.count_runs()) == 0
-    assert store.read(runs.get("r1", EVERYONE)) is None
+    assert store.read(run_reads.get("r1", EVERYONE)) is None

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, fold_prefix, prefix_end
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -220,7 +220,7 @@ def test_lists_of_live_runs_and_time_ranges_are_complete(
             yield from runs.finish(an_end(f"r{number:02}"))
         rows = []
         for number in range(4):
-            rows += yield from runs.list_in_session(f"s{number:02}", limit=1_000)
+            rows += yield from run_reads.list_in_session(f"s{number:02}", limit=1_000)
         return rows
 
     expected = [row for row in store.write(some_that_ended()) if matches(row, given)]

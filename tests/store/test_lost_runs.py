@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
@@ -19,7 +19,7 @@ HISTORY = json.dumps([{"role": "user", "content": "Grüße"}], ensure_ascii=Fals
 
 
 def run_of(store: Store, run_id: str = "r1") -> RunRow:
-    row = store.read(runs.get(run_id, EVERYONE))
+    row = store.read(run_reads.get(run_id, EVERYONE))
     assert row is not None
     return row
 
@@ -49,16 +49,16 @@ def some_live_runs() -> Steps[None]:
 
 
 def test_each_owner_of_live_runs_is_returned_once(store: Store) -> None:
-    assert store.read(runs.list_live_owners()) == []
+    assert store.read(run_reads.list_live_owners()) == []
     store.write(some_live_runs())
-    owners = store.read(runs.list_live_owners())
+    owners = store.read(run_reads.list_live_owners())
     assert sorted(owners, key=str) == [None, "w1", "w2"]
 
 
 def test_live_runs_of_a_worker_are_children_first(store: Store) -> None:
     store.write(some_live_runs())
     found = {
-        owner: store.read(runs.list_live_of_worker(owner))
+        owner: store.read(run_reads.list_live_of_worker(owner))
         for owner in ("w1", "w2", "w3", "W1", None)
     }
     ids = {owner: [row.run_id for row in rows] for owner, rows in found.items()}
@@ -113,7 +113,7 @@ def test_work_that_stops_late_is_recorded_once(store: Store, late_result: bool) 
     assert not store.write(runs.record_work_stopped("r1", 1, START + 8, late_result))
     store.write(runs.finish(an_end(status="ERROR", stopped_at=None)))
     before, session = run_of(store), session_of(store)
-    state = store.read(runs.get_state("r1"))
+    state = store.read(run_reads.get_state("r1"))
     assert state is not None
     assert (before.stopped_at, state.stopped_at) == (None, None)
     assert not store.write(runs.record_work_stopped("r1", 2, START + 20, late_result))
@@ -125,7 +125,7 @@ def test_work_that_stops_late_is_recorded_once(store: Store, late_result: bool) 
         before.status, before.content, before.finished_at,
     )  # fmt: skip
     assert session_of(store) == session
-    state = store.read(runs.get_state("r1"))
+    state = store.read(run_reads.get_state("r1"))
     assert state is not None
     assert state.stopped_at == START + 20
 
@@ -136,18 +136,18 @@ def test_names_of_the_work_after_the_end(store: Store) -> None:
     store.write(runs.set_holding("r1", 1, '["x"]'))
     assert run_of(store).holding is None
     store.write(runs.finish(an_end(stopped_at=None, holding='["x","y"]')))
-    assert store.read(runs.list_live_owners()) == []
-    assert store.read(runs.list_owners_at_work()) == ["w1"]
+    assert store.read(run_reads.list_live_owners()) == []
+    assert store.read(run_reads.list_owners_at_work()) == ["w1"]
     store.write(runs.set_holding("r1", 2, '["other attempt"]'))
     store.write(runs.set_holding("r1", 1, '["y"]'))
     assert run_of(store).holding == '["y"]'
-    state = store.read(runs.get_state("r1"))
+    state = store.read(run_reads.get_state("r1"))
     assert state is not None
     assert state.holding == '["y"]'
     assert store.write(runs.record_work_stopped("r1", 1, START + 20, True))
     store.write(runs.set_holding("r1", 1, '["late"]'))
     assert (run_of(store).holding, run_of(store).stopped_at) == (None, START + 20)
-    assert store.read(runs.list_owners_at_work()) == []
+    assert store.read(run_reads.list_owners_at_work()) == []
 
 
 @pytest.mark.parametrize("exited", [False, True])
@@ -182,10 +182,10 @@ def test_a_dropped_result_stays_recorded(store: Store) -> None:
 def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
-    assert store.read(runs.list_histories("s1")) == []
+    assert store.read(run_reads.list_histories("s1")) == []
     store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
-    assert store.read(runs.list_histories("s1")) == [HISTORY[1:-1].encode()]
-    assert store.read(runs.list_recent_messages("s1", 5, 10_000)) == ['[{"role":"user"}]']
+    assert store.read(run_reads.list_histories("s1")) == [HISTORY[1:-1].encode()]
+    assert store.read(run_reads.list_recent_messages("s1", 5, 10_000)) == ['[{"role":"user"}]']
     session = session_of(store)
     assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)
     assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")

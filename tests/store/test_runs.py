@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -20,7 +20,7 @@ def test_a_new_run_is_pending_and_numbered(store: Store) -> None:
     new = a_run(background=True, input="Grüße", owner="w1", user_id=None)
     assert store.write(runs.create(new)) == 1
     assert store.write(runs.create(a_run("r2"))) == 2
-    row = store.read(runs.get("r1", EVERYONE))
+    row = store.read(run_reads.get("r1", EVERYONE))
     assert row is not None
     assert (row.status, row.attempt, row.seq, row.background, row.input) == (
         "PENDING", 1, 1, 1, "Grüße",
@@ -32,7 +32,7 @@ def test_a_run_keeps_the_objects_of_its_request(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(runs.create(a_run(metadata='{"a":1}', session_state='{"b":[2]}')))
     store.write(runs.create(a_run("r2")))
-    first, second = (store.read(runs.get(run_id, EVERYONE)) for run_id in ("r1", "r2"))
+    first, second = (store.read(run_reads.get(run_id, EVERYONE)) for run_id in ("r1", "r2"))
     assert first is not None
     assert second is not None
     assert (first.metadata, first.session_state) == ('{"a":1}', '{"b":[2]}')
@@ -47,25 +47,25 @@ def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:
         store.write(
             a_whole_run(a_run(run_id), replace(end, native_kind=kind, native_history=native))
         )
-    found = store.read(runs.list_recent_native("s1", 5, 10_000, "pydantic-ai"))
+    found = store.read(run_reads.list_recent_native("s1", 5, 10_000, "pydantic-ai"))
     assert [(run.messages, run.native) for run in found] == [
         ('[{"role":"r1"}]', None), ('[{"role":"r2"}]', '["r2"]'), ('[{"role":"r3"}]', None),
     ]  # fmt: skip
-    assert len(store.read(runs.list_recent_native("s1", 2, 10_000, "pydantic-ai"))) == 2
+    assert len(store.read(run_reads.list_recent_native("s1", 2, 10_000, "pydantic-ai"))) == 2
 
 
 def test_a_run_without_a_session_is_not_created(store: Store) -> None:
     assert store.write(runs.create(a_run())) is None
-    assert store.read(runs.get_state("r1")) is None
+    assert store.read(run_reads.get_state("r1")) is None
 
 
 def test_only_its_owner_sees_a_run(store: Store) -> None:
     store.write(a_session_with_run())
     for visibility in (Visibility(False, "bob"), Visibility(False, None)):
-        assert store.read(runs.get("r1", visibility)) is None
-        assert store.read(runs.get_state("r1", visibility)) is None
-    assert store.read(runs.get("r1", Visibility(False, "ann"))) is not None
-    assert store.read(runs.get("absent", EVERYONE)) is None
+        assert store.read(run_reads.get("r1", visibility)) is None
+        assert store.read(run_reads.get_state("r1", visibility)) is None
+    assert store.read(run_reads.get("r1", Visibility(False, "ann"))) is not None
+    assert store.read(run_reads.get("absent", EVERYONE)) is None
 
 
 def test_a_run_is_claimed_once(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_a_run_is_claimed_once(store: Store) -> None:
     assert not store.write(runs.claim("r1", 2, "w1", START))
     assert store.write(runs.claim("r1", 1, "w1", START + 4))
     assert not store.write(runs.claim("r1", 1, "w2", START + 5))
-    row = store.read(runs.get("r1", EVERYONE))
+    row = store.read(run_reads.get("r1", EVERYONE))
     assert row is not None
     assert (row.status, row.owner, row.started_at) == ("RUNNING", "w1", START + 4)
 
@@ -86,7 +86,7 @@ def test_an_end_stores_the_result_of_the_run(store: Store) -> None:
         output='{"n":1}', reasoning_content="so",
     )  # fmt: skip
     assert store.write(runs.finish(end))
-    row = store.read(runs.get("r1", EVERYONE))
+    row = store.read(run_reads.get("r1", EVERYONE))
     assert row is not None
     for name in ("status", "content", "history", "messages", "tools", "metrics", "error_code",
                  "error_detail", "finished_at", "stopped_at", "output",
@@ -102,20 +102,20 @@ def test_a_final_status_never_changes(store: Store, first: str) -> None:
     if first == "CANCELLED":
         store.write(runs.request_cancel("r1", START, "ann", None))
     assert store.write(runs.finish(an_end(status=first)))
-    before = store.read(runs.get("r1", EVERYONE))
+    before = store.read(run_reads.get("r1", EVERYONE))
     session = store.read(sessions.get("s1", EVERYONE))
     for status in FINAL:
         assert not store.write(runs.finish(an_end(status=status, content="late")))
     assert not store.write(runs.claim("r1", 1, "w1", START))
     assert store.write(runs.request_cancel("r1", START, "bob", "late")) is None
-    assert store.read(runs.get("r1", EVERYONE)) == before
+    assert store.read(run_reads.get("r1", EVERYONE)) == before
     assert store.read(sessions.get("s1", EVERYONE)) == session
 
 
 def test_the_end_of_an_older_attempt_is_rejected(store: Store) -> None:
     store.write(a_session_with_run())
     assert not store.write(runs.finish(an_end(attempt=2)))
-    row = store.read(runs.get_state("r1"))
+    row = store.read(run_reads.get_state("r1"))
     assert row is not None
     assert row.status == "PENDING"
 
@@ -127,7 +127,7 @@ def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
     assert (row.status, row.finished_at, row.stopped_at) == ("CANCELLED", START + 7, START + 7)
     assert (row.cancel_requested_at, row.cancel_requested_by) == (START + 7, "ann")
     assert row.cancel_reason == "no need"
-    assert row == store.read(runs.get("r1", EVERYONE))
+    assert row == store.read(run_reads.get("r1", EVERYONE))
     assert not store.write(runs.claim("r1", 1, "w1", START + 8))
 
 
@@ -138,7 +138,7 @@ def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Stor
     assert row is not None
     assert (row.status, row.finished_at) == ("RUNNING", None)
     assert store.write(runs.request_cancel("r1", START + 8, "bob", "again")) is None
-    state = store.read(runs.get_state("r1"))
+    state = store.read(run_reads.get_state("r1"))
     assert state is not None
     assert (state.cancel_requested_at, state.cancel_requested_by) == (START + 7, "ann")
 
@@ -155,7 +155,7 @@ def test_the_worker_of_a_pending_run_can_store_its_end(store: Store) -> None:
 def test_a_cancel_of_an_unknown_run_stores_nothing(store: Store) -> None:
     assert store.write(runs.request_cancel("r1", START, "ann", None)) is None
     store.write(a_session_with_run())
-    state = store.read(runs.get_state("r1"))
+    state = store.read(run_reads.get_state("r1"))
     assert state is not None
     assert state.cancel_requested_at is None
 
@@ -168,7 +168,7 @@ def test_a_worker_finds_its_cancel_requests(store: Store) -> None:
     for number, run_id in enumerate(("r4", "r3", "r1")):
         store.write(runs.request_cancel(run_id, START + number, "ann", "why"))
     store.write(runs.finish(an_end("r1")))
-    requests = store.read(runs.list_cancel_requests("w1"))
+    requests = store.read(run_reads.list_cancel_requests("w1"))
     assert [(state.run_id, state.cancel_reason) for state in requests] == [("r4", "why")]
 
 
@@ -184,20 +184,20 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
         yield from runs.create(a_run("r8"))
 
     store.write(work())
-    histories = store.read(runs.list_histories("s1"))
+    histories = store.read(run_reads.list_histories("s1"))
     ends = [an_end(f"r{number}").history or "" for number in range(1, 8)]
     assert [b"[%b]" % history for history in histories] == [end.encode() for end in ends]
-    recent = store.read(runs.list_recent_messages("s1", 3, 10_000))
+    recent = store.read(run_reads.list_recent_messages("s1", 3, 10_000))
     assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
-    assert store.read(runs.list_recent_messages("s1", 0, 10_000)) == []
+    assert store.read(run_reads.list_recent_messages("s1", 0, 10_000)) == []
     sizes = [len((messages or "").encode()) for messages in recent]
     for maximum, count in (
         (sum(sizes), 3), (sum(sizes) - 1, 2), (sizes[2] + sizes[1] - 1, 1), (1, 1), (0, 1)
     ):  # fmt: skip
-        assert store.read(runs.list_recent_messages("s1", 3, maximum)) == recent[3 - count :]
-        native = store.read(runs.list_recent_native("s1", 3, maximum, "none"))
+        assert store.read(run_reads.list_recent_messages("s1", 3, maximum)) == recent[3 - count :]
+        native = store.read(run_reads.list_recent_native("s1", 3, maximum, "none"))
         assert [run.messages for run in native] == recent[3 - count :]
-    assert store.read(runs.list_live_in_session("s1")) == ["r8"]
+    assert store.read(run_reads.list_live_in_session("s1")) == ["r8"]
 
 
 def test_runs_of_a_session_are_listed_oldest_first(store: Store) -> None:
@@ -208,11 +208,11 @@ def test_runs_of_a_session_are_listed_oldest_first(store: Store) -> None:
             yield from runs.create(a_run(f"r{number}", created_at=START - number))
 
     store.write(work())
-    everything = store.read(runs.list_in_session("s1", limit=100))
+    everything = store.read(run_reads.list_in_session("s1", limit=100))
     assert [row.run_id for row in everything] == ["r1", "r2", "r3", "r4", "r5"]
-    part = store.read(runs.list_in_session("s1", limit=2, after_seq=everything[1].seq))
+    part = store.read(run_reads.list_in_session("s1", limit=2, after_seq=everything[1].seq))
     assert [row.run_id for row in part] == ["r3", "r4"]
-    assert store.read(runs.list_in_session("absent", limit=100)) == []
+    assert store.read(run_reads.list_in_session("absent", limit=100)) == []
 
 
 def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
@@ -229,10 +229,10 @@ def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
                 yield from runs.create(a_run(child, parent_run_id=run_id))
 
     store.write(work())
-    found = store.read(runs.list_children(parents))
+    found = store.read(run_reads.list_children(parents))
     assert list(found) == parents
     assert (found["r0"], found["r44"], found["r20"]) == (["r0-2", "r0-1"], ["r44-2", "r44-1"], [])
-    assert store.read(runs.list_children([])) == {}
+    assert store.read(run_reads.list_children([])) == {}
 
 
 def test_times_of_a_run_never_go_back(store: Store) -> None:
@@ -252,7 +252,7 @@ def test_times_of_a_run_never_go_back(store: Store) -> None:
     assert session is not None
     assert session.updated_at == START
     for run_id, status in (("r1", "CANCELLED"), ("r2", "CANCELLED")):
-        row = store.read(runs.get(run_id, EVERYONE))
+        row = store.read(run_reads.get(run_id, EVERYONE))
         assert row is not None
         assert row.status == status
         assert {row.created_at, row.cancel_requested_at, row.finished_at, row.stopped_at} == {START}

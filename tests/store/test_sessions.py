@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories import events, run_reads, runs, sessions
 from agentctl.store.repositories.sessions import SessionRow, UnusableSession
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -178,9 +178,9 @@ def test_deleting_a_session_deletes_its_runs_and_events(store: Store) -> None:
     assert store.write(sessions.delete("s1"))
     assert not store.write(sessions.delete("s1"))
     assert store.read(sessions.get("s1", EVERYONE)) is None
-    assert store.read(runs.get_state("r1")) is None
+    assert store.read(run_reads.get_state("r1")) is None
     assert store.read(events.list_after("r1", -1)) == []
-    assert store.read(runs.get_state("r2")) is not None
+    assert store.read(run_reads.get_state("r2")) is not None
     assert len(store.read(events.list_after("r2", -1))) == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
@@ -491,7 +491,7 @@ def test_concurrent_threads_store_one_end(sqlite: SqliteDatabase) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    state = sqlite.read_blocking(runs.get_state("r1"))
+    state = sqlite.read_blocking(run_reads.get_state("r1"))
     session = sqlite.read_blocking(sessions.get("s1", EVERYONE))
     assert state is not None
     assert session is not None
@@ -506,6 +506,6 @@ def test_a_run_is_not_cancelled_without_a_request(sqlite: SqliteDatabase) -> Non
             await sqlite.write(runs.finish(an_end(status="CANCELLED")))
 
     asyncio.run(main())
-    state = sqlite.read_blocking(runs.get_state("r1"))
+    state = sqlite.read_blocking(run_reads.get_state("r1"))
     assert state is not None
     assert state.status == "PENDING"

@@ -31,16 +31,6 @@ from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
 from agentctl.records.times import format_rfc3339
 
-__all__ = [
-    "ACCOUNT_CHECKS",
-    "CHECKS",
-    "JWT_CHECKS",
-    "MISSING_CREDENTIAL",
-    "Check",
-    "Diagnosis",
-    "diagnose",
-]
-
 _MILLISECONDS = 100_000_000_000
 """A NumericDate above this is in milliseconds: in seconds it would be in the year 5138."""
 
@@ -242,7 +232,6 @@ def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _signature_size(facts: CredentialFacts) -> int | None:
-    """Return the bytes of a signature of the candidate keys; None if they differ."""
     spec = facts.keys.spec
     if spec.family == "oct":
         return spec.hash_bits // 8
@@ -265,8 +254,6 @@ def _describe_time(value: float, facts: CredentialFacts) -> str:
 
 
 def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
-    """Build the check of a claim that is a NumericDate."""
-
     def found(facts: CredentialFacts) -> str:
         value = (facts.claims or {}).get(name)
         return absent if value is None else _describe_time(value, facts)
@@ -296,8 +283,6 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
 
 
 def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
-    """Describe a claim that the server compares only if it is configured."""
-
     def found(facts: CredentialFacts) -> str:
         value = quote_value((facts.claims or {}).get(name))
         wanted = facts.rules.issuer if name == "iss" else facts.rules.audience
@@ -363,7 +348,6 @@ def _found_scopes(facts: CredentialFacts) -> str:
 
 
 def _describe_scopes(value: object, facts: CredentialFacts) -> str:
-    """Return the scopes that count, and those that do not."""
     if value is None:
         return "none"
     if not isinstance(value, list):
@@ -394,7 +378,6 @@ def _diagnose_session_id(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _account_check(name: str, demands: str, remedy: str, found: str = "") -> Check:
-    """Build a check of a service account, which the database decides."""
     return Check(
         f"account.{name}",
         demands,

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
 
-__all__ = ["ExplainedCheck", "Explanation", "explain_request"]
-
 ALLOWED = 200
 """Represents any successful status."""
 
@@ -212,7 +210,6 @@ async def _identify(
 def _explain_verification(
     facts: CredentialFacts, failure: InvalidToken | Unavailable | None
 ) -> Iterator[ExplainedCheck]:
-    """Yield the checks of a credential: passed, then the one that failed, then skipped."""
     checks, kind = JWT_CHECKS, "to be verified as a JWT"
     if facts.is_for_account:
         checks, kind = ACCOUNT_CHECKS, "of a service account, to be looked up"
@@ -262,7 +259,6 @@ def _explain_missing_route(
 def _explain_face_route(
     found: Explanation, face: FaceRoute, refusal: AgentctlError, caller: _Identification
 ) -> Explanation:
-    """Explain a route of an interface for another API, whose requests are those of operations."""
     if not face.is_served and caller.failure is None:
         cause = f"{face.setting} is false"
         text = f"{face.place} is not served"
@@ -278,7 +274,6 @@ def _explain_face_route(
 
 
 def _explain_parameters(found: Explanation, match: RouteMatch) -> Explanation:
-    """Add the check of the path parameters, if there are any."""
     if not match.path_params:
         return found
     text = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
@@ -298,7 +293,6 @@ def _explain_denial(
     caller: _Identification,
     settings: Settings,
 ) -> Explanation:
-    """Add the failed check of the policy, or the skipped one if no caller is identified."""
     admin_scope = settings.authorization.admin_scope
     needed = describe_requirement(match, admin_scope)
     if not isinstance(refusal, Forbidden):

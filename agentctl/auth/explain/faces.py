@@ -16,8 +16,6 @@ from agentctl.records.routes import (
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["FaceRoute", "find_added_route", "find_face_route"]
-
 _RUN = "POST /agents/{agent_id}/runs"
 _BODY = f"that of the component that `model` names: explain {_RUN}, or of a team"
 _READ = "that of its run: explain GET /agents/{agent_id}/runs/{run_id}"

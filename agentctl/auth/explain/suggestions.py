@@ -21,19 +21,6 @@ from agentctl.requests import (
     MAXIMUM_SCOPES,
 )
 
-__all__ = [
-    "decode_path",
-    "describe_difference",
-    "describe_requirement",
-    "describe_unread_permissions",
-    "explain_denial",
-    "find_unread_permissions",
-    "join_some",
-    "quote_value",
-    "routable_path",
-    "suggest_path",
-]
-
 _MAXIMUM_SHOWN = 100
 """Characters of a quoted value at most."""
 
@@ -157,7 +144,6 @@ def explain_denial(
 
 
 def _explain_scopes(given: Sequence[str], match: RouteMatch, admin_scope: str) -> list[str]:
-    """Return a sentence about each scope that is almost right, malformed ones too."""
     requirement = POLICY[match.operation]
     sentences = list[str]()
     for scope in given:
@@ -209,7 +195,6 @@ def _explain_well_formed(
 def _explain_other_id(
     quoted: str, other: str, requirement: NeedsScope, path_params: Mapping[str, str]
 ) -> str:
-    """Explain a scope for the id `other`, which is not the requested one."""
     noun = requirement.resource.removesuffix("s")
     wanted = path_params.get(requirement.id_param) if requirement.id_param is not None else None
     if wanted is None:

@@ -17,8 +17,6 @@ from agentctl.config.databases import is_loopback_host
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["FETCH_SECONDS", "FetchError", "FetchErrorCode", "fetch_key_set", "is_allowed_key_url"]
-
 FETCH_SECONDS = 5.0
 """Maximum time of a fetch, with discovery and redirects."""
 
@@ -99,7 +97,6 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
 
 
 async def _fetch(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
-    """Return the JSON object at a URL, after redirects within its origin."""
     for _ in range(MAXIMUM_REDIRECTS + 1):
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         async with client.stream("GET", url, headers=headers) as response:
@@ -141,7 +138,6 @@ def _get_origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _find_cause(error: BaseException) -> BaseException:
-    """Return the first of a chain of exceptions."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

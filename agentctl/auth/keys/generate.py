@@ -14,25 +14,12 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from agentctl.auth.keys.files import read_key_file, read_private_key, write_private_key
+from agentctl.auth.keys.files import read_key_file
 from agentctl.auth.keys.material import VerificationKey, parse_keys
 from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
 from agentctl.auth.tokens.strict import encode_base64url
-
-__all__ = [
-    "build_jwk",
-    "build_public_jwks",
-    "build_public_pem",
-    "encode_public_pem",
-    "generate_key",
-    "key_thumbprint",
-    "read_private_key",
-    "read_public_keys",
-    "signing_key_thumbprint",
-    "write_private_key",
-]
 
 _RSA_BITS = 2048
 
@@ -82,7 +69,6 @@ def key_thumbprint(key: SigningKey | VerificationKey) -> str:
 
 
 def _jwk_members(key: SigningKey | VerificationKey) -> dict[str, str]:
-    """Return the JWK members of a key, public ones only for a key pair."""
     if isinstance(key.material, bytes):
         return {"kty": "oct", "k": encode_base64url(key.material)}
     return public_jwk(key.public() if isinstance(key, SigningKey) else key.material)

@@ -16,8 +16,6 @@ from agentctl.errors import InvalidKey
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = ["MAXIMUM_POLLS", "Keyring", "has_remote_keys", "load_key_set", "read_key_files"]
-
 MAXIMUM_POLLS = 3
 """Polls that wait for a file to be written completely, before it is read anyway."""
 
@@ -74,7 +72,6 @@ class Keyring:
             return False
 
     def _must_wait(self, found: list[FileStamp]) -> bool:
-        """Return True if a file may not be written completely."""
         before, self._last_seen = self._last_seen, found
         if (
             found == before
@@ -115,7 +112,6 @@ def _stamp_files(authorization: Authorization) -> list[FileStamp]:
 
 
 def _stamp_file(path: Path) -> FileStamp:
-    """Return values that change with a file, without reading it; None if it is inaccessible."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -124,7 +120,6 @@ def _stamp_file(path: Path) -> FileStamp:
 
 
 def _is_written_in_place(before: list[FileStamp], found: list[FileStamp]) -> bool:
-    """Return True if a file is new, or changed and has the same inode."""
     return any(
         new is not None and new != old and (old is None or old[3:] == new[3:])
         for old, new in zip(before, found, strict=True)
@@ -176,7 +171,6 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
 
 
 def _entry_label(number: int, count: int) -> str:
-    """Return the source of a key text; that of the environment is the last one."""
     source = " (JWT_VERIFICATION_KEY, when set)" if number == count else ""
     return f"authorization.verification_keys entry {number}{source}"
 

@@ -19,14 +19,6 @@ from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
 
-__all__ = [
-    "PublicKey",
-    "VerificationKey",
-    "check_public_key",
-    "jwk_curve",
-    "parse_keys",
-]
-
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 
 _MINIMUM_RSA_BITS = 2048

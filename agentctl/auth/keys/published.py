@@ -26,15 +26,6 @@ from agentctl.records.times import format_rfc3339, parse_rfc3339
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = [
-    "REMOVE_AFTER_MEMBER",
-    "JwksFile",
-    "PemFile",
-    "PublishedKeyFile",
-    "entry_thumbprint",
-    "open_published_files",
-]
-
 REMOVE_AFTER_MEMBER = "agentctl_remove_after"
 """The member of a JWK with the mark."""
 

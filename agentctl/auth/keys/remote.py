@@ -24,8 +24,6 @@ from agentctl.records.times import format_span
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = ["RemoteKeyState", "RemoteKeys"]
-
 UNKNOWN_KEY_SECONDS = 10.0
 """Minimum time between two fetches because of tokens with an unknown key."""
 

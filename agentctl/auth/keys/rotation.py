@@ -30,8 +30,6 @@ from agentctl.errors import Conflict, InvalidKey
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["Rotation", "open_rotation"]
-
 
 @contextmanager
 def open_rotation(settings: Settings) -> Iterator[Rotation]:
@@ -191,7 +189,6 @@ class Rotation:
         )
 
     def _load_or_generate_key(self) -> SigningKey:
-        """Return the new key of an interrupted rotation, else generate one."""
         with suppress(InvalidKey):
             return load_signing_key(read_private_key(self._next_file), self._spec)
         old = self._signing.material

@@ -82,12 +82,10 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
 
 
 def _is_repetition(secret: bytes) -> bool:
-    """Return True if a secret is a piece repeated: it then equals one of its rotations."""
     return secret in (secret + secret)[1:-1]
 
 
 def _decodings(secret: bytes) -> Iterator[bytes]:
-    """Yield the secret, and its content if it is UTF-16, hexadecimal or base64 text."""
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
     narrow = plain.replace(b"\0", b"")
     yield from (plain, narrow)
@@ -104,7 +102,6 @@ def _decodings(secret: bytes) -> Iterator[bytes]:
 
 
 def _is_key(data: bytes) -> bool:
-    """Return True for a key: PEM, SSH, JSON, DER, an RSA modulus, or a point of a curve."""
     return (
         _KEY_TEXT.search(data) is not None
         or _is_json(data)
@@ -123,7 +120,6 @@ def _is_json(data: bytes) -> bool:
 
 
 def _is_der(data: bytes) -> bool:
-    """Return True for a key or certificate in DER, which is always a SEQUENCE."""
     if not data.startswith(b"\x30"):
         return False
     from cryptography import x509

@@ -22,8 +22,6 @@ from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
 from agentctl.errors import InvalidKey
 
-__all__ = ["PrivateKey", "SigningKey", "load_signing_key", "sign"]
-
 _LABEL = "The signing key"
 _HASHES: dict[int, hashes.SHA256 | hashes.SHA384 | hashes.SHA512] = {
     256: hashes.SHA256(),

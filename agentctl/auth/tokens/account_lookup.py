@@ -17,8 +17,6 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import check_account_token, hash_token
 from agentctl.errors import InvalidToken
 
-__all__ = ["AccountStore", "AccountTokens", "StoredAccount", "account_subject"]
-
 CACHE_SECONDS = 1.0
 """Seconds for which a result of the database is cached."""
 
@@ -168,7 +166,6 @@ class AccountTokens:
         return answer
 
     def _principal_of(self, account: StoredAccount) -> Principal:
-        """Build the principal, which sees only its data, even with the admin scope."""
         return Principal(
             subject=account_subject(account.id),
             scopes=account.scopes,
@@ -210,7 +207,6 @@ class _RateLimit:
 
 
 def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Add the newest value; a full cache drops its oldest one."""
     kept.pop(key, None)
     while len(kept) >= most:
         del kept[next(iter(kept))]

@@ -15,16 +15,6 @@ import zlib
 
 from agentctl.errors import InvalidToken
 
-__all__ = [
-    "HINT_CHARACTERS",
-    "account_token_prefix",
-    "check_account_token",
-    "generate_account_token",
-    "has_valid_checksum",
-    "hash_token",
-    "is_account_token",
-]
-
 HINT_CHARACTERS = 4
 """The number of last characters that are stored as a hint; they belong to the checksum."""
 

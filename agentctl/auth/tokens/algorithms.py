@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from agentctl.config.settings import Algorithm
 
-__all__ = ["ALGORITHMS", "CURVES", "AlgorithmSpec", "Curve", "Family", "get_algorithm"]
-
 Family = Literal["RSA", "EC", "OKP", "oct"]
 
 

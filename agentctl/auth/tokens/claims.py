@@ -221,7 +221,6 @@ def is_reserved_subject(subject: str) -> bool:
 
 
 def _normalize_subject(text: str) -> str:
-    """Normalize width, case and invisible marks for the comparison with reserved names."""
     text = _IGNORABLE.sub("", text)
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 

@@ -18,16 +18,6 @@ from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base
 from agentctl.errors import InvalidKey
 from agentctl.records.text import is_storable
 
-__all__ = [
-    "EC_CURVES",
-    "SkippedKey",
-    "algorithm_of_jwk",
-    "jwk_thumbprint",
-    "key_from_jwk",
-    "public_jwk",
-    "reason_to_skip",
-]
-
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 EC_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 """The curves of `algorithms.CURVES` as objects of `cryptography`."""

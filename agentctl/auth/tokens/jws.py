@@ -20,21 +20,6 @@ from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk,
 from agentctl.auth.tokens.strict import NotStrict, decode_base64url, parse_object
 from agentctl.errors import InvalidKey, InvalidToken
 
-__all__ = [
-    "MAXIMUM_TOKEN",
-    "KeySet",
-    "TokenParts",
-    "VerifiedToken",
-    "check_header",
-    "check_length",
-    "check_signature",
-    "find_candidate_keys",
-    "parse_header",
-    "parse_token",
-    "split_segments",
-    "verify_token",
-]
-
 MAXIMUM_TOKEN = 8_192
 """The default maximum length of a token, in bytes."""
 
@@ -166,7 +151,6 @@ def _labeled_entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
 
 
 def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the algorithm of the signature keys; entries for encryption are ignored."""
     signing = (entry for _, entry in entries if entry.get("use", "sig") == "sig")
     names = {name for entry in signing if (name := algorithm_of_jwk(entry)) in ALGORITHMS}
     if len(names) > 1:
@@ -258,7 +242,6 @@ def split_segments(token: str) -> tuple[str, str, str]:
 
 
 def _decode_segment(segment: str, name: str) -> bytes:
-    """Run the second half of the check `form`."""
     try:
         return decode_base64url(segment)
     except NotStrict as failure:

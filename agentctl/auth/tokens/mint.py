@@ -23,14 +23,6 @@ from agentctl.records.times import format_rfc3339
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = [
-    "DEFAULT_LIFETIME",
-    "build_verification_report",
-    "check_mintable_scopes",
-    "inspect_token",
-    "mint_token",
-]
-
 DEFAULT_LIFETIME = timedelta(hours=1)
 
 _TIME_CLAIMS = ("iat", "nbf", "exp")
@@ -121,7 +113,6 @@ def _sign_token(payload: bytes, settings: Settings) -> str:
 
 
 def _encode_json(value: dict[str, Any]) -> bytes:
-    """Encode JSON to sign; a lone surrogate stays escaped, and the check of claims rejects it."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 

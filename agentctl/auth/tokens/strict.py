@@ -71,7 +71,6 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Count brackets outside of strings, before the parser recurses."""
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.durations import format_span, parse_until
+from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
 from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, Yes
@@ -26,6 +26,7 @@ from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
+from agentctl.records.times import format_span
 from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_ACCOUNT_DAYS,
@@ -265,8 +266,6 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 
 async def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
-    """Yield accounts, newest first; a server may not filter by the name."""
-
     def read(cursor: str | None) -> Awaitable[Document[Any]]:
         wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
         return target.operations.list_service_accounts(wanted)

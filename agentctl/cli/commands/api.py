@@ -91,7 +91,6 @@ def _read_body(text: str | None) -> dict[str, Any] | None:
 
 
 async def _print_body(received: RawResponse) -> None:
-    """Print the body as it arrives, then raise the error of a status from 300."""
     beginning, last = b"", b"\n"
     async for chunk in received.read_chunks():
         write_bytes(chunk)

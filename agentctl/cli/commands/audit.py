@@ -223,7 +223,6 @@ async def export_audit(
 
 
 def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
-    """Yield the pages, newest first. Entries that are added meanwhile would precede the first."""
     return read_pages(
         lambda cursor: target.operations.get_audit(
             wanted if cursor is None else replace(wanted, cursor=cursor)
@@ -232,7 +231,6 @@ def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[Audi
 
 
 async def _newest_number(target: Target) -> int:
-    """Return the number of the newest entry, 0 without one."""
     async with aclosing(_read_pages(target, AuditFilter(limit=1))) as pages:
         async for rows in pages:
             return int(rows[0]["seq"]) if rows else 0
@@ -240,7 +238,6 @@ async def _newest_number(target: Target) -> int:
 
 
 async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
-    """Return the last matching entries up to the number `last`, oldest first."""
     found: list[AuditRow] = []
     async with aclosing(_read_pages(target, wanted)) as pages:
         async for rows in pages:
@@ -251,7 +248,6 @@ async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int)
 
 
 async def _rows_after(target: Target, last: int) -> list[AuditRow]:
-    """Return all entries after the number `last`, oldest first."""
     found: list[AuditRow] = []
     async with aclosing(_read_pages(target, AuditFilter(limit=PAGE_SIZE))) as pages:
         async for rows in pages:
@@ -264,7 +260,6 @@ async def _rows_after(target: Target, last: int) -> list[AuditRow]:
 
 
 async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
-    """Call `_rows_after`; retry while a server is not available."""
     import asyncio
 
     for delay in RETRY_DELAYS:
@@ -279,7 +274,6 @@ async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
 
 
 def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
-    """Return True if an entry matches: new entries are few and are all read."""
     return all(
         value is None or row[name] == value
         for name, value in (
@@ -291,7 +285,6 @@ def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
 
 
 def _write_rows(rows: list[AuditRow], form: Format) -> None:
-    """Write entries as they arrive, without alignment: the width of later ones is unknown."""
     import orjson
 
     io = current_io()
@@ -312,7 +305,6 @@ def _write_rows(rows: list[AuditRow], form: Format) -> None:
 async def _read_lines(
     target: Target, wanted: AuditFilter, counter: Counter
 ) -> AsyncGenerator[bytes]:
-    """Yield the JSON lines of one page at a time."""
     import orjson
 
     rows: list[AuditRow]

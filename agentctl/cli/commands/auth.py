@@ -205,7 +205,6 @@ async def _explain(
     token: str | None,
     look: tuple[Format, bool],
 ) -> None:
-    """Explain a request with a token: empty for none, None for that of the caller."""
     from agentctl.requests import (
         ExplainRequest,
     )
@@ -246,7 +245,6 @@ def _show_explanation(document: Document[ExplainRecord], form: Format, every: bo
 
 
 def _select_deciding(record: ExplainRecord) -> list[ExplainStep]:
-    """Return the failed check; for an allowed request the last one that passed."""
     steps = [step for step in record["steps"] if step["outcome"] == "failed"]
     return steps or [step for step in record["steps"] if step["outcome"] == "passed"][-1:]
 
@@ -327,7 +325,6 @@ def _match_route(method: str, path: str) -> RouteMatch:
 
 
 def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
-    """Reject ids that have no effect."""
     for name in ids:
         if name not in named:
             raise UsageError(f"{_OPTIONS[name]} has no effect with {what}")

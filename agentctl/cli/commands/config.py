@@ -62,7 +62,7 @@ def check_config(config: Config = None) -> None:
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.providers import list_used_models, require_extra, requires_key
-    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.mcp.servers import require_mcp_package
 
     settings = load_settings(config)
@@ -90,7 +90,6 @@ def config_path(config: Config = None) -> None:
 
 
 def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield `server.port`, `agents.writer.model` and all other keys with their values."""
     for name, table in tables.items():
         if isinstance(table, dict):
             yield from ((f"{name}.{key}", value) for key, value in table.items())

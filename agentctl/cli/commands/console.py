@@ -93,7 +93,6 @@ def console(
 
 
 def _base_url(settings: Settings) -> str:
-    """Return the URL of the configured server for a browser on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
     name = f"[{host}]" if ":" in host else host
     return settings.server.url or f"http://{name}:{settings.server.port}"

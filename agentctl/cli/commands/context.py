@@ -164,7 +164,6 @@ def _build_record(context: contexts.Context, stored: contexts.Contexts) -> dict[
 
 
 def _resolve_token_file(file: Path) -> Path:
-    """Return the absolute path of a token file, with a note if it cannot be read or is too open."""
     if str(file) == "-":
         raise UsageError("a context stores the path of a token file: stdin has none")
     path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - keeps links

@@ -299,8 +299,11 @@ async def _import(source: str, chosen: Database, system: Database, form: Format)
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
-    from agentctl.service.agentos import build_database_entry, open_agentos_database
-    from agentctl.service.imports.agentos import import_agentos
+    from agentctl.interop.agentos.database.operations import (
+        build_database_entry,
+        open_agentos_database,
+    )
+    from agentctl.interop.agentos.imports import import_agentos
     from agentctl.store.databases import open_database
 
     entry, counter = build_database_entry(source, Path.cwd()), Counter("")

@@ -13,9 +13,10 @@ from agentctl.cli.io import current_io
 from agentctl.cli.options import Config, GivenTokenFile, InsecureHttp, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column, wrap_with_indent
-from agentctl.cli.show.terminal import escape_controls, note
+from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target, run_until_done
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
+from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -64,8 +65,7 @@ def doctor(
 
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
-    """Check a server: its product, its readiness, and that the token is accepted."""
-    from agentctl.remote.agentos import AgentOSOperations, list_faults
+    from agentctl.interop.agentos.remote import AgentOSOperations, list_faults
     from agentctl.service.doctor.finding import Finding, from_failure, ok
 
     async with open_target(options) as target:

@@ -84,7 +84,6 @@ def init(
 
 
 def _read_files(agent: AgentKind | None) -> dict[str, str]:
-    """Return the texts of the files by name. The suffix `.txt` of modules is not written."""
     if agent is None:
         from agentctl.config import SAMPLE_CONFIG
 

@@ -161,8 +161,8 @@ def _removable_at(marks: Marks, thumbprint: str | None) -> str | None:
 
 
 def _signing_thumbprint(settings: Settings) -> str | None:
-    """Return the thumbprint of the signing key, None without a valid one."""
-    from agentctl.auth.keys.generate import read_private_key, signing_key_thumbprint
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import signing_key_thumbprint
 
     try:
         private = read_private_key(settings.signing.key_file)
@@ -280,8 +280,7 @@ def _unfinished_rotation(rotation: Rotation, again: str) -> Conflict:
 
 
 def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
-    from agentctl.cli.durations import format_span
-    from agentctl.records.times import now
+    from agentctl.records.times import format_span, now
 
     if not rotation.removable:
         if rotation.unfinished:
@@ -374,7 +373,6 @@ def generate_key(
 
 
 def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
-    """Yield the lines for the configuration, with paths that are valid there."""
     from agentctl.config import find_config_file
 
     try:
@@ -393,7 +391,6 @@ def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
 
 
 def _relative_to_config(configuration: Path | None, path: Path) -> str:
-    """Return a path for the configuration: relative to its directory if the file is below it."""
     whole = path.absolute()
     if configuration is None or not whole.is_relative_to(configuration.parent):
         return str(whole)
@@ -401,7 +398,6 @@ def _relative_to_config(configuration: Path | None, path: Path) -> str:
 
 
 def _toml_string(text: str) -> str:
-    """Return a TOML string; a JSON string is one."""
     import json
 
     return json.dumps(text, ensure_ascii=False)
@@ -431,7 +427,8 @@ def print_jwks(config: Config = None) -> None:
     """Print the public half of the signing key as a JWKS."""
     import orjson
 
-    from agentctl.auth.keys.generate import build_public_jwks, read_private_key
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import build_public_jwks
     from agentctl.config import load_settings
 
     settings = load_settings(config)
@@ -444,6 +441,5 @@ app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotat
 
 
 def _shorten_path(source: str) -> str:
-    """Return a path relative to the current directory if that is shorter."""
     seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
     return min(source, seen, key=len)

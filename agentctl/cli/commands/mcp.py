@@ -15,7 +15,8 @@ from agentctl.cli.show.terminal import note
 from agentctl.errors import NotFound, SomethingWrong, Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import McpServer, Settings
+    from agentctl.config.mcp_table import McpServer
+    from agentctl.config.settings import Settings
 
 app = CommandApp(
     help="List and check the MCP servers of the configuration.",
@@ -179,7 +180,6 @@ def _probe(
     user_id: str | None,
     claim: list[str] | None,
 ) -> list[dict[str, Any]]:
-    """Connect to all servers at once and return their reports."""
     import asyncio
 
     from agentctl.cli.log import discard_log

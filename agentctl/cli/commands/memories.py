@@ -319,7 +319,6 @@ async def _texts_of(target: Target, user_id: str | None) -> set[str]:
 
 
 async def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
-    """Yield all visible memories of a user, or of all users, in the order of their creation."""
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
     while True:
         found: Any = (await target.operations.get_memories(MemoryFilter(user_id, page=page))).value
@@ -370,7 +369,6 @@ def _parse_lines(data: bytes) -> Iterator[NewMemory]:
 
 
 def _build_memory(record: object) -> NewMemory:
-    """Build a memory from a line of an export. Raises TypeError if a field has another type."""
     if not isinstance(record, dict) or not isinstance(record.get("memory"), str):
         raise TypeError
     topics = record.get("topics") or []

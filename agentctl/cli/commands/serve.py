@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl import __version__
-from agentctl.cli.durations import format_span
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError
+from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -112,7 +112,6 @@ def serve(
 def _select_server(
     settings: Settings, reload: Callable[[], Settings] | None
 ) -> Callable[..., None]:
-    """Return the function that serves: with reloads, in one process, or in several."""
     if reload is not None:
         from agentctl.server.processes.reload import serve_with_reload
 
@@ -190,7 +189,6 @@ def _report_reload(line: str) -> None:
 
 
 def _announce_stop(settings: Settings, runs: int | None) -> None:
-    """Note the number of runs that a shutdown waits for; None if a process did not report it."""
     if runs == 0:
         note("stopping")
         return
@@ -253,18 +251,16 @@ def demo_commands(settings: Path, url: str) -> list[str]:
 
 def _create_demo_keys(private: Path) -> None:
     from agentctl.auth.keys import generate
+    from agentctl.auth.keys.files import read_private_key
     from agentctl.cli.files import create_file, public_path, write_key_pair
 
     public = public_path(private)
     if not private.exists():
         write_key_pair(private, _DEMO_ALGORITHM)
     elif not public.exists():
-        create_file(
-            public, generate.build_public_pem(generate.read_private_key(private), _DEMO_ALGORITHM)
-        )
+        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
 
 
 def _executable_directory() -> Path:
-    """Return the directory of the `agentctl` script, or else of the interpreter."""
     script = Path(sys.argv[0]).absolute()
     return (script if script.name == "agentctl" else Path(sys.executable)).parent

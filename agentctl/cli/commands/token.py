@@ -181,13 +181,11 @@ def verify_token(
 
 
 def _full_cause(report: dict[str, Any]) -> str:
-    """Return the reason and the cause why a token is invalid."""
     reason, cause = str(report["reason"]), str(report["cause"])
     return cause if cause.startswith(reason) else f"{reason} ({cause})"
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
-    """Read the token from stdin, a file or the environment."""
     from agentctl.cli.target import resolve_token
 
     for argument in (source, token_file):
@@ -210,7 +208,6 @@ def _read_token(source: str | None, token_file: str | None) -> str:
 
 
 def _file_exists(name: str) -> bool:
-    """Return True if a file has this name; a name can be too long for one."""
     try:
         return Path(name).exists()
     except OSError:
@@ -218,7 +215,6 @@ def _file_exists(name: str) -> bool:
 
 
 def _verification_failure(token: str, settings: Settings) -> str | None:
-    """Return the reason why a token is invalid, None for a valid one."""
     from agentctl.auth.tokens import mint
 
     try:
@@ -229,7 +225,6 @@ def _verification_failure(token: str, settings: Settings) -> str | None:
 
 
 def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
-    """Return the settings with `--issuer` if they have no issuer."""
     from dataclasses import replace
 
     given = settings.authorization
@@ -244,8 +239,7 @@ def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
 
 
 def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> Iterator[str]:
-    """Yield the properties of a new token that are rarely intended."""
-    from agentctl.cli.durations import format_span
+    from agentctl.records.times import format_span
 
     if not scopes:
         yield "the token allows nothing: grant something with --scope, such as agents:run"

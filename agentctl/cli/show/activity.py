@@ -12,8 +12,6 @@ from agentctl.cli.show.progress import showing_progress
 if TYPE_CHECKING:
     from agentctl.requests import StreamEvent
 
-__all__ = ["with_activity"]
-
 
 async def with_activity(
     events: AsyncIterator[StreamEvent], component: str, in_line: Callable[[], bool]

@@ -147,7 +147,6 @@ class RunOutput:
                 self._write_out("\n")
 
     def _write_rest(self, content: str) -> None:
-        """Write the part of the text that was not streamed; for a workflow that is all of it."""
         begin = hashlib.sha256(_encode(content[: self._length]))
         if self._whole and begin.digest() == self._digest.digest():
             self._write(content[self._length :])
@@ -223,7 +222,6 @@ def build_run_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> 
 
 
 def _explain(failure: RunFailed, code: str, local: LocalTarget) -> None:
-    """Add the private reason, for the operator only, and the hint."""
     settings, entry = local.settings, local.log.take_last()
     hint = _HINTS.get(code)
     failure.hint = hint and hint.format(file=settings.path)
@@ -239,7 +237,6 @@ def _explain(failure: RunFailed, code: str, local: LocalTarget) -> None:
 
 
 def _find_missing_key(models: tuple[Model, ...], text: str) -> Model | None:
-    """Return the model in the log entry if the variable with its key is not set."""
     for model in models:
         variable = model.api_key_env
         if variable and not os.environ.get(variable) and f"model {model.id}: " in text:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from agentctl.cli.durations import format_elapsed, format_span
+from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
-from agentctl.cli.options import find_component
 from agentctl.cli.show.table import Column, Columns
+from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_phase
-from agentctl.records.times import now
+from agentctl.records.times import format_span, now
 
 Record = Mapping[str, Any]
 
@@ -42,13 +42,11 @@ def format_holding(record: Record) -> str | None:
 
 
 def _format_tokens(record: Record) -> str:
-    """Return the tokens of a session or run with separators."""
     total = record.get("total_tokens", _total_tokens(record))
     return f"{total:,}" if isinstance(total, int) else ""
 
 
 def _format_state(record: Record) -> str:
-    """Return the state of a run as glyph and words, with a warning if its work goes on."""
     phase = describe_phase(record, now())
     glyph = phase.glyph if _is_unicode() else phase.ascii
     warning = f" ! {phase.warning}" if phase.warning else ""
@@ -61,7 +59,6 @@ def _style_state(record: Record) -> str:
 
 
 def _format_last_state(session: Record) -> str:
-    """Return the state of the newest run of a session."""
     status = session.get("last_status")
     return _format_state({"status": status}) if status else ""
 
@@ -84,17 +81,14 @@ def _error(record: Record) -> str | None:
 
 
 def _format_age(record: Record) -> str | None:
-    """Return the time since its creation, after 7 days the day."""
     return _format_distance(record.get("created_at"))
 
 
 def _format_last_use(session: Record) -> str | None:
-    """Return the time since the last use of a session, after 7 days the day."""
     return _format_distance(session.get("updated_at"))
 
 
 def _format_distance(moment: object) -> str | None:
-    """Return the time since a moment in one unit, `3 h`; after 7 days the day of the moment."""
     at = _to_timestamp(moment)
     if at is None:
         return None
@@ -105,7 +99,6 @@ def _format_distance(moment: object) -> str | None:
 
 
 def _format_duration(run: Record) -> str | None:
-    """Return the duration of a run, until its end or until now."""
     started = _to_timestamp(run.get("started_at"))
     if started is None:
         return None
@@ -114,7 +107,6 @@ def _format_duration(run: Record) -> str | None:
 
 
 def _to_timestamp(moment: object) -> float | None:
-    """Return a timestamp as seconds since the epoch, None for any other value."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
     except (ValueError, OverflowError):
@@ -122,7 +114,6 @@ def _to_timestamp(moment: object) -> float | None:
 
 
 def _summary_text(session: Record) -> str | None:
-    """Return the text of the summary of a session."""
     summary = session.get("session_summary")
     return str(summary.get("summary")) if isinstance(summary, dict) else None
 

@@ -135,7 +135,6 @@ def create_event_lines(
 
 
 def _component_name(data: Data) -> str:
-    """Return the name of the component of an event."""
     for names in KINDS.values():
         if data.get(names.id_field):
             return str(data.get(f"{names.kind}_name") or data[names.id_field])

@@ -21,9 +21,9 @@ from agentctl.cli.show.table import (
     format_table,
     print_table,
 )
-from agentctl.cli.show.terminal import escape_controls, note
+from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
-from agentctl.records.text import escape_json_controls
+from agentctl.records.text import escape_controls, escape_json_controls
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -140,7 +140,6 @@ def show_record(
 def _select(
     records: Sequence[Record], columns: ColumnChoice, format: Format, fields: str | None
 ) -> tuple[Sequence[Record], ColumnChoice]:
-    """Return the records and columns to show: all, or those of `--fields`."""
     if fields is None:
         return records, columns
     if format in ("name", "text", "markdown"):
@@ -243,7 +242,6 @@ def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field:
 
 
 def _write_wide_table(records: Sequence[Record], columns: Columns, id_field: str) -> None:
-    """Write all columns of a list, those of the table first, in lines of any length."""
     if not records:
         _note_empty(id_field)
         return

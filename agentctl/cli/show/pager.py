@@ -12,8 +12,6 @@ from types import TracebackType
 from agentctl.cli.io import current_io
 from agentctl.cli.show.terminal import note
 
-__all__ = ["PAGER_VARIABLE", "Pager", "write_at_once"]
-
 PAGER_VARIABLE = "AGENTCTL_PAGER"
 
 DEFAULT_PAGER = "less -FRX"
@@ -104,7 +102,6 @@ def write_at_once(text: str) -> None:
 
 
 def _find_pager() -> list[str]:
-    """Return the command line of the pager; empty if there is none."""
     named = os.environ.get(PAGER_VARIABLE)
     try:
         command = shlex.split(DEFAULT_PAGER if named is None else named)

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from agentctl.cli.durations import format_span
 from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
 from agentctl.errors import PartFailed
 from agentctl.records.text import escape_controls
+from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from agentctl.cli.io import IO
-from agentctl.cli.show.terminal import display_width, escape_controls
+from agentctl.cli.show.terminal import display_width
+from agentctl.records.text import escape_controls
 
 Record = Mapping[str, Any]
 
@@ -223,7 +224,6 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
 
 
 def _count_fitting(text: str, width: int) -> int:
-    """Return the number of characters that fit, at least 1."""
     used = 0
     for at, character in enumerate(text):
         used += display_width(character)

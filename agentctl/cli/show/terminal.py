@@ -8,16 +8,6 @@ from agentctl.cli.io import current_io
 from agentctl.errors import ConfirmationDeclined, UsageError
 from agentctl.records.text import escape_controls
 
-__all__ = [
-    "check_confirmable",
-    "confirm",
-    "display_width",
-    "escape_controls",
-    "note",
-    "note_detail",
-    "note_dim",
-]
-
 
 def display_width(text: str) -> int:
     """Return the columns of `text` on a terminal: two for a wide character, none for a mark."""

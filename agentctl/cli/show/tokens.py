@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentctl.cli.durations import format_span
 from agentctl.cli.show.table import Column, format_time
+from agentctl.records.times import format_span
 
 VIEW_COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 VERIFIED_COLUMNS = [
@@ -146,7 +146,6 @@ def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
 
 
 def _format_moment(moment: float, text: str) -> str:
-    """Return `in 12 min (2026-11-20 08:18:10Z)` for a time and its text."""
     return f"{_format_distance(moment)} ({format_time(text)})"
 
 
@@ -163,7 +162,6 @@ def _describe_useless_scope(scope: str) -> str:
 
 
 def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
-    """Describe a claim that has permissions in other systems; None for any other claim."""
     from agentctl.auth.explain.suggestions import find_unread_permissions
 
     if name == "scopes":
@@ -181,7 +179,6 @@ def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
 
 
 def _scopes(claims: Mapping[str, Any]) -> list[str]:
-    """Return the strings in `scopes`; a claim that is no array grants nothing."""
     scopes = claims.get("scopes")
     return [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from agentctl.cli.io import current_io, using_io
 from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
 from agentctl.cli.show.output import Format, show_page, write_json
-from agentctl.cli.show.terminal import escape_controls, note
+from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -93,7 +94,6 @@ async def watch_list(watched: WatchedList) -> None:
 
 
 async def _read_again(watched: WatchedList) -> AsyncIterator[Document[Any] | AgentctlError]:
-    """Yield the page, and the failure each time the server is not available after the first."""
     import asyncio
 
     yield await watched.read()
@@ -173,7 +173,6 @@ async def _redraw(watched: WatchedList) -> None:
 
 
 def _describe(watched: WatchedList, problem: str) -> str:
-    """Return the first line of the screen."""
     moment = datetime.now(UTC).strftime("%H:%M:%SZ")
     parts = [problem, moment, f"every {watched.seconds:g} s", watched.target.place]
     return escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
@@ -202,7 +201,6 @@ class _Frame(io.TextIOWrapper):
 
 
 def _draw(watched: WatchedList, document: Document[Any]) -> list[str]:
-    """Return the lines of the table, with the notes below it."""
     outer = current_io()
     frame = _Frame(outer.out)
     with using_io(replace(outer, out=frame, err=frame)):

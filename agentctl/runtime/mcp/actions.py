@@ -79,7 +79,6 @@ class McpAction:
     async def _call(
         self, arguments: Mapping[str, Any], context: RunEnvironment, seconds: float
     ) -> CallToolResult:
-        """Call the tool. After a cancel or a timeout, nothing here waits for the server."""
         watched = WatchedCall()
         call = self.server.call(self.tool.listed_name, arguments, self.user, watched)
         task = asyncio.create_task(call, name=f"tool {self.tool.name}")

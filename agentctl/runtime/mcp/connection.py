@@ -191,7 +191,6 @@ class McpConnection:
         return self.lost.result() if self.lost.done() else "the connection ended"
 
     async def _hold(self) -> None:
-        """Open the connection, wait until it is lost or closed, and close it."""
         transport = watch_calls(_as_transport(self._endpoint.open(self.lose)), self._watcher)
         client = Client(
             _as_transport(transport),
@@ -227,7 +226,6 @@ class McpConnection:
             self.changed.set()
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tool list, where the protocol has subscriptions."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -241,12 +239,10 @@ class McpConnection:
 
 
 def _as_transport(manager: AbstractAsyncContextManager[TransportStreams]) -> Any:
-    """Return a context manager as the library's type of it."""
     return manager
 
 
 def _describe(error: BaseException, otherwise: str) -> str:
-    """Return the reason of a failure, without a text of another library."""
     if isinstance(error, BaseExceptionGroup):
         return _describe(error.exceptions[0], otherwise)
     if isinstance(error, McpUnavailable):

@@ -20,10 +20,8 @@ from agentctl.records.text import escape_controls
 if TYPE_CHECKING:
     from mcp_types import Tool as ListedTool
 
-    from agentctl.config.settings import McpServer
+    from agentctl.config.mcp_table import McpServer
     from agentctl.records.components import ToolRecord
-
-__all__ = ["McpTool", "build_public_name"]
 
 MAXIMUM_TOOLS = 256
 """Maximum number of tools of a server; providers accept about 128 in a request."""

@@ -15,7 +15,7 @@ from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-    from agentctl.config.settings import McpServer
+    from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.http import McpHttpClient
 
 OnEnd = Callable[[str], None]

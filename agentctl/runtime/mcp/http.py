@@ -13,8 +13,8 @@ from typing import Any, cast
 import httpx2
 
 from agentctl.runtime.mcp.watched import current_call
-from agentctl.runtime.provider import IsolatedClient
-from agentctl.runtime.response_limits import UnusableResponse
+from agentctl.runtime.models.provider import IsolatedClient
+from agentctl.runtime.models.response_limits import UnusableResponse
 
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000
@@ -85,7 +85,6 @@ class McpHttpClient(IsolatedClient):
         return response
 
     def _check(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Note the failure of a response, and a session that the server has forgotten."""
         status = response.status_code
         if status < httpx2.codes.BAD_REQUEST:
             self.problem = None
@@ -108,8 +107,6 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Build a response hook that limits a body; the library limits the events of a stream."""
-
     async def hook(response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise UnusableResponse("the response is compressed, which was not requested")

@@ -11,9 +11,8 @@ from agentctl.config.mcp_servers import is_per_user
 from agentctl.runtime.mcp.servers import MESSAGE_FACTOR, require_mcp_package
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import McpServer, Settings
-
-__all__ = ["describe_target", "probe_server"]
+    from agentctl.config.mcp_table import McpServer
+    from agentctl.config.settings import Settings
 
 
 def describe_target(server: McpServer) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.text import escape_controls
-from agentctl.runtime.tools import result_to_text
+from agentctl.runtime.tools.functions import result_to_text
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -50,5 +50,4 @@ def _show(value: object) -> str:
 
 
 def _count_bytes(data: str) -> int:
-    """Return the number of bytes of base64 text."""
     return len(data) * 3 // 4 - data[-2:].count("=")

@@ -22,7 +22,7 @@ from agentctl.runtime.mcp.failures import McpSessionLost, McpUnavailable
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-    from agentctl.config.settings import McpServer
+    from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.endpoints import Endpoint
     from agentctl.runtime.mcp.values import McpUser
     from agentctl.runtime.mcp.watched import WatchedCall
@@ -183,7 +183,6 @@ class SharedServer(HostedServer):
             await asyncio.sleep(0)
 
     async def _own(self) -> None:
-        """Keep a connection open until the server is closed."""
         pause = FIRST_PAUSE
         while True:
             started = time.monotonic()
@@ -221,7 +220,6 @@ class SharedServer(HostedServer):
         self._attempted.set()
 
     async def _hold(self, connection: McpConnection) -> None:
-        """List the tools again when they change, until the connection is lost."""
         while True:
             changed = asyncio.create_task(connection.changed.wait())
             await _wait_for_first(changed, connection.lost, REFRESH_SECONDS)
@@ -244,7 +242,6 @@ class SharedServer(HostedServer):
 async def _wait_for_first(
     task: asyncio.Task[Any], other: asyncio.Future[Any], seconds: float
 ) -> bool:
-    """Wait for one of the two. Return True if the task has ended; else it is cancelled."""
     futures: set[asyncio.Future[Any]] = {task, other}
     try:
         await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

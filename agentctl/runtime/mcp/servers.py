@@ -17,14 +17,13 @@ from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import McpServer, Settings
+    from agentctl.config.mcp_table import McpServer
+    from agentctl.config.settings import Settings
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.mcp.actions import McpAction
     from agentctl.runtime.mcp.definitions import McpTool
     from agentctl.runtime.mcp.server import HostedServer
     from agentctl.runtime.mcp.values import McpUser
-
-__all__ = ["McpServers", "require_mcp_package"]
 
 MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""

@@ -15,7 +15,7 @@ from agentctl.runtime.mcp.server import HostedServer, McpState
 from agentctl.runtime.mcp.values import expand_values
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import McpServer
+    from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.values import McpUser
 
 IDLE_SECONDS = 300.0
@@ -98,7 +98,6 @@ class PerUserServer(HostedServer):
         return (await self._open(user)).connection
 
     async def _open(self, user: McpUser) -> _Session:
-        """Return the ready session of a user; runs of the same user share one."""
         key: Key = tuple(expand_values(self.spec.headers, user).items())
         session = self._sessions.get(key)
         if session is not None and session.has_ended:
@@ -135,7 +134,6 @@ class PerUserServer(HostedServer):
         return session
 
     async def _prepare(self, key: Key, session: _Session) -> ToolList:
-        """Open the connection and list the tools; a failed session is dropped."""
         try:
             await session.connection.open(self.spec.connect_seconds)
             async with asyncio.timeout(self.spec.connect_seconds):
@@ -152,14 +150,12 @@ class PerUserServer(HostedServer):
         return build_tool_list(self.spec, listed)
 
     def _evict(self) -> None:
-        """Close the idle session that was not used for the longest time."""
         idle = [key for key, session in self._sessions.items() if session.is_idle]
         if not idle:
             raise McpUnavailable(f"all of its {self.spec.max_sessions} sessions are in use")
         self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
 
     def _drop(self, key: Key) -> None:
-        """Remove a session and close it in the background."""
         session = self._sessions.pop(key)
         if not session.ready.done():
             session.ready.cancel()
@@ -168,7 +164,6 @@ class PerUserServer(HostedServer):
         task.add_done_callback(self._closing.discard)
 
     async def _sweep(self) -> None:
-        """Close idle sessions and sessions that were lost."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
@@ -183,6 +178,5 @@ class PerUserServer(HostedServer):
 
 
 def _retrieve_exception(task: asyncio.Task[ToolList]) -> None:
-    """Retrieve the exception of an opening whose run was cancelled meanwhile."""
     with suppress(asyncio.CancelledError):
         task.exception()

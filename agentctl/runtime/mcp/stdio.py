@@ -25,8 +25,7 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
-from agentctl.config.transfer import MASK
-from agentctl.records.text import escape_controls
+from agentctl.records.text import MASK, escape_controls
 from agentctl.runtime.mcp.failures import McpUnavailable
 
 if TYPE_CHECKING:
@@ -138,7 +137,6 @@ async def run_program(program: Program, on_end: OnEnd) -> AsyncIterator[Transpor
 
 
 async def _finish(task: asyncio.Task[None]) -> None:
-    """Wait for a task although this one is cancelled; raise the cancel afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -207,7 +205,6 @@ class _RunningProgram:
                 transport.close()
 
     async def _wait_for_exit(self) -> bool:
-        """Wait `EXIT_SECONDS`. `Process.wait` would also wait for the end of the pipes."""
         deadline = asyncio.get_running_loop().time() + EXIT_SECONDS
         while self._process.returncode is None:
             if asyncio.get_running_loop().time() >= deadline:
@@ -216,19 +213,16 @@ class _RunningProgram:
         return True
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process group, which has the id of the process."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
     def _end(self, reason: str) -> None:
-        """Report the end once."""
         if self._ended:
             return
         self._ended = True
         self._on_end(reason, self._last_line)
 
     async def _watch(self) -> None:
-        """Detect the exit of a program whose pipes are still open in another process."""
         while self._process.returncode is None:
             await asyncio.sleep(_WATCH_SECONDS)
         self._end(f"its program ended with code {self._process.returncode}")
@@ -269,7 +263,6 @@ class _RunningProgram:
         return SessionMessage(message)
 
     def _note_noise(self, line: _Line) -> None:
-        """Log the first line on stdout that is not a message."""
         self._noise += 1
         if self._noise == 1:
             shown = self._program.mask(line.text[:200].decode("utf-8", "replace"))
@@ -280,7 +273,6 @@ class _RunningProgram:
             )
 
     def _answer_long_message(self, line: _Line) -> SessionMessage | None:
-        """Fail the call whose response is too long. Its id is at one end of the message."""
         limit = self._program.message_bytes
         _log.warning(
             "mcp server %s: a message of more than %d bytes was dropped",

@@ -17,8 +17,6 @@ from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 
-__all__ = ["AgnoRunner"]
-
 _SERVER_STATE = frozenset({"current_run_id", "current_session_id", "current_user_id"})
 """Keys that agno adds to the session state of a run."""
 
@@ -182,7 +180,6 @@ class _Report:
 
 
 def _read_counters(event: Any) -> dict[str, int]:
-    """Return the counters of a call of a model."""
     return {name: getattr(event, name) or 0 for name in _COUNTERS}
 
 

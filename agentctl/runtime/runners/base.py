@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from agentctl.runtime.runners.hosted_run import HostedRun
 
-__all__ = ["Runner"]
-
 
 class Runner(Protocol):
     """The executor of one agent in code, shared by all of its runs.

@@ -24,8 +24,6 @@ from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.unstopped import TooManyAbandonedThreads
 
-__all__ = ["FunctionRunner", "GeneratorRunner", "build_function_runner"]
-
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:
     """Build the runner of a function.
@@ -42,7 +40,6 @@ def build_function_runner(function: Callable[..., Any]) -> Runner:
 
 
 def _read_parameters(function: Callable[..., Any]) -> tuple[str, str | None]:
-    """Return the parameters of the message and of the context, which may be missing."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

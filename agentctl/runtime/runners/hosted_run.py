@@ -15,15 +15,13 @@ from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCa
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 from agentctl.runtime.run_context import RunHost, build_run_context
-from agentctl.runtime.tools import result_to_text
+from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun, RunEnvironment
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
-
-__all__ = ["HostedRun"]
 
 T = TypeVar("T")
 

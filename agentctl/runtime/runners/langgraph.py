@@ -31,8 +31,6 @@ from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.runtime.unstopped import wait_until_done
 
-__all__ = ["LangGraphRunner"]
-
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
 
@@ -259,7 +257,6 @@ class _Report:
                 self._run.add_text(self._run.output_text)
 
     def _add_message(self, message: Any) -> None:
-        """Add a piece of an answer, or an answer that a node returned as a whole."""
         if isinstance(message, AIMessage):
             if message.id in self._complete:
                 return
@@ -277,7 +274,6 @@ class _Report:
             self._streamed.add(answer_id or "")
 
     def _end_message(self, message: Any) -> None:
-        """Report the calls, tokens or result of a complete message, once."""
         if isinstance(message, ToolMessage):
             failed = message.status == "error"
             text = f"The tool {message.name} failed" if failed else read_text(message)
@@ -367,7 +363,6 @@ def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _find_messages(update: object) -> Iterator[Any]:
-    """Yield the messages in the update of a node, under any key of the state."""
     values = update.values() if isinstance(update, Mapping) else (update,)
     for value in values:
         if isinstance(value, BaseMessage):
@@ -377,7 +372,6 @@ def _find_messages(update: object) -> Iterator[Any]:
 
 
 def _find_open_calls(messages: Iterable[Any]) -> dict[str, str]:
-    """Return the names of the tools by call id for the calls that have no result."""
     calls: dict[str, str] = {}
     for message in messages:
         if isinstance(message, AIMessage):

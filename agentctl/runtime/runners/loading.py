@@ -13,8 +13,6 @@ from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.factory import NoAgentKind, is_factory
 
-__all__ = ["load_runner"]
-
 BuildDeps = Callable[[RunContext], Any]
 """Makes the deps of a run; it may be asynchronous."""
 

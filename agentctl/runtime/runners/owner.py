@@ -63,6 +63,5 @@ class OwnerTask:
 
 
 def _retrieve(entered: asyncio.Future[None]) -> None:
-    """Retrieve the exception: the caller may have been cancelled."""
     if not entered.cancelled():
         entered.exception()

@@ -27,18 +27,16 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
-from agentctl.runtime.conversion import to_model_messages
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.library_model import to_model_failure
-from agentctl.runtime.model_calls import parse_arguments
-from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.conversion import to_model_messages
+from agentctl.runtime.models.library_model import to_model_failure
+from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.owner import OwnerTask
-
-__all__ = ["PydanticAIRunner"]
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -157,7 +155,6 @@ class _Execution:
         self._run.add_text(text)
 
     def _set_usage(self, usage: RunUsage) -> None:
-        """Report the usage so far; all zeros are those of a model that reports none."""
         counters = extract_run_usage(usage)
         if any(counters.values()):
             self._run.set_usage(counters)
@@ -186,7 +183,6 @@ class _Execution:
             self._run.add_text(self._run.output_text)
 
     def _keep_messages(self, messages: list[ModelMessage]) -> None:
-        """Keep the messages of the run, with everything that the neutral form does not have."""
         try:
             text = ModelMessagesTypeAdapter.dump_json(messages).decode()
         except (PydanticSerializationError, UnicodeError):

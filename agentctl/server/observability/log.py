@@ -115,7 +115,6 @@ class _LineFormatter(logging.Formatter):
 
 
 def _collect_fields(record: logging.LogRecord) -> dict[str, FieldValue]:
-    """Return the fields of a line: those of the event, and those of the log context."""
     more: Mapping[str, FieldValue] = getattr(record, FIELDS_ATTRIBUTE, {})
     found: dict[str, FieldValue] = {**more, **current_log_context()}
     for name, value in found.items():
@@ -141,7 +140,6 @@ class _TextFormatter(_LineFormatter):
 
 
 def _format_fields(fields: Mapping[str, FieldValue]) -> str:
-    """Return fields as `name=value`; quote values that could be read as another field."""
     texts = {name: str(value) for name, value in fields.items() if value is not None}
     if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
         texts = {name: _quote_value(text) for name, text in texts.items()}

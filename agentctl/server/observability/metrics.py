@@ -188,7 +188,6 @@ def _build_gauge(name: str, text: str, labels: Labels, values: Numbers) -> Metri
 
 
 def _build_counter(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
-    """The text format adds `_total` to the name."""
     return _add_values(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
 
 

@@ -107,7 +107,6 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
 
 
 def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
-    """Declare an operation to FastAPI."""
     name = operation.operation
     extra: dict[str, Any] = {}
     if operation.body is not None:
@@ -133,7 +132,6 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
 
 
 def _build_signature_function(operation: Operation) -> Any:
-    """Return a function with the parameters of an operation, as FastAPI declares them."""
     shown = {argument: name for name, argument in operation.path_names.items()}
     parameters = [
         parameter.replace(
@@ -162,7 +160,6 @@ def _fastapi_annotation(annotation: Any) -> Any:
 
 
 def _describe_requirement(name: str) -> str:
-    """Return a sentence with the requirement of an operation."""
     rule = policy.POLICY.get(name)
     if rule is None or isinstance(rule, policy.Public):
         return ""
@@ -202,7 +199,6 @@ def _build_request_body(body: RequestBody) -> dict[str, Any]:
 
 
 def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its definitions in place of the references to them."""
     definitions = schema.pop("$defs", {})
 
     def inline(node: Any) -> Any:

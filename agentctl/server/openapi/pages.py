@@ -131,7 +131,6 @@ async def get_oauth2_redirect(call: Call) -> Response:
 
 
 def _script_hashes(page: bytes) -> str:
-    """Return CSP sources for exactly the inline scripts of a page (CSP 3, 8.4)."""
     scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
     return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)

@@ -7,8 +7,6 @@ from typing import Any
 from agentctl.server.bodies import JSON
 from agentctl.server.routing import Responses
 
-__all__ = ["EVENT_STREAM_RESPONSES", "NOT_READY_RESPONSES", "RUN_RESPONSES"]
-
 EVENT_STREAM = "text/event-stream"
 
 # OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.

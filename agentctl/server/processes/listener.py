@@ -143,7 +143,6 @@ def _release_sockets() -> None:
 
 
 def _is_server_socket(number: int) -> bool:
-    """Return True for a listening socket and for the connections that it has accepted."""
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         return False
     found = socket.socket(fileno=number)

@@ -30,8 +30,6 @@ from agentctl.server.processes.worker_handle import WorkerHandle
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["serve_with_reload"]
-
 DEBOUNCE_MILLISECONDS = 200
 """Changes within this time are one: editors write a file in several steps."""
 
@@ -163,7 +161,6 @@ class _ReloadingSupervisor(Supervisor):
             await self._dismiss(previous)
 
     async def _dismiss(self, previous: WorkerHandle) -> None:
-        """Have the previous worker end after its live runs, and report their number."""
         previous.leave()
         count = await previous.count_live_runs(COUNT_SECONDS)
         if count:
@@ -180,7 +177,6 @@ class _ReloadingSupervisor(Supervisor):
         task.add_done_callback(self._ends.discard)
 
     async def _note_end(self, worker: WorkerHandle) -> None:
-        """Forget a worker that has ended, and report it if it was the current one."""
         await worker.wait_until_ended()
         self._workers.discard(worker)
         if not self._signals and self._slots[0] is worker:
@@ -195,7 +191,6 @@ class _ReloadingSupervisor(Supervisor):
 
 
 def _build_filter(config: Path) -> Callable[[object, str], bool]:
-    """Return the filter of changes: the configuration, modules, and files of packages."""
     from watchfiles import Change, DefaultFilter
 
     ignored = DefaultFilter()

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.runs.live import LiveRun
 
-__all__ = ["DrainingServer", "ServerController", "serve", "serve_on_socket"]
-
 GRACEFUL_SECONDS = 8
 """Time for open requests to end after the stop."""
 

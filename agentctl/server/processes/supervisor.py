@@ -28,8 +28,6 @@ from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["serve_with_workers"]
-
 END_SECONDS = 10.0
 """Time for a worker to end, in addition to the time for its live runs."""
 
@@ -124,7 +122,6 @@ class Supervisor:
             raise _kill_error(self._killed)
 
     def _publish_metrics(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the metrics of all workers are published, if configured."""
         if self._metrics is None:
             return contextlib.nullcontext()
         from agentctl.server.observability.metrics_endpoint import serve_metrics
@@ -155,7 +152,6 @@ class Supervisor:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _keep_slot(self, worker: WorkerHandle, slot: int) -> None:
-        """Replace each worker of a slot that ends, until a signal."""
         backoff = Backoff()
         while True:
             self._slots[slot] = worker
@@ -177,7 +173,6 @@ class Supervisor:
             worker = replacement
 
     async def _start_replacement(self, pause: float, backoff: Backoff) -> WorkerHandle | None:
-        """Start another worker after a pause in seconds; return None if a signal comes first."""
         while True:
             await self._wait_unless_stopped(asyncio.sleep(pause))
             if self._signals:
@@ -199,7 +194,6 @@ class Supervisor:
         return worker
 
     async def _wait_unless_stopped(self, wanted: Awaitable[object]) -> bool:
-        """Wait for `wanted` or a stop signal. Return True if `wanted` came first."""
         task, stopped = asyncio.ensure_future(wanted), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +203,6 @@ class Supervisor:
             stopped.cancel()
 
     async def _kill_remaining(self) -> None:
-        """Kill the workers that are left after an exception of the supervisor itself."""
         remaining = list(self._workers)
         for worker in remaining:
             worker.kill()
@@ -227,7 +220,6 @@ class Supervisor:
             self._announce_stop(sum(known) if len(known) == len(counts) else None)
 
     def _check_workers(self) -> None:
-        """Find the process that ended: SIGCHLD does not contain its id."""
         for worker in self._workers:
             worker.check_exit()
 

@@ -186,7 +186,6 @@ class WorkerHandle:
             self._exited.set()
 
     async def _watch(self) -> None:
-        """Watch the process until it ends, and read the messages that it has sent before."""
         listening = asyncio.create_task(self._read_messages())
         await self._exited.wait()
         if self._ready_at is not None:

@@ -121,7 +121,6 @@ class _SupervisorChannel:
             commands[line]()
 
     def _receive(self) -> bool:
-        """Read available bytes; return False at the end of the channel."""
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except OSError:

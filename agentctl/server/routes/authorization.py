@@ -40,7 +40,6 @@ async def explain_auth(call: Call) -> Response:
 
 
 def _own_token(call: Call) -> str | None:
-    """Return the token of the caller; with authorization off there may be none."""
     return call.headers.get("authorization", "").partition(" ")[2] or None
 
 

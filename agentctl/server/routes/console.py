@@ -108,7 +108,6 @@ def _compressible(
     *,
     compressed: bytes | None = None,
 ) -> BytesResponse:
-    """Return a body, compressed with gzip if the client accepts it."""
     if not re.search(
         r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", call.headers.get("accept-encoding", "")
     ):
@@ -124,7 +123,6 @@ def _compress(data: bytes) -> bytes:
 
 @functools.cache
 def _load_console() -> _Console:
-    """Read all files of the console once."""
     root = files("agentctl.server") / "console"
     assets = dict[tuple[str, str], _Asset]()
     digest = hashlib.sha256()

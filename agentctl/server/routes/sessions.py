@@ -115,7 +115,6 @@ async def create_session(
 
 
 def _component_id(type: ComponentKind, body: dict[str, object]) -> str | None:
-    """Return the id in the field of the type; the other two fields must be absent or null."""
     found: str | None = None
     for kind, names in KINDS.items():
         value = body.get(names.id_field)

@@ -93,7 +93,6 @@ class TimedConnection(HttpToolsProtocol):
             self._peer_timer = self.loop.call_later(PEER_CHECK_SECONDS, self._check_peer)
 
     def _check_peer(self) -> None:
-        """Close the connection if its client has closed or reset it while it is not read."""
         self._peer_timer = None
         if not self.flow.read_paused or self.transport.is_closing():
             return
@@ -105,7 +104,6 @@ class TimedConnection(HttpToolsProtocol):
     # Close
 
     def _close_after_response(self) -> None:
-        """Close the connection after its last response."""
         if self._phase == IDLE and not self.pipeline:
             self._close_transport()
         else:
@@ -133,7 +131,6 @@ class TimedConnection(HttpToolsProtocol):
     # Deadlines
 
     def _set_deadline(self, phase: int, *, restart: bool = False) -> None:
-        """Set the deadline of a phase unless it is set; with `restart`, set it again."""
         if self._deadline is not None:
             if self._deadline_phase == phase and not restart:
                 return
@@ -144,7 +141,6 @@ class TimedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _clear_deadline(self) -> None:
-        """Remove the deadline: all received requests are parsed."""
         self._cancel_timer(self._deadline)
         self._deadline = None
         if self._running is not None and self._running.response_complete:
@@ -174,7 +170,6 @@ class TimedConnection(HttpToolsProtocol):
             )
 
     def _on_deadline(self) -> None:
-        """Close the connection, unless the server and not the client is slow."""
         self._deadline = None
         running = self._running
         server_is_slow = running is not self._latest or self._phase != BODY
@@ -195,7 +190,6 @@ class TimedConnection(HttpToolsProtocol):
         )
 
     def _check_send_buffer(self, before: int) -> None:
-        """Abort a connection whose client has read nothing. Streams end with their writer."""
         running = self._running
         streaming = running is not None and running.streaming
         if streaming or self.transport.get_write_buffer_size() < before:

@@ -72,7 +72,6 @@ class HttpProtocol(TimedConnection):
             self._update_deadline(restart=self._messages != messages)
 
     def _update_deadline(self, *, restart: bool) -> None:
-        """Set the deadline of the current phase; with `restart`, a new one has begun."""
         if self._discarding:
             return
         if self._phase == IDLE and restart:
@@ -134,7 +133,6 @@ class HttpProtocol(TimedConnection):
                 piece = self._parse(piece)
 
     def _parse(self, piece: bytes) -> bytes:
-        """Parse a piece and return the bytes after the position at which the parser stopped."""
         messages, rest = self._messages, b""
         if self._head_bytes:
             self._head_bytes += piece
@@ -252,7 +250,6 @@ class HttpProtocol(TimedConnection):
             self._start_keep_alive()
 
     def _reject(self, rejection: AgentctlError) -> None:
-        """Accept no further requests, and send the error after the responses to earlier ones."""
         self._rejection_id = new_id()
         Context().run(_log_rejection, rejection, self._rejection_id)
         self._discarding = True
@@ -292,7 +289,6 @@ def build_protocol_class(limits: Limits) -> type[HttpProtocol]:
 
 
 def _log_rejection(rejection: AgentctlError, request_id: str) -> None:
-    """Log a rejection. Call it in a new context, without the fields of the previous request."""
     set_log_context(request_id=request_id)
     _log.info("rejected an invalid request: %s", rejection.detail)
 

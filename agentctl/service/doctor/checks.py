@@ -12,8 +12,6 @@ from agentctl.errors import AgentctlError
 from agentctl.service.doctor import components, configuration, databases, keys, runs
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
 
-__all__ = ["DoctorStep", "list_steps", "run_step"]
-
 
 @dataclass(frozen=True, slots=True)
 class DoctorStep:
@@ -68,7 +66,6 @@ async def _check_database(entry: Database, processes: int) -> list[Finding]:
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:
-    """Check the runs unless a database is missing, which another step reports."""
     for entry in settings.databases:
         if not await databases.database_exists(entry):
             return []

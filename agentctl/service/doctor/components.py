@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
+from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
-from agentctl.config.settings import Agent, McpServer, Model, Settings, Team
+from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
@@ -69,8 +70,8 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
 
     The output of the modules goes to stderr.
     """
-    from agentctl.runtime.structured_output import load_output_model
-    from agentctl.runtime.tools import load_tools
+    from agentctl.runtime.models.structured_output import load_output_model
+    from agentctl.runtime.tools.functions import load_tools
 
     folder = None if settings.path is None else settings.path.parent
     owners: list[tuple[str, Agent | Team]] = [

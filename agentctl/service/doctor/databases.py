@@ -22,11 +22,12 @@ from agentctl.store.migrating import read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite import inspect
+from agentctl.store.sqlite.connection import WAL_BYTES
 from agentctl.store.threads import call_in_thread
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
-_LARGE_LOG = 4 * inspect.WAL_BYTES
+_LARGE_LOG = 4 * WAL_BYTES
 """Bytes; a checkpoint without readers shrinks the log to a quarter of that."""
 _AHEAD_SECONDS = 300
 
@@ -79,8 +80,6 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
 
 
 async def _check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
-    """Check a PostgreSQL server and the schema; `agentctl db check` checks the data."""
-
     where = display_url(entry.url)
     try:
         if await read_version(entry) is None:
@@ -110,7 +109,6 @@ async def _check_newest_record(entry: Database, check: str) -> Finding:
 
 
 def _check_location(check: str, path: Path) -> Iterator[Finding]:
-    """Check the folder, permissions, filesystem, free space and log of a SQLite file."""
     folder = path.parent
     if not folder.is_dir():
         yield wrong(check, f"there is no folder {folder}", f"mkdir {shlex.quote(str(folder))}")
@@ -208,7 +206,6 @@ def _check_writable(check: str, facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
-    """Check that committed data survives a crash."""
     settings = {
         "fsync": (facts.fsync, "a crash of its machine can damage the data"),
         "full_page_writes": (facts.full_pages, "a crash of its machine can damage the data"),
@@ -223,7 +220,6 @@ def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:
-    """Check that the server has the connections that this configuration may open."""
     most = (
         facts.connection_limit
         if facts.user_connection_limit is None
@@ -242,7 +238,6 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
-    """Check the encryption and the certificate of a connection to another machine."""
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
     if _is_local(entry.url):
         return
@@ -255,7 +250,6 @@ def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterat
 
 
 def _is_local(url: str) -> bool:
-    """Return True if the server is on this machine, or reached through a socket."""
     parts = urlsplit(url)
     host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
     return not host or host.startswith("/") or is_loopback_host(host)

@@ -7,8 +7,6 @@ from typing import Literal
 
 from agentctl.errors import AgentctlError
 
-__all__ = ["Finding", "Verdict", "from_failure", "note", "ok", "wrong"]
-
 Verdict = Literal["ok", "note", "wrong"]
 
 

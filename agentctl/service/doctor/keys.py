@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from agentctl.auth.keys.generate import key_thumbprint, read_private_key
+from agentctl.auth.keys.files import read_private_key
+from agentctl.auth.keys.generate import key_thumbprint
 from agentctl.auth.keys.keyring import has_remote_keys, load_key_set, read_key_files
 from agentctl.auth.keys.published import open_published_files
 from agentctl.auth.keys.signing import SigningKey, load_signing_key
@@ -56,7 +57,6 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
-    """Fetch the keys of an identity provider as the server does, and report their state."""
     if not has_remote_keys(settings.authorization):
         return
     verifier = Verifier(settings)
@@ -91,7 +91,6 @@ def has_third_party_keys(settings: Settings) -> bool:
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
-    """Check that the server accepts tokens of the signing key, and an unfinished rotation."""
     given, ours = settings.authorization, key_thumbprint(key)
     if ours not in map(key_thumbprint, keys.keys):
         text = (

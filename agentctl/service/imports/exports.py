@@ -17,8 +17,6 @@ from agentctl.service.imports.records import SessionReader
 from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database
 
-__all__ = ["SessionFile"]
-
 MAXIMUM_RECORD_BYTES = 268_435_456
 """Bytes of a line of JSON Lines, and of a whole file that is one JSON array."""
 
@@ -96,7 +94,6 @@ class SessionFile:
             ) from None
 
     def _read_sessions(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
-        """Yield each session, with the ids of the runs that are left out and the reasons."""
         seen = _Seen()
         for place, record in self._read_records():
             try:
@@ -114,7 +111,6 @@ class SessionFile:
             yield session, reader.left
 
     def _read_records(self) -> Iterator[tuple[str, Any]]:
-        """Yield each record with its place in the file."""
         self._file.seek(0)
         start = self._file.read(4_096).lstrip()[:1]
         self._file.seek(0)

@@ -26,7 +26,7 @@ from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.runs.states import is_final
 from agentctl.service.imports.store import ImportedSession
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 
 Record = Mapping[str, Any]
@@ -162,7 +162,6 @@ def _is_entry_of(entry: Record, message: Record) -> bool:
 
 
 def _find_session_kind(session: Record) -> ComponentKind:
-    """Return the kind of a session, whose detail has the fields of one kind only."""
     for kind in KINDS:
         if f"{kind}_data" in session:
             return kind
@@ -232,7 +231,6 @@ _TIMES: tuple[_Times, ...] = _Times.__args__  # type: ignore[attr-defined]
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:
-    """Return the times of a run, which are in order."""
     times = {name: _read_time(record, name, at) for name in (*_TIMES, "cancel_requested_at")}
     required = {"created_at"}
     required |= {"finished_at"} if is_final(record["status"]) else set()
@@ -248,7 +246,6 @@ def _read_times(record: Record, at: str) -> dict[str, Any]:
 
 
 def _check_messages(record: Record, at: str) -> None:
-    """Check the messages that a later run of the session continues."""
     for number, message in enumerate(record.get("messages") or []):
         place = f"{at}[{number}]"
         role, created_at = message.get("role"), message.get("created_at")
@@ -304,7 +301,6 @@ def _is_count(value: object) -> bool:
 
 
 def _read_id(record: Record, name: str, at: str) -> str:
-    """Return the id of a session or run, which is a segment of a path."""
     value = record.get(name)
     if not isinstance(value, str) or not is_session_id(value):
         raise ValidationFailed(

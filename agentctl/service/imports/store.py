@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
-
-__all__ = ["ImportReport", "ImportedSession", "store_session"]
 
 
 @dataclass(slots=True)
@@ -81,7 +79,6 @@ async def store_session(
 
 @unit
 def _store(session: ImportedSession, *, dry_run: bool) -> Steps[_Stored | None]:
-    """Store a session and its runs; None, without a change, if another session has the id."""
     row = session.row
     if dry_run:
         stored = yield from sessions.get(row.session_id, EVERYONE)
@@ -99,7 +96,7 @@ def _store(session: ImportedSession, *, dry_run: bool) -> Steps[_Stored | None]:
     added = skipped = 0
     left: dict[str, str] = {}
     for run in session.runs:
-        state = yield from runs.get_state(run.run_id)
+        state = yield from run_reads.get_state(run.run_id)
         if state is not None and state.session_id == row.session_id:
             skipped += 1
         elif state is not None:

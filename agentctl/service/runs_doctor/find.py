@@ -18,11 +18,9 @@ from agentctl.runs.states import is_final
 from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.store.database import Database
-from agentctl.store.repositories import integrity, runs, workers
+from agentctl.store.repositories import integrity, run_reads, workers
 from agentctl.store.repositories.integrity import ScannedRun
 from agentctl.store.repositories.workers import WorkerRow
-
-__all__ = ["Problem", "ProblemKind", "RunsDoctor", "is_orphaned", "select_databases"]
 
 PAGE_SIZE = 500
 """Runs of one read."""
@@ -170,12 +168,12 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     database = hosting.databases.system
     if db_id is not None:
         (database,) = select_databases(hosting, db_id).values()
-    before = await database.read(runs.get_state(run_id))
+    before = await database.read(run_reads.get_state(run_id))
     if before is None or is_final(before.status):
         return False
     if not await hosting.monitor.check_owner(before.owner):
         return False
-    after = await database.read(runs.get_state(run_id))
+    after = await database.read(run_reads.get_state(run_id))
     return after is not None and not is_final(after.status) and after.owner == before.owner
 
 
@@ -198,7 +196,6 @@ async def _scan_database(
 
 
 async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
-    """Find open tool calls in the messages of a run with a final status."""
     stored = await database.read(integrity.get_messages(run.run_id), size="large")
     if stored is None or stored.messages is None:
         return []
@@ -228,7 +225,6 @@ def _build_session_problem(db_id: str, run: ScannedRun, survey: _WorkerSurvey) -
 async def _check_live_run(
     database: Database, run: ScannedRun, survey: _WorkerSurvey
 ) -> Problem | None:
-    """Return the problem of a run without a final status; None if its worker is alive."""
     owner = run.owner
     if owner is not None and not survey.is_dead(owner):
         silent = survey.seconds_since_heartbeat(owner)
@@ -236,7 +232,7 @@ async def _check_live_run(
             return None
         text = f"it is {run.status}, but its worker has had no heartbeat for {round(silent)} s"
         return _build_problem("silent", database.id, run, text, None)
-    state = await database.read(runs.get_state(run.run_id))
+    state = await database.read(run_reads.get_state(run.run_id))
     if state is None or is_final(state.status) or state.owner != owner:
         return None
     text = f"it is {state.status}, but its worker is dead"
@@ -245,7 +241,6 @@ async def _check_live_run(
 
 
 def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -> list[Problem]:
-    """Find dead workers, and workers without a heartbeat that own no run of another problem."""
     problems = []
     for worker_id, row in survey.rows.items():
         process = f"process {row.pid} on {row.host}"

@@ -20,10 +20,8 @@ from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.find import Problem
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import integrity, runs, workers
-from agentctl.store.repositories.runs import RunState
-
-__all__ = ["RunRepairs"]
+from agentctl.store.repositories import integrity, run_reads, workers
+from agentctl.store.repositories.run_rows import RunState
 
 _REPAIR_ORDER = ("no_session", "lost", "open_calls", "dead_worker")
 """Kinds that can be repaired, in this order: a run without a session is deleted and not ended, and
@@ -75,7 +73,7 @@ class RunRepairs:
             what = "1 batch" if batches == 1 else f"{batches} batches"
             with_events = f" and {what} of its events" if batches else ""
             return problem.with_outcome("repaired", f"deleted the run{with_events}")
-        state = await database.read(runs.get_state(problem.run_id))
+        state = await database.read(run_reads.get_state(problem.run_id))
         if state is None:
             return problem.with_outcome("gone", "it was deleted in the meantime")
         if is_final(state.status):
@@ -85,7 +83,6 @@ class RunRepairs:
         )
 
     async def _end_lost(self, lost: Sequence[Problem]) -> AsyncIterator[Problem]:
-        """End the runs of one worker at a time: recovery ends members before their leaders."""
         groups: defaultdict[tuple[str, str | None], list[Problem]] = defaultdict(list)
         for problem in lost:
             groups[problem.db_id, problem.worker_id].append(problem)
@@ -101,7 +98,6 @@ class RunRepairs:
                     yield added
 
     async def _recover(self, database: Database, owner: str | None) -> tuple[set[str], str]:
-        """Return the ids of the runs that were ended, and the reason for the others."""
         try:
             death = await self._monitor.check_owner(owner)
             if death is None:
@@ -116,7 +112,7 @@ class RunRepairs:
 
     async def _report_extra_run(self, like: Problem, run_id: str) -> Problem | None:
         database = self._hosting.databases[like.db_id]
-        state = await database.read(runs.get_state(run_id))
+        state = await database.read(run_reads.get_state(run_id))
         if state is None:
             return None
         found = Problem(
@@ -152,7 +148,7 @@ class RunRepairs:
         if not await self._monitor.check_owner(worker_id):
             return problem.with_outcome("left", "the worker is alive")
         for database_id in databases:
-            owners = await databases[database_id].read(runs.list_live_owners(), size="large")
+            owners = await databases[database_id].read(run_reads.list_live_owners(), size="large")
             if worker_id in owners:
                 return problem.with_outcome("left", f"runs of database {database_id} still name it")
         if not await databases.system.write(workers.remove(worker_id)):
@@ -171,7 +167,7 @@ class _RecoveryOutcome:
 
     async def report(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
-        state = await self._database.read(runs.get_state(problem.run_id))
+        state = await self._database.read(run_reads.get_state(problem.run_id))
         if state is None:
             return problem.with_outcome("gone", "it was deleted in the meantime")
         if problem.run_id in self._ended:
@@ -204,7 +200,6 @@ def _describe_end(state: RunState) -> str:
 
 @unit
 def _close_open_calls(run_id: str) -> Steps[int | None]:
-    """Close the open calls of a run and return their number; None: there is no such run."""
     stored = yield from integrity.get_messages(run_id)
     if stored is None or stored.messages is None:
         return None

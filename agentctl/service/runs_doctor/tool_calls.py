@@ -70,7 +70,6 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
 
 
 def _end_of_results(entries: list[dict[str, Any]], asked: int) -> int:
-    """Return the index after the results that follow the message with the calls."""
     at = asked + 1
     while at < len(entries) and entries[at].get("role") == "tool":
         at += 1
@@ -88,7 +87,6 @@ def _build_result(call: OpenCall, now: int) -> dict[str, Any]:
 
 
 def _close_tools(tools: str | None, ids: set[str]) -> str | None:
-    """Return the list of calls of the run with the open ones marked as cancelled."""
     if tools is None:
         return None
     entries = _parse(tools)

@@ -16,21 +16,6 @@ from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import Row, Work, compile_for_postgres
 
-__all__ = [
-    "CONFLICTS",
-    "CONNECTION_LOST",
-    "LAST_CRASH",
-    "Connection",
-    "InDoubt",
-    "PooledConnection",
-    "build_connect_arguments",
-    "build_unknown_outcome",
-    "connect",
-    "run_transaction",
-    "run_unit",
-    "to_public_error",
-]
-
 T = TypeVar("T")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -245,7 +230,6 @@ def _password(entry: Entry) -> str:
 
 
 def _tls(entry: Entry) -> ssl.SSLContext | str:
-    """Return the libpq mode if certificates are not verified, otherwise a context that does."""
     if not entry.tls.startswith("verify"):
         return entry.tls
     try:

@@ -171,7 +171,6 @@ class PostgresDatabase:
             raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
 
     def _finish_write(self, task: asyncio.Task[Any]) -> None:
-        """Retrieve the exception of a write whose caller may have been cancelled."""
         self._writes.discard(task)
         if not task.cancelled():
             task.exception()
@@ -179,7 +178,6 @@ class PostgresDatabase:
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
     ) -> T:
-        """Run a unit, and run it again if it was undone for a reason outside of it."""
         self._refuse_when_closed()
         conflicts, losses = CONFLICT_RETRIES, LOST_RETRIES
         while True:
@@ -252,7 +250,6 @@ class PostgresDatabase:
         return None if found is None else doubt.outcome(*found)
 
     async def _open_pool(self) -> Pool:
-        """Return the pool, after the first call has checked the schema."""
         if not self._schema_checked:
             async with self._opening:
                 if not self._schema_checked:

@@ -10,8 +10,6 @@ from agentctl.store.postgres.connection import connect, to_public_error
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite.schema import expected_columns
 
-__all__ = ["ServerFacts", "read_server_facts"]
-
 _FACTS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,

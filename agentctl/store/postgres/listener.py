@@ -67,7 +67,6 @@ class Listener:
             await asyncio.wait([self._task])
 
     async def _listen(self) -> None:
-        """Listen until cancelled, on one connection after the other."""
         while True:
             try:
                 await self._listen_once()
@@ -82,7 +81,6 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        """Listen until the connection is lost."""
         import asyncpg
 
         arguments = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}

@@ -115,7 +115,6 @@ class Pool:
         return connection
 
     def _pop_idle(self) -> PooledConnection | None:
-        """Return the connection that was used last: it is the least likely to be lost."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed() and connection.born > self._trusted_from:

@@ -26,14 +26,6 @@ from agentctl.store.schema import (
 )
 from agentctl.store.sqlite.schema import expected_columns, expected_indexes
 
-__all__ = [
-    "apply_pending",
-    "find_schema_differences",
-    "has_tables",
-    "prepare_schema",
-    "read_version",
-]
-
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
 _TABLE_NAMES = """
 SELECT relname FROM pg_class

@@ -11,18 +11,6 @@ from agentctl.requests import (
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
-__all__ = [
-    "LISTING",
-    "AccountRow",
-    "AccountRowPage",
-    "create",
-    "get",
-    "get_by_token_hash",
-    "list_page",
-    "record_use",
-    "revoke",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AccountRow:

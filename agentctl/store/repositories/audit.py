@@ -16,17 +16,6 @@ from agentctl.requests import (
 )
 from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
 
-__all__ = [
-    "AuditRow",
-    "AuditRowPage",
-    "NewAuditEntry",
-    "append_entry",
-    "delete_older",
-    "get_newest_time",
-    "has_older",
-    "list_page",
-]
-
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
 

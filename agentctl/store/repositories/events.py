@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from agentctl.records.ids import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
 
-__all__ = ["EventRow", "append_batch", "delete_older", "get_last_seq", "has_older", "list_after"]
-
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` looks for: other writers wait for it.
 

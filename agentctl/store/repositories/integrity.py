@@ -12,21 +12,6 @@ from dataclasses import dataclass, fields
 
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 
-__all__ = [
-    "ScannedRun",
-    "SessionsCheck",
-    "StoredMessages",
-    "Violation",
-    "check_sessions",
-    "count_runs",
-    "count_sessions",
-    "delete_orphan",
-    "find_violations",
-    "get_messages",
-    "replace_messages",
-    "scan_runs",
-]
-
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id)"

@@ -27,23 +27,6 @@ from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, u
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
-__all__ = [
-    "LISTING",
-    "MAXIMUM_FOUND",
-    "MemoryRow",
-    "MemoryRowPage",
-    "build_memory",
-    "create",
-    "delete",
-    "delete_all_of_user",
-    "get",
-    "list_page",
-    "list_recent",
-    "list_topics",
-    "search",
-    "update",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:

@@ -15,65 +15,10 @@ from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_un
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import (
     IS_LIVE,
-    LISTING,
     RUN_COLUMNS,
-    RunRowPage,
-    get,
-    get_for_update,
-    get_state,
-    list_background_work,
-    list_cancel_requests,
-    list_children,
-    list_children_usage,
-    list_histories,
-    list_in_session,
-    list_live_in_session,
-    list_live_of_worker,
-    list_live_owners,
-    list_owners_at_work,
-    list_page,
-    list_recent_messages,
-    list_recent_native,
-    list_turns,
 )
-from agentctl.store.repositories.run_rows import EarlierMessages, NewRun, RunEnd, RunRow, RunState
+from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow
 from agentctl.store.repositories.sessions import parse_counters
-
-__all__ = [
-    "LISTING",
-    "EarlierMessages",
-    "NewRun",
-    "RunEnd",
-    "RunRow",
-    "RunRowPage",
-    "RunState",
-    "claim",
-    "create",
-    "finish",
-    "get",
-    "get_for_update",
-    "get_state",
-    "list_background_work",
-    "list_cancel_requests",
-    "list_children",
-    "list_children_usage",
-    "list_histories",
-    "list_in_session",
-    "list_live_in_session",
-    "list_live_of_worker",
-    "list_live_owners",
-    "list_owners_at_work",
-    "list_page",
-    "list_recent_messages",
-    "list_recent_native",
-    "list_turns",
-    "record_work_stopped",
-    "record_worker_gone",
-    "request_cancel",
-    "restore",
-    "set_holding",
-    "store_question",
-]
 
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
@@ -319,7 +264,6 @@ def store_question(run_id: str, history: str | None, messages: str | None) -> St
 
 
 def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
-    """Return the bytes that a run adds to `chat_history`, which has only top-level runs."""
     return len(history.encode()) if history is not None and parent_run_id is None else 0
 
 

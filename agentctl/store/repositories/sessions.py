@@ -30,32 +30,6 @@ from agentctl.store.listing import (
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
-__all__ = [
-    "LISTING",
-    "NO_USAGE",
-    "SessionRow",
-    "SessionRowPage",
-    "SummaryRow",
-    "UnusableSession",
-    "add_counters",
-    "add_usage",
-    "allocate_seq",
-    "build_session",
-    "create",
-    "delete",
-    "get",
-    "get_for_update",
-    "get_or_create_for_run",
-    "get_state",
-    "get_summary",
-    "list_page",
-    "merge_state",
-    "parse_counters",
-    "set_last_status",
-    "set_summary",
-    "update",
-]
-
 
 # No code changes a row. The classes are not frozen because a page creates many rows, and a frozen
 # one takes nine times as long to create.

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, fields
 
 from agentctl.store.database import Sql, Statement, Steps, single_unit
 
-__all__ = ["WorkerRow", "get", "list_workers", "record_heartbeat", "register", "remove"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:

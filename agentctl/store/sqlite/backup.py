@@ -22,8 +22,6 @@ from agentctl.store.sqlite.connection import run_unit
 from agentctl.store.sqlite.schema import require_version
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
-__all__ = ["Backup", "ReportCopyProgress", "back_up", "hash_rows"]
-
 PAGES = 1_024
 """Pages that are copied in one step: 4 MB."""
 
@@ -167,7 +165,6 @@ def _count(connection: apsw.Connection, table: str) -> int:
 
 
 def _publish(part: Path, target: Path) -> None:
-    """Flush the file to the disk and give it its name, unless that exists."""
     try:
         _flush(part)
         os.link(part, target)

@@ -114,7 +114,6 @@ class SqliteDatabase:
             raise to_public_error(error, self.id) from None
 
     def _read_briefly(self, work: Work[T]) -> T:
-        """Run a unit on the loop. Raise InterruptError if it takes too long there."""
         try:
             with self._lock:
                 self._checks_left = LOOP_CHECKS

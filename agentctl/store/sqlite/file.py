@@ -93,7 +93,6 @@ _REPLACED = ("The database file was replaced", "restart the server to use the ne
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, or None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -167,7 +166,6 @@ def get_file_size(path: Path) -> int:
 
 
 def _check_header(path: Path) -> None:
-    """Reject a file without the header of a database, or shorter than its header states."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -196,7 +194,6 @@ def _check_header(path: Path) -> None:
 
 
 def _expected_size(header: bytes) -> int:
-    """Return the minimum size of a file by its header; 0 if the header does not state it."""
     if len(header) < _HEADER_BYTES or header[24:28] != header[92:96]:
         return 0
     page_size = int.from_bytes(header[16:18], "big")
@@ -221,7 +218,6 @@ def _check_wal(path: Path) -> None:
 
 
 def _check_orphaned_wal(path: Path) -> None:
-    """Refuse to create a file whose log exists: SQLite would delete the log."""
     log = get_wal_path(path)
     if get_file_size(log):
         raise errors.Unavailable(

@@ -9,23 +9,11 @@ import apsw
 
 from agentctl.store.sqlite import schema
 from agentctl.store.sqlite.connection import (
-    WAL_BYTES,
     connect_reader,
     connect_writer,
     to_public_error,
 )
 from agentctl.store.sqlite.thread import run_on_thread
-
-__all__ = [
-    "WAL_BYTES",
-    "check_integrity",
-    "find_damage",
-    "find_dangling_rows",
-    "find_schema_differences",
-    "get_sqlite_version",
-    "read_journal_mode",
-    "try_write_lock",
-]
 
 
 def get_sqlite_version() -> str:

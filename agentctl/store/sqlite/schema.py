@@ -237,7 +237,6 @@ def expected_indexes(version: int) -> set[str]:
 
 @cache
 def _build_in_memory(version: int) -> apsw.Connection:
-    """Return a database in memory with the migrations up to a version."""
     connection = apsw.Connection(":memory:")
     for migration in load_migrations("sqlite"):
         if migration.number <= version:

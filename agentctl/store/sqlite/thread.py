@@ -62,6 +62,5 @@ async def run_on_thread(
 
 
 def _retrieve_exception(done: asyncio.Future[T]) -> None:
-    """Retrieve the exception of abandoned work: its task may have been cancelled twice."""
     if not done.cancelled():
         done.exception()

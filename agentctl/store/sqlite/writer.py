@@ -156,7 +156,6 @@ class Writer:
         return [unit for unit in group if unit not in self._late]
 
     def _take(self) -> tuple[list[_QueuedUnit], bool]:
-        """Wait for a unit. Return all waiting units, and True if `stop` was called."""
         group, self._late = self._late, []
         try:
             unit = self._queue.get_nowait() if group else self._queue.get()
@@ -182,7 +181,6 @@ class Writer:
         connection.execute("COMMIT")
 
     def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
-        """Run one unit. Its failure undoes its own changes, not those of the group."""
         connection.execute("SAVEPOINT unit")
         try:
             unit.result = run_unit(connection, unit.work)
@@ -196,7 +194,6 @@ class Writer:
         connection.execute("RELEASE unit")
 
     def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
-        """Set the error of every unit without one: no change of the group was kept."""
         public = self._to_public(error)
         if not isinstance(public, errors.AgentctlError):
             log.error("database %s: the writer failed", self._name, exc_info=error)
@@ -219,7 +216,6 @@ class Writer:
 
 
 def _resolve(group: list[_QueuedUnit]) -> None:
-    """Resolve all futures, with one call to each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
     for unit in group:
         if unit.loop is None:

@@ -22,8 +22,8 @@ from pydantic_ai.messages import ModelRequest, PartDeltaEvent, PartStartEvent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from agentctl.runtime.openai_answer import OpenAIAnswer
-from agentctl.runtime.response_limits import build_limit_hook, iterate_events
+from agentctl.runtime.models.openai_answer import OpenAIAnswer
+from agentctl.runtime.models.response_limits import build_limit_hook, iterate_events
 
 TOKENS = 2_000
 ROUNDS = 7

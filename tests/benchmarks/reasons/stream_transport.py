@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import uvloop
 
-from agentctl.runtime.stream_transport import StreamTransport
+from agentctl.runtime.models.stream_transport import StreamTransport
 from tests.benchmarks.client import build_message
 from tests.benchmarks.servers import serve_endpoint
 

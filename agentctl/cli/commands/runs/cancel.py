@@ -16,7 +16,6 @@ import typer
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     DbId,
     OlderThan,
     OptionalRunIds,
@@ -26,7 +25,6 @@ from agentctl.cli.options import (
     UserId,
     WorkflowId,
     Yes,
-    component_of_run,
     resolve_component,
 )
 from agentctl.cli.paging import check_row_count, read_pages
@@ -43,6 +41,7 @@ from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
+from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.requests import (
     MAXIMUM_CANCEL_WAIT,
     MAXIMUM_LIMIT,
@@ -197,7 +196,6 @@ async def _cancel_by_ids(
 
 
 def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
-    """Report the cancel of one run: the request, and the end of the run and of its work."""
     from agentctl.records.phase import describe_phase
     from agentctl.records.times import now
 
@@ -216,7 +214,6 @@ def _report_outcome(target: Target, record: CancelRecord, reason: str | None) ->
 
 
 def _find_outcome(record: CancelRecord) -> str:
-    """Return the outcome of a cancel; `ended` for a stopped run whose work goes on."""
     from agentctl.records.phase import describe_phase
 
     outcome = record["cancel"]
@@ -230,7 +227,6 @@ async def _cancel_by_id(
     request: CancelRequest,
     db: str | None,
 ) -> Document[CancelRecord]:
-    """Cancel a run; read its component and session from its record unless they are given."""
     import asyncio
     import time
 
@@ -336,7 +332,6 @@ async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
 async def _request_cancels(
     target: Target, runs: Sequence[Run], request: CancelRequest
 ) -> list[CancelRecord | BaseException]:
-    """Request every cancel, then poll the runs that have not stopped until the time is up."""
     import asyncio
     import time
 
@@ -383,7 +378,6 @@ def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[
 
 
 def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
-    """Raise `StillPending` if a run has not stopped."""
     pending = [record for record in records if record["cancel"] == "requested"]
     if pending:
         look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))

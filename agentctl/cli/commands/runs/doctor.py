@@ -79,7 +79,6 @@ async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> l
 async def _repair_problems(
     target: Target, here: LocalTarget, problems: Sequence[Problem]
 ) -> list[Problem]:
-    """Repair the problems; when interrupted, report the repairs so far."""
     import asyncio
 
     from agentctl.service.runs_doctor.repair import RunRepairs

@@ -16,7 +16,6 @@ import typer
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     Output,
     SessionOption,
     TeamId,
@@ -34,6 +33,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
+from agentctl.records.kinds import ComponentRef
 from agentctl.requests import (
     CancelRequest,
     RunRequest,
@@ -125,7 +125,6 @@ async def start_run(
 async def _stream_run(
     target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
-    """Start a run, and write its event stream until the end."""
     import asyncio
 
     kind, component_id = component
@@ -161,7 +160,6 @@ async def _stream_run(
 async def _cancel_interrupted(
     target: Target, component: ComponentRef, request: RunRequest, run_output: RunOutput
 ) -> None:
-    """Cancel the run of an interrupted stream, and note its status."""
     run_id = run_output.run_id
     if not run_id:
         return
@@ -184,7 +182,6 @@ async def _cancel_interrupted(
 async def _wait_for_run(
     target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
-    """Start a run, and wait for its record: at its end, or with `background` at its start."""
     import asyncio
 
     try:
@@ -206,6 +203,5 @@ async def _wait_for_run(
 
 
 def _note_started(target: Target, request: RunRequest, run_id: str, session_id: str) -> None:
-    """Note the run. With a key an earlier command may have started it."""
     started = "started run" if request.idempotency_key is None else "with this key: run"
     target.report_done(f"{started} {run_id} of session {session_id}")

@@ -90,7 +90,6 @@ def _get_words(record: RunRecord) -> str:
 async def _wait_for_end(
     target: Target, run_id: str, db: str | None, deadline: float | None
 ) -> RunRecord:
-    """Read a run until its status is final or the time is up, and return the last record."""
     import asyncio
 
     pause = FIRST_POLL_SECONDS

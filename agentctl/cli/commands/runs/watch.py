@@ -18,14 +18,12 @@ import typer
 
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     DbId,
     Output,
     RunId,
     SessionOption,
     TeamId,
     WorkflowId,
-    component_of_run,
     resolve_component,
 )
 from agentctl.cli.show import columns
@@ -37,6 +35,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
+from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import (
     ResumeRequest,
@@ -274,7 +273,6 @@ class RunWatch:
 
 
 async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatch:
-    """Read the record of the run unless its component and session are given."""
     if watched.by_component:
         return RunWatch(watched, form, after, {})
     run = dict((await watched.read_document()).value)
@@ -288,7 +286,6 @@ async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatc
 
 
 async def _show_until_end(watch: RunWatch) -> None:
-    """Write the events until the end of the run, over as many streams as necessary."""
     import asyncio
 
     silent = watch.form in ("json", "name")  # nothing is written before the end
@@ -353,7 +350,6 @@ async def follow_streams(watch: RunWatch) -> None:
 
 
 async def _has_ended(watch: RunWatch) -> bool:
-    """Return True if the record has a final status though the stream had no last event."""
     watch.state = dict((await watch.watched.read_document()).value)
     if watch.state["status"] not in FINAL_STATUSES:
         return False

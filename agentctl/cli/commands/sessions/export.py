@@ -66,7 +66,6 @@ async def export_sessions(
 async def _find_sessions(
     target: Target, session_ids: list[str] | None, where: SessionLocator
 ) -> AsyncGenerator[Record]:
-    """Yield the sessions of the ids, or all that match, oldest first."""
     for session_id in session_ids or ():
         yield dict((await target.operations.get_session_by_id(session_id, where)).value)
     if session_ids:
@@ -110,7 +109,6 @@ async def _write_sessions(
 async def _read_runs(
     target: Target, session: Record, where: SessionLocator
 ) -> AsyncGenerator[Record]:
-    """Yield every run of a session, those of members included, oldest first."""
     after: str | None = None
     while True:
         query = SessionRunsQuery(where, after=after)

@@ -16,21 +16,19 @@ from agentctl.cli.commands.runs.watch import (
     WatchedRun,
     follow_streams,
 )
-from agentctl.cli.options import component_of_run
 from agentctl.cli.run_tree import SessionRuns, read_members
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.target import Target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable
+from agentctl.records.kinds import component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveRun
     from agentctl.cli.show.transcript.pages import TranscriptPage
-
-__all__ = ["follow_session"]
 
 POLL_SECONDS = 1.0
 """Seconds between two looks for new runs."""
@@ -79,7 +77,6 @@ class _Followed:
         self.page.print_run(build_run_view(run, children), self.number)
 
     async def _follow_events(self, run: Record, lines: LiveRun) -> None:
-        """Draw the events of a run; a caller without the right to see them gets its end only."""
         run_id, component = str(run["run_id"]), component_of_run(dict(run))
         watched = WatchedRun(
             self.target, run_id, component, self.session_id, self.where.db_id, by_component=False
@@ -96,7 +93,6 @@ class _Followed:
             lines.flush()
 
     async def _wait_for_end(self, run: Record) -> Record:
-        """Return the record of a run once it has a final status."""
         import asyncio
 
         operations, run_id = self.target.operations, str(run["run_id"])

@@ -131,7 +131,6 @@ async def list_sessions(
 
 
 def _note_problems(sessions: Sequence[Mapping[str, Any]]) -> None:
-    """Note the sessions of another product that cannot be read as a whole."""
     for session in sessions:
         if session.get("problem"):
             note(f"session {session['session_id']} cannot be read: {session['problem']}")
@@ -314,7 +313,6 @@ async def _delete_each(
 async def _print_sessions(
     target: Target, session_ids: tuple[str, ...], where: SessionLocator
 ) -> None:
-    """Print the sessions; one that does not exist fails as the deletion would."""
     for session_id in session_ids:
         await target.operations.get_session_by_id(session_id, where)
     for session_id in session_ids:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from agentctl.cli.durations import format_span, microseconds_ago
+from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AgentId,
@@ -21,7 +21,6 @@ from agentctl.cli.options import (
     TeamId,
     UserId,
     WorkflowId,
-    find_component,
     resolve_component,
 )
 from agentctl.cli.paging import read_pages
@@ -30,6 +29,8 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, Record
 from agentctl.cli.show.transcript.model import parse_time
 from agentctl.cli.target import Target, with_target
+from agentctl.records.kinds import find_component
+from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
 
 if TYPE_CHECKING:
@@ -135,8 +136,6 @@ async def show_statistics(
 
 
 async def _sum_runs(target: Target, wanted: RunFilter, by: Grouping) -> dict[str, Totals]:
-    """Read every run that matches, and sum the runs of each group."""
-
     def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
         return target.operations.get_runs(replace(wanted, page=page))

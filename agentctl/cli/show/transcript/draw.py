@@ -41,8 +41,6 @@ from agentctl.cli.show.transcript.texts import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["Printer", "create_console", "find_width"]
-
 MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""
 
@@ -292,7 +290,6 @@ def create_console(*, styled: bool) -> Console:
 
 
 def _cut(text: Text, width: int, end: str = "…") -> Text:
-    """Cut a text to a width; a cut text ends with `end`."""
     if text.cell_len <= width:
         return text
     kept = text.copy()

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-__all__ = ["MAXIMUM_MARKDOWN", "draw_markdown", "split_blocks"]
-
 MAXIMUM_MARKDOWN = 100_000
 """Characters of a text that is parsed; a longer one is shown as plain text."""
 
@@ -121,7 +119,6 @@ def _parse(text: str) -> list[Token]:
 
 
 def _escape(tokens: Iterable[Token]) -> None:
-    """Escape control characters, and keep the line breaks of the model."""
     for token in tokens:
         token.type = "hardbreak" if token.type == "softbreak" else token.type
         token.content = escape_controls(token.content, lines=True)

@@ -12,25 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agentctl.cli.options import find_component
+from agentctl.records.kinds import find_component
 from agentctl.records.text import escape_controls
-
-__all__ = [
-    "DELEGATIONS",
-    "Answer",
-    "Member",
-    "Prompt",
-    "Record",
-    "RunView",
-    "Thinking",
-    "ToolCall",
-    "build_call",
-    "build_run_view",
-    "clean_line",
-    "clean_text",
-    "format_arguments",
-    "parse_time",
-]
 
 DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 """The tools of a team that start the run of a member, which is shown in the place of the call."""
@@ -252,13 +235,11 @@ def _build_items(record: Record, members: _Members) -> Iterator[Item]:
 
 
 def _whole_length(entry: Record) -> int:
-    """Return the length of a text that the server has cut (`cut=N`), 0 for a whole one."""
     length = (entry.get("truncated") or {}).get("characters")
     return length if isinstance(length, int) else 0
 
 
 def _is_same_text(content: str, text: str, characters: int) -> bool:
-    """Return True if a text is the content of its run, as far as it is there."""
     if not characters:
         return content == text
     return len(content) == characters and content.startswith(text)
@@ -267,7 +248,6 @@ def _is_same_text(content: str, text: str, characters: int) -> bool:
 def _place_call(
     tool: Record, span: Record, record: Record, members: _Members
 ) -> Iterator[ToolCall | Member]:
-    """Yield the member that a call started, or else the call."""
     if tool.get("tool_name") in DELEGATIONS:
         member = members.take(tool, span)
         if member is not None:

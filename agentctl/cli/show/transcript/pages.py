@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import component_of_run, find_component
 from agentctl.cli.show.transcript import source
 from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, format_day
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import component_of_run, find_component
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
     from agentctl.cli.show.transcript.live import LiveRun
-
-__all__ = ["TranscriptPage", "create_look", "create_page", "is_transcript"]
 
 Record = Mapping[str, Any]
 Write = Callable[[str], object]
@@ -181,7 +179,6 @@ class MarkdownPage:
 
 
 def _describe_session(session: Record) -> tuple[str, list[str]]:
-    """Return the name of a session, and its id, component and user."""
     session_id = clean_line(session.get("session_id"))
     named = find_component(session)
     facts = [f"session {session_id}"]

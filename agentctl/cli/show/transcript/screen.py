@@ -12,8 +12,6 @@ from agentctl.cli.show.transcript.live import LiveAnswer
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import Look
 
-__all__ = ["ScreenAnswer"]
-
 TAIL = 400
 """Characters at the end of an incomplete block that may be in the draft."""
 

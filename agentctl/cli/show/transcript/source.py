@@ -30,8 +30,6 @@ from agentctl.cli.show.transcript.texts import (
     format_tokens,
 )
 
-__all__ = ["format_run"]
-
 _EMPTY_LINES = re.compile("\n{3,}")
 _BACKTICKS = re.compile("`+")
 
@@ -121,7 +119,6 @@ def _format_end(view: RunView) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return a code span; its delimiter is longer than any sequence of backticks in the text."""
     delimiter = "`" * (1 + max(map(len, _BACKTICKS.findall(text)), default=0))
     space = " " if "`" in text else ""
     return f"{delimiter}{space}{text}{space}{delimiter}"

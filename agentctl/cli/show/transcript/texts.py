@@ -10,17 +10,6 @@ from agentctl.records.phase import Phase, describe_phase
 from agentctl.records.times import now, parse_rfc3339
 from agentctl.requests import RunView as RunForm
 
-__all__ = [
-    "Look",
-    "cut_text",
-    "describe_run",
-    "format_day",
-    "format_length",
-    "format_size",
-    "format_time",
-    "format_tokens",
-]
-
 SHORT_RESULT = 200
 """Characters of a result of a tool that is shown without `full`; of a longer one its size is."""
 

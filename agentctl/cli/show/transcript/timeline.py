@@ -9,8 +9,6 @@ from typing import Any
 from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.transcript.model import clean_line, parse_time
 
-__all__ = ["draw_timeline"]
-
 LABEL_WIDTH = 26
 TIME_WIDTH = 8
 MAXIMUM_LEVELS = 4
@@ -55,7 +53,6 @@ def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: 
 def _list_rows(
     run: Record, children: Mapping[str, Sequence[Record]], level: int
 ) -> Iterator[tuple[int, str, Record]]:
-    """Yield level, name and span of each part, members with their own parts below them."""
     spans = sorted(run.get("spans") or [], key=lambda span: str(span.get("started_at")))
     below = {str(child.get("run_id")): child for child in children.get(str(run.get("run_id")), ())}
     for span in spans:
@@ -89,7 +86,6 @@ def _draw_row(level: int, name: str, span: Record, scale: tuple[datetime, float]
 
 
 def _sum_up(rows: Sequence[tuple[int, str, Record]], total: float) -> str:
-    """Return the share of the time in which models, tools and nothing of both worked."""
     parts = {}
     for kind in ("model", "tool"):
         spans = [span for _, _, span in rows if span.get("kind") == kind]
@@ -100,7 +96,6 @@ def _sum_up(rows: Sequence[tuple[int, str, Record]], total: float) -> str:
 
 
 def _cover(spans: Sequence[Record]) -> float:
-    """Return the seconds in which at least one of the spans was open."""
     known = [
         (start.timestamp(), end.timestamp())
         for span in spans

@@ -1,0 +1,1 @@
+"""AgentOS: its clients, its servers and its databases (docs/agentos.md)."""

@@ -1,0 +1,231 @@
+"""The tables of an AgentOS database, found by their columns, in a file or on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentctl import errors
+from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
+from agentctl.config.settings import Database
+
+Row = tuple[Any, ...]
+
+_SESSION_COLUMNS = frozenset(
+    {"session_id", "session_type", "agent_id", "team_id", "workflow_id", "session_data"}
+)
+_RUN_COLUMNS = frozenset({"run_id", "session_id", "run_data", "run_index"})
+_MEMORY_COLUMNS = frozenset({"memory_id", "memory", "topics", "user_id"})
+_OUR_TABLES = frozenset({"schema_version", "run_events", "idempotency"})
+"""Tables by which a database of agentctl is recognised."""
+
+DEFAULT_SESSIONS = "agno_sessions"
+DEFAULT_RUNS = "agno_runs"
+DEFAULT_MEMORIES = "agno_memories"
+DEFAULT_SCHEMA = "ai"
+
+STATEMENT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of a database.
+
+    Attributes:
+        schema: the schema of PostgreSQL; empty for a file.
+        sessions, runs, memories: names of tables; None: there is none.
+        has_legacy_runs: True if the sessions have a column with their runs, as those of release 2.
+        others: the other tables, whose content has no place in agentctl.
+        place: the file or the URL.
+    """
+
+    schema: str
+    sessions: str
+    runs: str | None
+    memories: str | None
+    has_legacy_runs: bool
+    others: tuple[str, ...]
+    place: str
+
+    @property
+    def name(self) -> str:
+        """The product, with its release as far as the tables show it."""
+        return "AgentOS 3" if self.runs is not None else "AgentOS 2"
+
+    def quote(self, table: str) -> str:
+        """Return the name of a table for a statement."""
+        names = [self.schema, table] if self.schema else [table]
+        return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+class Source(Protocol):
+    """A database that is open for reading.
+
+    Statements have `?` for parameters. Text of any column may be bytes.
+    """
+
+    async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Return the rows of a SELECT."""
+        ...
+
+
+class _FileSource:
+    """A SQLite file, read on threads, one at a time."""
+
+    def __init__(self, entry: Database) -> None:
+        from agentctl.interop.agentos.database.file import ForeignFile
+
+        self.file = ForeignFile(sqlite_path(entry.url))
+        self._lock = asyncio.Lock()
+
+    async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        async with self._lock:
+            return await asyncio.to_thread(self.file.read, sql, parameters)
+
+
+class _ServerSource:
+    """A PostgreSQL database, in a transaction that cannot write."""
+
+    def __init__(self, connection: Any, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        from agentctl.store.postgres.connection import to_public_error
+
+        numbers = iter(range(1, len(parameters) + 1))
+        text = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+        try:
+            return [tuple(row) for row in await self._connection.fetch(text, *parameters)]
+        except Exception as error:
+            raise to_public_error(error, self._name) from None
+
+
+@contextlib.asynccontextmanager
+async def open_source(
+    entry: Database, table: str | None = None
+) -> AsyncIterator[tuple[Source, Layout]]:
+    """Open a database for reading, and find its tables.
+
+    Args:
+        entry: its URL, and the settings of a connection. `search_path` names the schema.
+        table: the table of sessions; None: `agno_sessions`, else the only one with its columns.
+
+    Raises:
+        errors.Unavailable: it cannot be opened.
+        errors.UsageError: it has no tables of AgentOS.
+    """
+    place = display_url(entry.url)
+    if is_sqlite_url(entry.url):
+        source = await asyncio.to_thread(_FileSource, entry)
+        try:
+            yield source, _find_layout(await _read_file_tables(source), "", table, place)
+        finally:
+            await asyncio.to_thread(source.file.close)
+        return
+    import asyncpg
+
+    from agentctl.store.postgres.connection import build_connect_arguments, to_public_error
+
+    arguments = build_connect_arguments(entry)
+    arguments["server_settings"] = arguments["server_settings"] | {
+        "default_transaction_read_only": "on",
+        "statement_timeout": str(int(STATEMENT_SECONDS * 1_000)),
+    }
+    arguments["command_timeout"] = STATEMENT_SECONDS
+    arguments.pop("connection_class", None)
+    try:
+        connection = await asyncpg.connect(**arguments)
+    except Exception as error:
+        raise to_public_error(error, place) from None
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            server = _ServerSource(connection, place)
+            schema, tables = await _read_server_tables(server, entry.search_path, place)
+            yield server, _find_layout(tables, schema, table, place)
+    finally:
+        await connection.close()
+
+
+async def _read_file_tables(source: Source) -> dict[str, set[str]]:
+    rows = await source.read(
+        "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
+        " WHERE m.type = 'table'"
+    )
+    return _group(rows)
+
+
+async def _read_server_tables(
+    source: Source, schema: str, place: str
+) -> tuple[str, dict[str, set[str]]]:
+    rows = await source.read(
+        "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema NOT IN ('pg_catalog', 'information_schema')"
+    )
+    schemas: dict[str, list[Row]] = {}
+    for name, table, column in rows:
+        schemas.setdefault(str(name), []).append((table, column))
+    if schema:
+        return schema, _group(schemas.get(schema, []))
+    grouped = {name: _group(columns) for name, columns in schemas.items()}
+    fitting = [name for name, tables in grouped.items() if _tables_with(tables, _SESSION_COLUMNS)]
+    if len(fitting) > 1 and DEFAULT_SCHEMA not in fitting:
+        raise errors.UsageError(
+            f"{place} has tables of AgentOS in several schemas: {', '.join(sorted(fitting))}",
+            hint='name one with search_path in a [[databases]] entry with layout = "agentos"',
+        )
+    chosen = DEFAULT_SCHEMA if DEFAULT_SCHEMA in fitting else next(iter(fitting), "public")
+    return chosen, grouped.get(chosen, {})
+
+
+def _group(rows: Sequence[Row]) -> dict[str, set[str]]:
+    tables: dict[str, set[str]] = {}
+    for table, column in rows:
+        tables.setdefault(str(table), set()).add(str(column))
+    return tables
+
+
+def _tables_with(tables: Mapping[str, set[str]], columns: frozenset[str]) -> list[str]:
+    return sorted(name for name, found in tables.items() if columns <= found)
+
+
+def _choose(tables: Mapping[str, set[str]], columns: frozenset[str], default: str) -> str | None:
+    fitting = _tables_with(tables, columns)
+    return default if default in fitting else next(iter(fitting), None)
+
+
+def _find_layout(
+    tables: Mapping[str, set[str]], schema: str, table: str | None, place: str
+) -> Layout:
+    """Find the tables by their columns.
+
+    Raises:
+        errors.UsageError: there are none, or the database is one of agentctl.
+        errors.NotFound: `table` is not a table of sessions.
+    """
+    if table is not None and table not in _tables_with(tables, _SESSION_COLUMNS):
+        raise errors.NotFound(f"{place} has no table {table!r} with sessions of AgentOS")
+    sessions = table or _choose(tables, _SESSION_COLUMNS, DEFAULT_SESSIONS)
+    if sessions is None:
+        ours = tables.keys() >= _OUR_TABLES
+        raise errors.UsageError(
+            f"{place} is " + ("a database of agentctl" if ours else "not a database of AgentOS"),
+            cause=None if ours else "no table has the columns of its sessions",
+            hint="read it with --config FILE, whose [[databases]] names it" if ours else None,
+        )
+    runs = _choose(tables, _RUN_COLUMNS, DEFAULT_RUNS)
+    memories = _choose(tables, _MEMORY_COLUMNS, DEFAULT_MEMORIES)
+    known = {sessions, runs, memories}
+    return Layout(
+        schema=schema,
+        sessions=sessions,
+        runs=runs,
+        memories=memories,
+        has_legacy_runs="runs" in tables[sessions],
+        others=tuple(sorted(name for name in tables if name not in known)),
+        place=place,
+    )

@@ -1,0 +1,272 @@
+"""The import of a database of AgentOS into one of agentctl (`agentctl db import`).
+
+A session, run or memory that exists already is skipped, so an import can be repeated, also after an
+interruption or while AgentOS goes on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.interop.agentos.database.reader import (
+    AgentOSReader,
+    StoredSession,
+    build_session_record,
+)
+from agentctl.records.ids import is_session_id
+from agentctl.records.kinds import KINDS
+from agentctl.records.memories import check_memory, check_topics
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.times import now, parse_rfc3339
+from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import memories, sessions
+from agentctl.store.repositories.memories import MemoryRow
+from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import EVERYONE
+
+Record = Mapping[str, Any]
+ReportProgress = Callable[[str, int, int | None], None]
+"""Receives the name of the work, the part done and the total, if known."""
+
+PAGE_SESSIONS = 50
+
+_WORKFLOW_RUNS = "workflow runs"
+
+ACTOR = "local:db-import"
+"""The principal of the cancel request of a cancelled run, which agentctl requires."""
+
+
+async def import_agentos(
+    reader: AgentOSReader, target: Database, system: Database, report: ReportProgress
+) -> ImportReport:
+    """Copy sessions, runs and memories.
+
+    Args:
+        reader: the database of AgentOS.
+        target: receives sessions and runs.
+        system: receives memories: the first configured database.
+        report: is called with the progress.
+    """
+    made = ImportReport()
+    total, done = await reader.count_sessions(), 0
+    while True:
+        page = await reader.list_sessions(limit=PAGE_SESSIONS, offset=done, descending=False)
+        if not page:
+            break
+        for session in page:
+            await _import_session(reader, target, session, made)
+            done += 1
+            report("sessions imported", done, total)
+    async for memory in reader.list_memories():
+        await _import_memory(system, memory, made)
+        report("memories imported", made.counts["memories"], None)
+    for table in reader.layout.others:
+        if not table.endswith("_schema_versions") and (rows := await reader.count_rows(table)):
+            made.unused.append(f"{rows} rows of {table}")
+    if steps := made.counts.pop(_WORKFLOW_RUNS, 0):
+        made.unused.append(f"the runs of steps in {steps} workflow runs, whose tokens are counted")
+    return made
+
+
+async def _import_session(
+    reader: AgentOSReader, target: Database, session: StoredSession, made: ImportReport
+) -> None:
+    found = await reader.list_runs(session)
+    session_id = session.session_id
+    if session.problem is not None:
+        made.left.append((session_id, f"unreadable: {session.problem}"))
+        return
+    if not is_session_id(session_id):
+        made.left.append((session_id, "agentctl does not allow such a session id"))
+        return
+    ready: list[Record] = []
+    for run in _sort_parents_first(found):
+        if run["status"] == "UNREADABLE":
+            made.left.append((run["run_id"] or session_id, run["error"]["detail"]))
+        elif run["status"] not in FINAL_STATUSES:
+            made.left.append((run["run_id"], f"the run is {run['status']}"))
+        else:
+            ready.append(run)
+    row = _build_session_row(session, build_session_record(session, found))
+    rows = [_build_run_row(session, run) for run in ready]
+    stored = await store_session(target, ImportedSession(row, rows, counted=False), made)
+    if session.kind == "workflow":
+        made.counts[_WORKFLOW_RUNS] += stored
+    for name in session.data.get("session_data") or {}:
+        if name not in ("session_state", "session_name", "session_metrics"):
+            made.unused.append(f"session_data.{name} of session {session_id}")
+
+
+def _sort_parents_first(found: list[dict[str, Any]]) -> Iterator[Record]:
+    ids = {run["run_id"] for run in found}
+    members: dict[str, list[dict[str, Any]]] = {}
+    for run in found:
+        if run["parent_run_id"] in ids:
+            members.setdefault(run["parent_run_id"], []).append(run)
+    waiting = [run for run in reversed(found) if run["parent_run_id"] not in ids]
+    seen: set[str] = set()
+    while waiting:
+        run = waiting.pop()
+        if run["run_id"] in seen:
+            continue
+        seen.add(run["run_id"])
+        yield run if run["parent_run_id"] in ids else run | {"parent_run_id": None}
+        waiting += reversed(members.get(run["run_id"], []))
+
+
+def _build_session_row(session: StoredSession, summary: Record) -> SessionRow:
+    created_at = session.created_at or now()
+    data = session.data.get("session_data") or {}
+    described = session.data.get(f"{session.kind}_data") or {}
+    row = sessions.build_session(
+        session.session_id,
+        session.kind,
+        user_id=session.keys["user_id"],
+        now=created_at,
+        component_id=session.component_id,
+        component_name=str(described.get("name") or session.component_id or ""),
+        component_data=_dump(described),
+        session_name=summary["session_name"][:255],
+        session_state=_dump(data.get("session_state")),
+        metadata=_dump(session.data.get("metadata")),
+    )
+    row.updated_at = max(session.updated_at or created_at, created_at)
+    row.summary = _dump(session.data.get("summary"))
+    return row
+
+
+def _build_run_row(session: StoredSession, run: Record) -> RunRow:
+    kind = next(names.kind for names in KINDS.values() if names.id_field in run)
+    started = _parse_time(run["created_at"]) or session.created_at or now()
+    ended = max(_parse_time(run["finished_at"]) or started, started)
+    cancelled = run["status"] == "CANCELLED"
+    messages = _build_messages(run["messages"])
+    history = [
+        {**message, "from_history": False, "stop_after_tool_call": False}
+        for message in messages
+        if message["role"] in ("user", "assistant") and message["content"]
+    ]
+    error = run["error"] or {}
+    return RunRow(
+        run_id=run["run_id"],
+        session_id=session.session_id,
+        seq=0,
+        parent_run_id=run["parent_run_id"],
+        component_type=kind,
+        component_id=run[KINDS[kind].id_field],
+        user_id=session.keys["user_id"],
+        status=run["status"],
+        background=0,
+        attempt=1,
+        owner=None,
+        cancel_requested_at=ended if cancelled else None,
+        cancel_requested_by=ACTOR if cancelled else None,
+        cancel_reason=None,
+        created_at=started,
+        started_at=started,
+        finished_at=ended,
+        stopped_at=ended,
+        late_result=0,
+        error_code=error.get("code"),
+        error_detail=error.get("detail"),
+        metrics=orjson.dumps(run["metrics"]).decode(),
+        history=orjson.dumps(history).decode(),
+        input=run["input"],
+        content=run["content"],
+        tools=orjson.dumps(run["tools"]).decode(),
+        messages=orjson.dumps(messages).decode(),
+        metadata=_dump(run["metadata"]),
+        session_state=None,
+        output=None,
+        reasoning_content=run["reasoning_content"],
+        purpose=None,
+        holding=None,
+        spans=None,
+        request_id=None,
+    )
+
+
+def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Build the messages that later runs of the session continue.
+
+    Messages of earlier runs are dropped, and calls of tools without a result, which no model takes.
+    """
+    own = [message for message in messages if not message["from_history"]]
+    answered = {message.get("tool_call_id") for message in own if message["role"] == "tool"}
+    called: set[str] = set()
+    built: list[dict[str, Any]] = []
+    for message in own:
+        role, content = message["role"], message["content"] or ""
+        created_at = message["created_at"]
+        entry: dict[str, Any] = {
+            "role": role,
+            "content": content,
+            "created_at": created_at if isinstance(created_at, int) else None,
+        }
+        if role == "assistant":
+            calls = [
+                call for call in message.get("tool_calls", []) if call["id"] in answered - {None}
+            ]
+            called |= {call["id"] for call in calls}
+            reason = "tool_call" if calls else "stop"
+            entry |= {"metrics": message.get("metrics") or {}, "finish_reason": reason}
+            entry |= {"tool_calls": calls} if calls else {}
+        elif role == "tool":
+            if message.get("tool_call_id") not in called:
+                continue
+            name = str(message.get("tool_name") or "")
+            entry |= {"tool_call_id": message["tool_call_id"], "tool_name": name}
+        elif role not in ("system", "user"):
+            continue
+        built.append(entry)
+    return built
+
+
+async def _import_memory(system: Database, memory: Record, made: ImportReport) -> None:
+    memory_id = memory["memory_id"]
+    if memory["problem"] is not None:
+        made.left.append((memory_id, f"unreadable: {memory['problem']}"))
+        return
+    updated = _parse_time(memory["updated_at"]) or now()
+    try:
+        row = MemoryRow(
+            memory_id=memory_id,
+            user_id=memory["user_id"],
+            agent_id=memory["agent_id"],
+            team_id=memory["team_id"],
+            run_id=None,
+            created_at=_parse_time(memory["created_at"]) or updated,
+            updated_at=updated,
+            topics=orjson.dumps(check_topics(memory["topics"])).decode(),
+            memory=check_memory(memory["memory"]),
+        )
+    except errors.ValidationFailed as failure:
+        made.left.append((memory_id, failure.detail))
+        return
+    if not row.user_id:
+        made.left.append((memory_id, "the memory has no user"))
+        return
+    stored = await system.write(_store_memory(row))
+    made.counts["memories" if stored else "memories that existed"] += 1
+
+
+@unit
+def _store_memory(row: MemoryRow) -> Steps[bool]:
+    if (yield from memories.get(row.memory_id, EVERYONE)) is not None:
+        return False
+    yield from memories.create(row)
+    return True
+
+
+def _dump(value: object) -> str | None:
+    return orjson.dumps(value).decode() if value else None
+
+
+def _parse_time(text: str | None) -> int | None:
+    return None if text is None else parse_rfc3339(text)

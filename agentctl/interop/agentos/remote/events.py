@@ -1,0 +1,122 @@
+"""Events of AgentOS streams in the form of this interface."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import orjson
+
+from agentctl.errors import InvalidResponse, RunFailed
+from agentctl.interop.agentos.records import build_counters, build_error, format_content
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.remote.events import EventParser, ServerEvent
+from agentctl.requests import StreamEvent
+
+CONTROL_EVENTS = frozenset({"replay", "catch_up", "subscribed", "error"})
+"""Events about the stream itself, which a resumed stream mixes with those of the run."""
+
+_ENDS = ("Completed", "Cancelled", "Error")
+
+
+class EventReader:
+    """Converts the events of one stream.
+
+    AgentOS ends the stream of a cancelled run with `RunCancelled` and then `RunCompleted`. A cancel
+    that was seen is the end of its run, so the later event is dropped.
+
+    Args:
+        kind: the kind of the run.
+        run_id: the run; empty until its first event.
+        after: the number before that of the first event.
+
+    Attributes:
+        ended: True after the last event of the run.
+        refusal: the text of an `error` event about the stream; None without one.
+    """
+
+    def __init__(self, kind: ComponentKind, run_id: str, after: int) -> None:
+        self._prefix = KINDS[kind].event_prefix
+        self._run_id = run_id
+        self._after = after
+        self._cancelled: set[str] = set()
+        self.ended = False
+        self.refusal: str | None = None
+
+    def read(self, received: ServerEvent) -> StreamEvent | None:
+        """Return the event of the run, None for one that is dropped.
+
+        Raises:
+            RunFailed: the run did not start.
+            InvalidResponse: the data is not a JSON object.
+        """
+        data = _parse(received)
+        name = str(data.get("event") or received.name)
+        if name in CONTROL_EVENTS:
+            if name == "error":
+                self.refusal = str(data.get("error") or "")
+            return None
+        run_id = str(data.get("run_id") or "")
+        ends = next((end for end in _ENDS if _is_run_event(name, end)), None)
+        if not run_id and ends == "Error":
+            error = build_error(data, _error_text(data))
+            raise RunFailed("the run did not start", cause=f"{error['code']}: {error['detail']}")
+        self._run_id = self._run_id or run_id
+        if ends == "Cancelled":
+            self._cancelled.add(run_id)
+        elif ends is not None and run_id in self._cancelled:
+            return None
+        if ends is not None and run_id == self._run_id and name.startswith(self._prefix):
+            self.ended = True
+        index = data.get("event_index")
+        number = index if type(index) is int else self._after + 1
+        self._after = max(number, self._after)
+        return StreamEvent(number, name, orjson.dumps(_convert(data, ends)))
+
+
+async def read_events(
+    chunks: AsyncIterator[bytes], reader: EventReader
+) -> AsyncGenerator[StreamEvent]:
+    """Yield the events of the run in the chunks of a stream."""
+    parser = EventParser()
+    async for chunk in chunks:
+        for received in parser.feed(chunk):
+            event = reader.read(received)
+            if event is not None:
+                yield event
+
+
+def _is_run_event(name: str, end: str) -> bool:
+    return name in {names.event_prefix + end for names in KINDS.values()}
+
+
+def _parse(received: ServerEvent) -> dict[str, Any]:
+    try:
+        data = orjson.loads(received.data)
+    except orjson.JSONDecodeError:
+        data = None
+    if not isinstance(data, dict):
+        raise InvalidResponse(
+            "the server sent an event that is not what agentctl expects",
+            cause="the data of an event is not a JSON object",
+        )
+    return data
+
+
+def _error_text(data: dict[str, Any]) -> str | None:
+    found = data.get("error")
+    return found if isinstance(found, str) and found else format_content(data.get("content"))
+
+
+def _convert(data: dict[str, Any], ends: str | None) -> dict[str, Any]:
+    text = _error_text(data)
+    built = dict(data)
+    if "content" in data:
+        built["content"] = format_content(data["content"])
+    if ends == "Error":
+        built |= {"error": build_error(data, text), "content": None}
+    elif not isinstance(data.get("error"), dict | None):
+        built["error"] = {"code": "FAILED", "detail": str(data["error"])}
+    if "metrics" in data:
+        built["metrics"] = build_counters(data["metrics"])
+    return built

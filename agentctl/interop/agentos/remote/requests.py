@@ -1,0 +1,97 @@
+"""Requests to an AgentOS server and its responses, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.interop.agentos.records import parse_count
+from agentctl.interop.agentos.remote.server import AgentOS
+from agentctl.operations import PartialOperations
+from agentctl.remote.connection import Connection, ReceivedDocument, Request
+from agentctl.remote.queries import Query
+from agentctl.requests import Page
+
+Record = dict[str, Any]
+
+
+class AgentOSRequests(PartialOperations):
+    """The requests that all operations on an AgentOS server share.
+
+    Args:
+        connection: an open connection to the server.
+        server: the server.
+    """
+
+    def __init__(self, connection: Connection, server: AgentOS) -> None:
+        super().__init__(str(server), server.url)
+        self.connection = connection
+        self.server = server
+
+    async def read_object(self, request: Request) -> Record:
+        """Send a request and return the JSON object of the response."""
+        try:
+            raw = await self.connection.fetch(request, "object")
+            found: Record = ReceivedDocument(raw, dict[str, Any]).value
+        except errors.AgentctlError as failure:
+            raise self.server.add_name(failure) from None
+        return found
+
+    async def read_list(
+        self, request: Request, expected: Any = list[dict[str, Any]]
+    ) -> list[Record]:
+        """Send a request and return the JSON array of the response, by default of objects."""
+        try:
+            raw = await self.connection.fetch(request, "array")
+            found: list[Record] = ReceivedDocument(raw, expected).value
+        except errors.AgentctlError as failure:
+            raise self.server.add_name(failure) from None
+        return found
+
+    async def read_page(self, path: str, query: Query, page: Page) -> tuple[list[Record], Record]:
+        """Read a page of a list, which AgentOS numbers and for which it has no cursors.
+
+        Returns:
+            The rows and the `meta` of a page of this interface. Its cursor is the number of the
+            next page.
+        """
+        number = self._number_of(page)
+        paging = (("limit", str(page.limit)), ("page", str(number)))
+        found = await self.read_object(Request("GET", path, (*query, *paging)))
+        rows, meta = found.get("data"), found.get("meta")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise self.server.add_name(
+                errors.InvalidResponse(
+                    "The response of the server is not what agentctl expects",
+                    cause="data is missing or of another type",
+                )
+            )
+        counts = meta if isinstance(meta, dict) else {}
+        pages = parse_count(counts.get("total_pages"))
+        return rows, {
+            "page": number,
+            "limit": page.limit,
+            "total_count": parse_count(counts.get("total_count")),
+            "total_pages": pages,
+            "total_is_capped": False,
+            "next_cursor": str(number + 1) if rows and number < pages else None,
+        }
+
+    def _number_of(self, page: Page) -> int:
+        if page.cursor is None:
+            return page.page
+        if page.cursor.isascii() and page.cursor.isdigit() and len(page.cursor) < 10:
+            return max(1, int(page.cursor))
+        raise self.build_missing_error(
+            "cursors of this form", "its lists have page numbers: use --page NUMBER"
+        )
+
+
+def build_json_fields(**objects: Mapping[str, Any] | None) -> Query:
+    """Build the fields of a form that have JSON as their value; None omits a field."""
+    return tuple(
+        (name, orjson.dumps(value).decode()) for name, value in objects.items() if value is not None
+    )

@@ -1,0 +1,323 @@
+"""Runs of an AgentOS server: start, follow, read and cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from agentctl import errors
+from agentctl.interop.agentos.records import build_run
+from agentctl.interop.agentos.remote.events import EventReader, read_events
+from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record, build_json_fields
+from agentctl.records.document import Document, build_document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.remote.connection import Request, build_path
+from agentctl.remote.queries import Query, build_query, query_of
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    FULL_VIEW,
+    CancelRequest,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    RunView,
+    SessionLocator,
+    StreamEvent,
+)
+
+POLL_SECONDS = 0.25
+"""Seconds between two reads of a run whose end is awaited."""
+
+SHORT_POLLS = 8
+"""Reads after which the pause becomes `LONG_POLL_SECONDS`."""
+
+LONG_POLL_SECONDS = 1.0
+
+MAXIMUM_FAILED_READS = 2
+"""Reads in a row that may fail while the end of a run is awaited."""
+
+
+class RunOperations(AgentOSRequests):
+    """Operations on runs. A run is known by its component and its session."""
+
+    async def create_run(
+        self, kind: ComponentKind, component_id: str, request: RunRequest
+    ) -> Document[Any]:
+        path = _component_path(operation_ids(kind).create_run, kind, component_id)
+        form = self._build_form(request, stream=False)
+        wait = 0.0 if request.background else None
+        found = await self.read_object(Request("POST", path, form=form, extra_wait=wait))
+        run = build_run({KINDS[kind].id_field: component_id, **found}, request.session_id)
+        return build_document({**run, "input": run["input"] or request.message})
+
+    async def stream_run(
+        self, kind: ComponentKind, component_id: str, request: RunRequest
+    ) -> AsyncIterator[StreamEvent]:
+        path = _component_path(operation_ids(kind).create_run, kind, component_id)
+        post = Request("POST", path, form=self._build_form(request, stream=True))
+        reader = EventReader(kind, "", BEFORE_FIRST_EVENT)
+        async with contextlib.aclosing(self._stream(post, reader)) as events:
+            async for event in events:
+                yield event
+        if not reader.ended:
+            raise self.server.add_name(
+                errors.Unavailable("The stream ended before the run did", cause=reader.refusal)
+            )
+
+    def _build_form(self, request: RunRequest, *, stream: bool) -> Query:
+        """Build the form that starts a run.
+
+        Raises:
+            Unsupported: the request has an idempotency key.
+        """
+        if request.idempotency_key is not None:
+            raise self.build_missing_error(
+                "idempotency keys", "a repeated command would start a second run: omit the key"
+            )
+        return build_query(
+            message=request.message,
+            stream=stream,
+            background=request.background or None,
+            session_id=request.session_id,
+            user_id=request.user_id,
+        ) + build_json_fields(
+            metadata=request.metadata,
+            session_state=request.session_state,
+            output_schema=request.output_schema,
+        )
+
+    async def resume_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Yield the events that the server has of a run, and return when the run has ended.
+
+        AgentOS buffers the events of streamed background runs only. For any other run, and after
+        its buffer, the record of the run is read until it has a final status.
+
+        Raises:
+            NotFound: the server has no such run, or does not know it before it ends.
+        """
+        session_id = self._require_session(run_id, request.session_id)
+        path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
+        after = None if request.after == BEFORE_FIRST_EVENT else request.after
+        post = Request(
+            "POST", path, form=build_query(session_id=session_id, last_event_index=after)
+        )
+        reader = EventReader(kind, run_id, request.after)
+        # AgentOS 2.7 breaks the connection for a run without buffered events.
+        with contextlib.suppress(errors.NotFound, errors.Unavailable):
+            async with contextlib.aclosing(self._stream(post, reader)) as events:
+                async for event in events:
+                    yield event
+        if not reader.ended:
+            await self._wait_for_end(kind, component_id, run_id, session_id)
+
+    def follow_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Do the same as `resume_run`: AgentOS has no other operation for the events of a run."""
+        return self.resume_run(kind, component_id, run_id, request)
+
+    async def _stream(self, request: Request, reader: EventReader) -> AsyncGenerator[StreamEvent]:
+        try:
+            async with (
+                self.connection.stream(request) as chunks,
+                contextlib.aclosing(read_events(chunks, reader)) as events,
+            ):
+                async for event in events:
+                    yield event
+        except errors.AgentctlError as failure:
+            raise self.server.add_name(failure) from None
+
+    async def _wait_for_end(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
+    ) -> Record:
+        """Read the record of a run until it has a final status.
+
+        A read that fails is repeated: a stream that AgentOS 2 breaks leaves its connection unusable
+        for the next request.
+        """
+        reads = failed = 0
+        while True:
+            try:
+                run = await self._read_run(kind, component_id, run_id, session_id)
+                if run["status"] in FINAL_STATUSES:
+                    return run
+                failed = 0
+            except errors.Unavailable:
+                failed += 1
+                if failed > MAXIMUM_FAILED_READS:
+                    raise
+            reads += 1
+            await asyncio.sleep(POLL_SECONDS if reads < SHORT_POLLS else LONG_POLL_SECONDS)
+
+    async def get_runs(self, filter: RunFilter) -> Document[Any]:
+        """Return the runs of a session; the server has no list of runs across sessions."""
+        if filter.session_id is None:
+            raise self.build_missing_error(
+                "a list of runs across sessions",
+                "name a session with --session ID, or list them with: agentctl sessions list",
+            )
+        where = SessionLocator(user_id=filter.user_id, db_id=filter.db_id)
+        path = build_path("get_session_runs", session_id=filter.session_id)
+        found = await self.read_list(Request("GET", path, query_of(where)))
+        runs = [build_run(run, filter.session_id) for run in found]
+        return _select_page([run for run in runs if _matches(run, filter)], filter)
+
+    async def list_component_runs(
+        self, kind: ComponentKind, component_id: str, filter: RunFilter
+    ) -> Document[Any]:
+        if filter.session_id is None:
+            raise self.build_missing_error("a list of runs across sessions")
+        path = _component_path(operation_ids(kind).list_runs, kind, component_id)
+        query = build_query(session_id=filter.session_id, status=filter.status)
+        found = await self.read_list(Request("GET", path, query))
+        runs = [build_run(run, filter.session_id) for run in found]
+        return _select_page([run for run in runs if _matches(run, filter)], filter)
+
+    async def get_component_run(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        *,
+        session_id: str | None = None,
+        form: RunView = FULL_VIEW,
+    ) -> Document[Any]:
+        session_id = self._require_session(run_id, session_id)
+        return build_document(await self._read_run(kind, component_id, run_id, session_id))
+
+    async def _read_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
+    ) -> Record:
+        """Read the record of a run.
+
+        Raises:
+            NotFound: there is none, or it is stored only at its end, as that of a plain run.
+        """
+        path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
+        request = Request("GET", path, build_query(session_id=session_id))
+        try:
+            found = await self.read_object(request)
+        except errors.NotFound as failure:
+            failure.hint = failure.hint or "AgentOS can store a run when it ends: it may still work"
+            raise
+        return build_run({KINDS[kind].id_field: component_id, **found}, session_id)
+
+    async def cancel_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
+    ) -> Document[Any]:
+        """Request a cancel, and read the run until it has a final status or the wait has ended.
+
+        AgentOS accepts the cancel of every id with an empty answer, so only the record of the run
+        shows its outcome.
+
+        Raises:
+            NotFound: the server accepted the cancel, but shows no such run.
+        """
+        session_id = self._require_session(run_id, request.session_id)
+        before = await self._find_run(kind, component_id, run_id, session_id)
+        if before is not None and before["status"] in FINAL_STATUSES:
+            return _build_cancel(before, "already_final", None)
+        path = _component_path(operation_ids(kind).cancel_run, kind, component_id, run_id)
+        requested_at = format_rfc3339(now())
+        await self.read_object(Request("POST", path, build_query(session_id=session_id)))
+        end = time.monotonic() + request.wait
+        while True:
+            run = await self._find_run(kind, component_id, run_id, session_id)
+            if run is not None and run["status"] in FINAL_STATUSES:
+                stopped = run["status"] == "CANCELLED"
+                return _build_cancel(run, "stopped" if stopped else "already_final", requested_at)
+            if (left := end - time.monotonic()) <= 0:
+                break
+            await asyncio.sleep(min(POLL_SECONDS, left))
+        if run is None:
+            raise errors.NotFound(
+                "Run not found",
+                cause=f"{self.name} accepted the cancel, as it does for every id, and shows no run"
+                f" {run_id} in session {session_id} ({self.place})",
+                hint="check the id and the session; a run that is stored at its end may still stop",
+            )
+        return _build_cancel(run, "requested", requested_at)
+
+    async def _find_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
+    ) -> Record | None:
+        try:
+            return await self._read_run(kind, component_id, run_id, session_id)
+        except errors.NotFound as failure:
+            if failure.detail.lower().startswith("run"):
+                return None
+            raise
+
+    def _require_session(self, run_id: str, session_id: str | None) -> str:
+        if session_id is None:
+            raise self.build_missing_error(
+                "runs that can be found without their session",
+                f"pass --session ID, and --agent, --team or --workflow ID, of run {run_id}",
+            )
+        return session_id
+
+
+def _component_path(
+    operation: str, kind: ComponentKind, component_id: str, run_id: str = ""
+) -> str:
+    return build_path(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
+
+
+def _matches(run: Record, filter: RunFilter) -> bool:
+    kind = filter.component_type
+    if kind is not None and not run.get(KINDS[kind].id_field):
+        return False
+    if filter.component_id is not None and filter.component_id not in (
+        run.get(names.id_field) for names in KINDS.values()
+    ):
+        return False
+    if filter.status is not None and run["status"] != filter.status:
+        return False
+    if filter.live and run["status"] in FINAL_STATUSES:
+        return False
+    created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
+    after, before = filter.created_after, filter.created_before
+    return (after is None or created >= after) and (before is None or created < before)
+
+
+def _select_page(runs: list[Record], filter: RunFilter) -> Document[Any]:
+    page = filter.page
+    if page.sort_order == "desc":
+        runs = runs[::-1]
+    number = int(page.cursor) if page.cursor and page.cursor.isdecimal() else page.page
+    first = (number - 1) * page.limit
+    pages = -(-len(runs) // page.limit)
+    meta = {
+        "page": number,
+        "limit": page.limit,
+        "total_count": len(runs),
+        "total_pages": pages,
+        "total_is_capped": False,
+        "next_cursor": str(number + 1) if number < pages else None,
+    }
+    return build_document({"data": runs[max(first, 0) : first + page.limit], "meta": meta})
+
+
+def _build_cancel(run: Record, outcome: str, requested_at: str | None) -> Document[Any]:
+    return build_document(
+        {
+            "run_id": run["run_id"],
+            "session_id": run["session_id"],
+            "status": run["status"],
+            "cancel": outcome,
+            "cancel_requested_at": requested_at,
+            "cancel_requested_by": None,
+            "finished_at": None,
+            "stopped_at": None,
+            "holding": None,
+            "reason": None,
+        }
+    )

@@ -1,0 +1,245 @@
+"""Sessions, memories and service accounts of an AgentOS server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agentctl import errors
+from agentctl.interop.agentos.records import (
+    build_account,
+    build_memory,
+    build_run,
+    build_session_summary,
+    find_session_kind,
+)
+from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
+from agentctl.records.document import Document, build_document
+from agentctl.records.times import now
+from agentctl.remote.connection import Request, build_path
+from agentctl.remote.queries import (
+    build_account_body,
+    build_memory_body,
+    build_memory_changes,
+    build_query,
+    build_session_body,
+    query_of,
+)
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    FULL_VIEW,
+    AccountFilter,
+    BulkDeletion,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewAccount,
+    NewMemory,
+    NewSession,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionPatch,
+    SessionRunsQuery,
+)
+
+_CONCURRENT_REQUESTS = 8
+
+
+class SessionOperations(AgentOSRequests):
+    """Operations on sessions."""
+
+    async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
+        query = query_of(filter, without=("limit", "page", "cursor"))
+        path = build_path("get_sessions")
+        rows, meta = await self.read_page(path, query, filter.page)
+        found = [build_session_summary(row) for row in rows]
+        if filter.session_name:  # AgentOS searches names and states for the text
+            prefix = filter.session_name.lower()
+            found = [row for row in found if row["session_name"].lower().startswith(prefix)]
+        return build_document({"data": found, "meta": meta})
+
+    async def create_session(self, session: NewSession) -> Document[Any]:
+        query = build_query(type=session.type, db_id=session.db_id)
+        request = Request("POST", build_path("create_session"), query, build_session_body(session))
+        return build_document(await self.read_object(request))
+
+    async def get_session_by_id(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[Any]:
+        return build_document(await self._read_session(session_id, where))
+
+    async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
+        path = build_path("get_session_by_id", session_id=session_id)
+        # With the wrong `type` AgentOS parses a session as another kind.
+        query = query_of(where, without=("type",))
+        found = await self.read_object(Request("GET", path, query))
+        if where.type is not None and find_session_kind(found) != where.type:
+            raise self.server.add_name(errors.NotFound(f"Session {session_id!r} not found"))
+        found.setdefault("session_id", session_id)
+        found["session_name"] = str(found.get("session_name") or "")
+        history = found.get("chat_history")
+        if isinstance(history, list):  # AgentOS has an empty line for each call of a tool
+            found["chat_history"] = [line for line in history if line.get("content")]
+        return found
+
+    async def update_session(
+        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[Any]:
+        await self._read_session(session_id, where)
+        path = build_path("update_session", session_id=session_id)
+        query = query_of(where, without=("type",))
+        return build_document(
+            await self.read_object(Request("PATCH", path, query, dict(patch.changes)))
+        )
+
+    async def rename_session(
+        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[Any]:
+        path = build_path("rename_session", session_id=session_id)
+        # With the wrong `type` AgentOS 2.7 deletes the runs.
+        query = query_of(where, without=("type",))
+        body = {"session_name": session_name}
+        return build_document(await self.read_object(Request("POST", path, query, body)))
+
+    async def delete_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
+    ) -> None:
+        if cancel:
+            raise self.build_missing_error(
+                "a deletion that cancels runs", "cancel them first with: agentctl runs cancel"
+            )
+        # AgentOS answers 204 for a session that does not exist, or of another user.
+        await self._require_sessions((session_id,), where)
+        query = query_of(where, without=("type",))
+        await self._send(
+            Request("DELETE", build_path("delete_session", session_id=session_id), query)
+        )
+
+    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+        where = SessionLocator(db_id=deletion.db_id)
+        kinds = await self._require_sessions(deletion.session_ids, where)
+        body = {"session_ids": list(deletion.session_ids), "session_types": kinds}
+        query = build_query(db_id=deletion.db_id)
+        await self._send(Request("DELETE", build_path("delete_sessions"), query, body))
+
+    async def _require_sessions(
+        self, session_ids: tuple[str, ...], where: SessionLocator
+    ) -> list[str]:
+        semaphore = asyncio.Semaphore(_CONCURRENT_REQUESTS)
+
+        async def read(session_id: str) -> str:
+            async with semaphore:
+                return find_session_kind(await self._read_session(session_id, where))
+
+        return list(await asyncio.gather(*map(read, session_ids)))
+
+    async def _send(self, request: Request) -> None:
+        try:
+            await self.connection.send(request)
+        except errors.AgentctlError as failure:
+            raise self.server.add_name(failure) from None
+
+    async def get_session_runs(
+        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
+    ) -> Document[Any]:
+        """Return the runs of a session; AgentOS has no pages of them, so they are selected here."""
+        runs = await self.read_session_runs(session_id, query.where)
+        ids = [run["run_id"] for run in runs]
+        for bound in (query.after, query.before):
+            if bound is not None and bound not in ids:
+                raise self.server.add_name(errors.NotFound(f"Run {bound!r} not found"))
+        first = 0 if query.after is None else ids.index(query.after) + 1
+        end = len(ids) if query.before is None else ids.index(query.before)
+        found = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
+        return build_document((found[::-1] if query.order == "desc" else found)[: query.limit])
+
+    async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
+        """Return the records of all runs of a session, in the order of the server."""
+        path = build_path("get_session_runs", session_id=session_id)
+        found = await self.read_list(Request("GET", path, query_of(where)))
+        return [build_run(run, session_id) for run in found]
+
+    async def get_session_run(
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
+    ) -> Document[Any]:
+        path = build_path("get_session_run", session_id=session_id, run_id=run_id)
+        found = await self.read_object(Request("GET", path, query_of(where)))
+        return build_document(build_run(found, session_id))
+
+    # Memories
+
+    async def get_memories(self, filter: MemoryFilter) -> Document[Any]:
+        skipped = ("limit", "page", "cursor", "topics")
+        query = query_of(filter, without=(*skipped, "sort_by"))
+        query += build_query(sort_by=filter.page.sort_by)
+        # AgentOS takes a list as a repeated parameter.
+        query += tuple(("topics", topic) for topic in filter.topics)
+        rows, meta = await self.read_page(build_path("get_memories"), query, filter.page)
+        return build_document({"data": [build_memory(row) for row in rows], "meta": meta})
+
+    async def create_memory(self, memory: NewMemory) -> Document[Any]:
+        request = Request("POST", build_path("create_memory"), body=build_memory_body(memory))
+        return build_document(build_memory(await self.read_object(request)))
+
+    async def get_memory(self, memory_id: str) -> Document[Any]:
+        request = Request("GET", build_path("get_memory", memory_id=memory_id))
+        return build_document(build_memory(await self.read_object(request)))
+
+    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
+        path = build_path("get_memory", memory_id=memory_id)
+        stored = await self.read_object(Request("GET", path))
+        changes = build_memory_changes(patch)
+        # AgentOS replaces the whole memory, and finds it by its user too.
+        body = {name: stored.get(name) for name in ("memory", "topics", "user_id")} | changes
+        request = Request("PATCH", build_path("update_memory", memory_id=memory_id), body=body)
+        return build_document(build_memory(await self.read_object(request)))
+
+    async def delete_memory(self, memory_id: str) -> None:
+        await self.read_object(Request("GET", build_path("get_memory", memory_id=memory_id)))
+        await self._send(Request("DELETE", build_path("delete_memory", memory_id=memory_id)))
+
+    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+        if deletion.all:
+            raise self.build_missing_error(
+                "a deletion of all memories of a user",
+                "list them with `agentctl memories list -o name` and delete them by id",
+            )
+        for memory_id in deletion.memory_ids:
+            await self.read_object(Request("GET", build_path("get_memory", memory_id=memory_id)))
+        body: Record = {"memory_ids": list(deletion.memory_ids)}
+        if deletion.user_id is not None:
+            body["user_id"] = deletion.user_id
+        await self._send(Request("DELETE", build_path("delete_memories"), body=body))
+
+    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[Any]:
+        path, query = build_path("get_memory_topics"), build_query(user_id=user_id)
+        topics: list[Any] = await self.read_list(Request("GET", path, query), list[Any])
+        return build_document(sorted({str(topic) for topic in topics}))
+
+    # Service accounts
+
+    async def create_service_account(self, account: NewAccount) -> Document[Any]:
+        path = build_path("create_service_account")
+        found = await self.read_object(Request("POST", path, body=build_account_body(account)))
+        return build_document(build_account(found, now()))
+
+    async def list_service_accounts(self, filter: AccountFilter) -> Document[Any]:
+        query = build_query(sort_order=filter.page.sort_order)
+        path = build_path("list_service_accounts")
+        rows, meta = await self.read_page(path, query, filter.page)
+        moment = now()
+        found = [build_account(row, moment) for row in rows]
+        if filter.name is not None:  # AgentOS has no filter by name
+            found = [account for account in found if account["name"] == filter.name]
+        return build_document({"data": found, "meta": meta})
+
+    async def revoke_service_account(self, account_id: str) -> None:
+        path = build_path("revoke_service_account", account_id=account_id)
+        await self._send(Request("DELETE", path))

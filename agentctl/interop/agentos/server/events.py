@@ -1,0 +1,223 @@
+"""The events of a run with the members and the additional events of AgentOS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from agentctl.interop.agentos.server.directory import Directory, get_kind
+from agentctl.interop.agentos.server.runs import build_metrics, build_step_result, build_tool
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.requests import StreamEvent
+
+Event = dict[str, Any]
+
+_CONTENT = frozenset({"RunContent", "TeamRunContent"})
+_MODEL_OUTPUT = _CONTENT | {"ReasoningContentDelta", "TeamReasoningContentDelta"}
+
+
+@dataclass(slots=True)
+class _Run:
+    """The part of a run that was seen.
+
+    Attributes:
+        has_model: True if its text is that of its model.
+        requesting: True between the start and the end of a model request.
+        place: members that its events have inside of a workflow.
+        metrics, content: those of its end.
+    """
+
+    kind: ComponentKind
+    name: str
+    has_model: bool
+    requesting: bool = False
+    place: Event = field(default_factory=dict)
+    metrics: Event = field(default_factory=dict)
+    content: Any = None
+
+
+class EventTranslator:
+    """Translates the events of one stream, portion by portion.
+
+    A model request is not an event of the contract. `ModelRequestStarted` and
+    `ModelRequestCompleted` follow from the start of a run, its text and its tool calls. Additional
+    events have the number of the event before them, so that a resumed stream repeats none that
+    the contract has.
+
+    Args:
+        directory: the configured components.
+        kind: the kind of component of the root run.
+        numbered: True if the data of each event has its number, `event_index`.
+        after: the number of the event before the first one.
+        content_only: True for a stream of content and failures, without other events.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        kind: ComponentKind,
+        *,
+        numbered: bool = False,
+        after: int = -1,
+        content_only: bool = False,
+    ) -> None:
+        self._directory = directory
+        self._kind = kind
+        self._numbered = numbered
+        self._content_only = content_only
+        self._plain = kind == "agent" and not numbered and not content_only
+        self._runs: dict[str, _Run] = {}
+        self._root: _Run | None = None
+        self._root_id = ""
+        self._step: Event = {}
+        self._step_run: tuple[str, _Run] | None = None
+        self._steps: dict[str, Event] = {}
+        self._results = list[Event]()
+        self._last_seq = max(after, 0)
+
+    def translate(self, portion: list[StreamEvent]) -> list[StreamEvent]:
+        """Return the events that clients of AgentOS receive for a portion."""
+        translated = list[StreamEvent]()
+        for event in portion:
+            root = self._root
+            if self._plain and event.name == "RunContent" and root is not None and root.requesting:
+                translated.append(event)  # Most events of a stream: nothing is missing in them.
+                self._last_seq = event.seq
+                continue
+            for name, body in self._expand(event.name, orjson.loads(event.data)):
+                if self._content_only and name not in _CONTENT and not name.endswith("Error"):
+                    continue
+                if name == event.name:
+                    self._last_seq = event.seq
+                if self._numbered:
+                    body["event_index"] = self._last_seq
+                translated.append(StreamEvent(self._last_seq, body["event"], orjson.dumps(body)))
+        return translated
+
+    def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
+        run_id = body["run_id"]
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._add_run(run_id, body, started=name.endswith("Started"))
+        body["nested_depth"] = 0
+        body |= run.place
+        before, after = list[str](), list[str]()
+        prefix = "Team" if run.kind == "team" else ""
+        if name.endswith("RunStarted"):
+            self._set_model(run, body)
+            if run.has_model:
+                after.append(f"{prefix}ModelRequestStarted")
+                run.requesting = True
+        elif name in _MODEL_OUTPUT:
+            if run.has_model and not run.requesting:
+                before.append(f"{prefix}ModelRequestStarted")
+                run.requesting = True
+        elif name.endswith("ToolCallStarted"):
+            if run.requesting:
+                before.append(f"{prefix}ModelRequestCompleted")
+                run.requesting = False
+            body["tool"] = build_tool(body["tool"], body["created_at"])
+        elif name.endswith("ToolCallCompleted"):
+            body["tool"] = build_tool(body["tool"], body["created_at"])
+        elif name.endswith("RunCompleted"):
+            if run.requesting:
+                before.append(f"{prefix}ModelRequestCompleted")
+                run.requesting = False
+            before.append(f"{prefix}RunContentCompleted")
+            self._complete(run, body)
+        elif name.endswith(("RunError", "WorkflowError")):
+            _translate_failure(name, body)
+        elif name.endswith("RunProgress"):
+            body["event"] = "CustomEvent"
+        elif name.startswith(("Step", "Workflow")):
+            self._translate_workflow_event(name, body)
+        base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
+        return [
+            *((each, self._build_additional(each, base, run)) for each in before),
+            (name, body),
+            *((each, self._build_additional(each, base, run)) for each in after),
+        ]
+
+    def _add_run(self, run_id: str, body: Event, *, started: bool) -> _Run:
+        kind = get_kind(body)
+        component_id = body[KINDS[kind].id_field]
+        # In a stream that is resumed in the middle of a run, its model requests are not known.
+        has_model = started and self._directory.answers_by_model(kind, component_id)
+        run = _Run(kind, body[f"{kind}_name"], has_model)
+        parent_id = body.get("parent_run_id")
+        parent = self._runs.get(parent_id or "")
+        if self._root is None and parent_id is None:
+            self._root, self._root_id = run, run_id
+        elif parent is not None and parent is self._root and self._kind == "workflow":
+            run.place = {
+                "workflow_id": self._step.get("workflow_id"),
+                "workflow_run_id": self._root_id,
+                **{key: self._step[key] for key in _STEP_MEMBERS if key in self._step},
+            }
+            self._step_run = run_id, run
+        elif parent is not None:
+            run.place = parent.place
+        self._runs[run_id] = run
+        return run
+
+    def _set_model(self, run: _Run, body: Event) -> None:
+        model = self._directory.get_model(run.kind, body[KINDS[run.kind].id_field])
+        if model is not None:
+            body["model"], body["model_provider"] = model
+
+    def _complete(self, run: _Run, body: Event) -> None:
+        body["content_type"] = "str"
+        body["metrics"] = build_metrics(body.get("metrics"))
+        run.metrics, run.content = body["metrics"], body["content"]
+
+    def _build_additional(self, name: str, base: Event, run: _Run) -> Event:
+        body = {**base, "event": name, "nested_depth": 0}
+        if "ModelRequest" in name:
+            self._set_model(run, body)
+        return body
+
+    def _translate_workflow_event(self, name: str, body: Event) -> None:
+        if name == "StepStarted":
+            body["step_id"] = f"{body['run_id']}-{body['step_index']}"
+            self._step = body
+            self._step_run = None
+        elif name == "StepCompleted":
+            body["step_id"] = f"{body['run_id']}-{body['step_index']}"
+            body["content_type"] = "str"
+            if self._step_run is not None:
+                self._complete_step(body, *self._step_run)
+        elif name == "WorkflowCompleted":
+            body["content_type"] = "str"
+            body["metrics"] = {"steps": self._steps}
+            body["step_results"] = self._results
+
+    def _complete_step(self, body: Event, run_id: str, run: _Run) -> None:
+        step = body["step_name"]
+        result = build_step_result(step, run.kind, run.name, run_id, body["content"])
+        result["metrics"] = run.metrics
+        body["step_response"] = result
+        self._results.append(result)
+        self._steps[step] = {
+            key: result[key] for key in ("step_name", "executor_type", "executor_name", "metrics")
+        }
+
+
+_IDENTITY = frozenset(
+    {"created_at", "run_id", "session_id", "parent_run_id"}
+    | {field for names in KINDS.values() for field in (names.id_field, f"{names.kind}_name")}
+)
+"""Members of every event of a run."""
+
+_STEP_MEMBERS = ("step_id", "step_name", "step_index")
+
+
+def _translate_failure(name: str, body: Event) -> None:
+    error = body["error"]
+    body["error_type"] = error["code"]
+    if name == "WorkflowError":
+        body["error"] = error["detail"]
+    else:
+        body["content"] = error["detail"]
+        del body["error"]

@@ -1,0 +1,311 @@
+"""Runs, messages and tool calls in the shapes of AgentOS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from agentctl.interop.agentos.server.directory import Directory, get_kind
+from agentctl.records.kinds import KINDS
+from agentctl.records.times import parse_rfc3339
+
+Run = Mapping[str, Any]
+Built = dict[str, Any]
+
+PREVIEW_CHARACTERS = 200
+"""Characters of `content_preview`."""
+
+_NO_MEDIA: Built = {"images": [], "videos": [], "audio": [], "files": []}
+
+_TOOL_DEFAULTS: Built = dict.fromkeys(
+    (
+        "tool_call_id", "tool_name", "tool_args", "tool_call_error", "result", "metrics",
+        "child_run_id", "stop_after_tool_call", "created_at", "requires_confirmation", "confirmed",
+        "confirmation_note", "requires_user_input", "user_input_schema", "user_feedback_schema",
+        "answered", "external_execution_required", "external_execution_silent", "approval_type",
+        "approval_id",
+    )
+) | {"stop_after_tool_call": False}  # fmt: skip
+"""All members of a tool call."""
+
+
+def whole_seconds(timestamp: str) -> int:
+    """Return the seconds since the epoch of an RFC 3339 time."""
+    return parse_rfc3339(timestamp) // 1_000_000
+
+
+def build_metrics(metrics: Mapping[str, Any] | None) -> Built:
+    """Return counters without zeros and unknown ones."""
+    return {name: value for name, value in (metrics or {}).items() if value}
+
+
+def build_tool(tool: Mapping[str, Any], created_at: int) -> Built:
+    """Return a tool call with all members."""
+    return {**_TOOL_DEFAULTS, "created_at": created_at, **tool}
+
+
+def build_messages(run_id: str, messages: Iterable[Mapping[str, Any]]) -> list[Built]:
+    """Return the messages of a run; the id of a message is its run and its position."""
+    return [
+        _build_message(f"{run_id}-{position}", message) for position, message in enumerate(messages)
+    ]
+
+
+def _build_message(message_id: str, message: Mapping[str, Any]) -> Built:
+    built = {
+        "id": message_id,
+        "content": message.get("content"),
+        "from_history": False,
+        "stop_after_tool_call": False,
+        "role": message["role"],
+        "created_at": message.get("created_at"),
+    }
+    if message.get("tool_calls"):
+        built["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {
+                    "name": call["name"],
+                    "arguments": orjson.dumps(call["arguments"]).decode(),
+                },
+            }
+            for call in message["tool_calls"]
+        ]
+    for name in ("tool_call_id", "tool_name"):
+        if message.get(name) is not None:
+            built[name] = message[name]
+    if message.get("metrics"):
+        built["metrics"] = build_metrics(message["metrics"])
+    return built
+
+
+def build_content(run: Run) -> Any:
+    """Return the content of a run: its result, or the message of its failure."""
+    if run["status"] == "ERROR" and run["error"]:
+        return run["error"]["detail"]
+    if run["output"] is not None:
+        return run["output"]
+    if run["status"] == "CANCELLED" and not run["content"]:
+        return f"Run {run['run_id']} was cancelled"
+    return run["content"]
+
+
+class RunBuilder:
+    """Builds the runs of a tree or of a session.
+
+    Args:
+        directory: the configured components.
+        runs: the records of the contract, each after its parent; background work is left out.
+        state: the state of the session, None if it is not known.
+    """
+
+    def __init__(self, directory: Directory, runs: Iterable[Run], state: Any = None) -> None:
+        self._directory = directory
+        self._runs = [run for run in runs if run["purpose"] is None]
+        self._state = state
+        self._by_id = {run["run_id"]: run for run in self._runs}
+        self._children: dict[str | None, list[Run]] = {}
+        for run in self._runs:
+            parent = run["parent_run_id"]
+            self._children.setdefault(parent if parent in self._by_id else None, []).append(run)
+
+    @property
+    def is_starting(self) -> bool:
+        """True if there are runs, and none of the top level has ended."""
+        roots = self._children.get(None, ())
+        return bool(roots) and all(run["finished_at"] is None for run in roots)
+
+    def build_response(self, run: Run) -> Built:
+        """Return a run as the response to its start, without members that are null."""
+        kind = get_kind(run)
+        component_id = run[KINDS[kind].id_field]
+        content = build_content(run)
+        built: Built = {
+            "run_id": run["run_id"],
+            KINDS[kind].id_field: component_id,
+            f"{kind}_name": self._directory.get_name(kind, component_id),
+            "session_id": run["session_id"],
+            "user_id": run["user_id"],
+            "parent_run_id": run["parent_run_id"],
+            "content": content,
+            "content_type": "str" if content is None else type(content).__name__,
+            "session_state": self._state,
+            "created_at": whole_seconds(run["created_at"]),
+            "status": run["status"],
+            "metadata": run["metadata"],
+            "reasoning_content": run["reasoning_content"],
+        }
+        if kind == "workflow":
+            built |= self._build_steps(run, component_id)
+            built["input"] = run["input"]
+            return _drop_null(built) | _NO_MEDIA
+        model = self._directory.get_model(kind, component_id)
+        if model is not None:
+            built["model"], built["model_provider"] = model
+        built |= self._build_details(run)
+        built["input"] = {"input_content": run["input"]}
+        if kind == "team":
+            children = self._children.get(run["run_id"], ())
+            built["member_responses"] = [self.build_response(each) for each in children]
+        return _drop_null(built)
+
+    def _build_details(self, run: Run) -> Built:
+        created = whole_seconds(run["created_at"])
+        return {
+            "metrics": build_metrics(run["metrics"]),
+            "messages": build_messages(run["run_id"], run["messages"]),
+            "tools": [build_tool(tool, created) for tool in run["tools"]],
+        }
+
+    def _build_steps(self, run: Run, workflow_id: str) -> Built:
+        children = self._children.get(run["run_id"], ())
+        names = [name for name, _, _ in self._directory.get_steps(workflow_id)]
+        results = [
+            self._build_step(names[index] if index < len(names) else f"step {index + 1}", child)
+            for index, child in enumerate(children)
+        ]
+        metrics: Built = {
+            "steps": {
+                each["step_name"]: {
+                    name: each[name]
+                    for name in ("step_name", "executor_type", "executor_name", "metrics")
+                }
+                for each in results
+            }
+        }
+        if run["finished_at"] is not None:
+            taken = parse_rfc3339(run["finished_at"]) - parse_rfc3339(run["created_at"])
+            metrics["duration"] = taken / 1_000_000
+        return {
+            "step_results": results,
+            "step_executor_runs": [self.build_response(each) for each in children],
+            "metrics": metrics,
+        }
+
+    def _build_step(self, name: str, run: Run) -> Built:
+        kind = get_kind(run)
+        executor = self._directory.get_name(kind, run[KINDS[kind].id_field])
+        completed = run["status"] == "COMPLETED"
+        return {
+            **build_step_result(name, kind, executor, run["run_id"], build_content(run)),
+            "metrics": build_metrics(run["metrics"]),
+            "success": completed,
+            "error": None if completed or not run["error"] else run["error"]["detail"],
+        }
+
+    def build_items(self) -> list[Built]:
+        """Return the items of the runs of a session.
+
+        Members come before their team. The steps of a workflow are part of its run.
+        """
+        return [self._build_item(run) for run in self._list_items()]
+
+    def build_previews(self) -> list[Built]:
+        """Return short forms of the items: ids, status, and the beginning of the content."""
+        return [_build_preview(run) for run in self._list_items()]
+
+    def build_item(self, run: Run) -> Built:
+        """Return one run as an item."""
+        return self._build_item(run)
+
+    def _list_items(self) -> list[Run]:
+        listed = list[Run]()
+        for run in self._children.get(None, ()):
+            if get_kind(run) == "team":
+                listed += self._list_members(run)
+            listed.append(run)
+        return listed
+
+    def _list_members(self, team: Run) -> list[Run]:
+        listed = list[Run]()
+        for member in self._children.get(team["run_id"], ()):
+            listed += self._list_members(member)
+            listed.append(member)
+        return listed
+
+    def _build_item(self, run: Run) -> Built:
+        kind = get_kind(run)
+        id_field = KINDS[kind].id_field
+        content = build_content(run)
+        built: Built = {
+            "run_id": run["run_id"],
+            id_field: run[id_field],
+            "user_id": run["user_id"] or "",
+            "status": run["status"],
+            "run_input": run["input"],
+            "content": content,
+            "created_at": run["created_at"],
+            "events": [] if kind == "workflow" else None,
+            "reasoning_content": run["reasoning_content"] or "",
+            "reasoning_steps": [],
+            "references": [],
+            "reasoning_messages": [],
+            **_NO_MEDIA,
+        }
+        if kind == "workflow":
+            content_type = "str" if content is None else type(content).__name__
+            steps = self._build_steps(run, run[id_field])
+            return _drop_null({**built, **steps, "content_type": content_type})
+        return _drop_null(
+            {
+                **built,
+                "parent_run_id": run["parent_run_id"] or "",
+                "run_response_format": "text" if isinstance(content, str) else "json",
+                "session_state": run["session_state"],
+                **self._build_details(run),
+                "input_media": {},
+            }
+        )
+
+
+def build_step_result(name: str, kind: str, executor: str, run_id: str, content: Any) -> Built:
+    """Return the members of a step's result that do not depend on its end."""
+    return {
+        "content": content,
+        "step_name": name,
+        "step_id": run_id,
+        "step_type": "Step",
+        "executor_type": kind,
+        "executor_name": executor,
+        "step_run_id": run_id,
+        "success": True,
+        "error": None,
+        "stop": False,
+        "is_paused": False,
+    }
+
+
+def _build_preview(run: Run) -> Built:
+    id_field = KINDS[get_kind(run)].id_field
+    content = build_content(run)
+    text = content if isinstance(content, str) else orjson.dumps(content).decode()
+    return {
+        "run_id": run["run_id"],
+        "parent_run_id": run["parent_run_id"] or "",
+        id_field: run[id_field],
+        "user_id": run["user_id"] or "",
+        "status": run["status"],
+        "run_input": run["input"],
+        "content_preview": None if content is None else text[:PREVIEW_CHARACTERS],
+        "created_at": run["created_at"],
+    }
+
+
+def select_runs(
+    items: Sequence[Built], statuses: Sequence[str], after: int | None, before: int | None
+) -> list[Built]:
+    """Return the items with one of the statuses, created within the bounds in seconds."""
+    return [
+        item
+        for item in items
+        if (not statuses or item["status"] in statuses)
+        and (after is None or whole_seconds(item["created_at"]) >= after)
+        and (before is None or whole_seconds(item["created_at"]) <= before)
+    ]
+
+
+def _drop_null(built: Built) -> Built:
+    return {name: value for name, value in built.items() if value is not None}

@@ -1,0 +1,301 @@
+"""Sessions and their runs, for clients of AgentOS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import orjson
+from starlette.responses import Response
+
+from agentctl.errors import NotFound, ValidationFailed
+from agentctl.interop.agentos.server.bodies import BuiltBodies
+from agentctl.interop.agentos.server.directory import Directory
+from agentctl.interop.agentos.server.operation import Seconds, read_repeated
+from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
+from agentctl.interop.agentos.server.runs import (
+    RunBuilder,
+    build_messages,
+    build_metrics,
+    select_runs,
+)
+from agentctl.records.runs import RunRecord
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
+    MAXIMUM_OFFSET,
+    BulkDeletion,
+    Page,
+    SessionFilter,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.server.answers import json_response, no_content_response
+from agentctl.server.bodies import RequestBody
+from agentctl.server.parameters import Query
+from agentctl.server.requests import DeleteSessionsBody
+from agentctl.server.routes import sessions as native
+from agentctl.server.routes.declared import (
+    ComponentId,
+    DatabaseId,
+    RunId,
+    SessionId,
+    SortOrder,
+    Table,
+    TypeQuery,
+    UserId,
+)
+from agentctl.server.state import Call
+
+MINIMUM_RUN_BYTES = 400
+"""Bytes that every run record has: the names of its members alone are more."""
+
+MAXIMUM_SESSIONS = 1_000
+"""Sessions of a page. AgentOS does not bound it."""
+
+
+class _DeletionBody(DeleteSessionsBody, total=False):
+    """Sessions to delete. The types are not read, because an id is unique in a database."""
+
+    session_types: list[str] | None
+
+
+_DELETE = RequestBody(_DeletionBody)
+
+
+class SessionEndpoints:
+    """The endpoints of sessions.
+
+    Args:
+        directory: the configured components.
+        bodies: keeps the bodies of responses.
+    """
+
+    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
+        self._directory, self._bodies = directory, bodies
+
+    async def get_sessions(
+        self,
+        call: Call,
+        type: TypeQuery = None,
+        component_id: ComponentId = None,
+        user_id: UserId = None,
+        session_name: Annotated[str | None, Query("Beginning of the name")] = None,
+        limit: Annotated[int, Query("Maximum number of results", ge=1)] = DEFAULT_LIMIT,
+        page: Annotated[int, Query("Page number", ge=0)] = 1,
+        sort_by: Annotated[str, Query("Field to sort by")] = "created_at",
+        sort_order: SortOrder = "desc",
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions`."""
+        where = SessionLocator(type=type, user_id=user_id, db_id=db_id, table=table)
+        first = Page(limit, max(page, 1), sort_order=sort_order)
+        if sort_by == "updated_at":
+            first = replace(first, sort_by="updated_at")
+        wanted = SessionFilter(where, component_id or None, session_name, first)
+        size = min(limit, MAXIMUM_SESSIONS)
+        if limit <= MAXIMUM_LIMIT:
+            listed = await call.operations.get_sessions(wanted)
+
+            def build() -> dict[str, Any]:
+                record = listed.value
+                total = record["meta"]["total_count"]
+                return _build_session_page(record["data"], total, first.page, size)
+
+            return self._bodies.respond(("sessions", listed.raw, first.page, size), build)
+        found, total = await _list_many_sessions(call, wanted, size)
+        return json_response(_build_session_page(found, total, first.page, size))
+
+    async def get_session_by_id(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        found = await call.operations.get_session_by_id(session_id, where)
+        return self._bodies.respond(
+            ("session", found.raw), lambda: _build_session(session_id, found.value)
+        )
+
+    async def delete_session(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `DELETE /sessions/{session_id}`: a session that does not exist is a success."""
+        try:
+            return await native.delete_session(call, session_id, type, user_id, db_id, table)
+        except NotFound:
+            call.operations.require_database(SessionLocator(db_id=db_id, table=table))
+            return no_content_response()
+
+    async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
+        """Handle `DELETE /sessions`. Sessions that do not exist are left out."""
+        body = await _DELETE.read(call)
+        ids, types = body["session_ids"], body.get("session_types")
+        if types is not None and len(types) != len(ids):
+            raise ValidationFailed("session_types must have as many entries as session_ids")
+        where = SessionLocator(db_id=db_id)
+        call.operations.require_database(where)
+        existing = [each for each in dict.fromkeys(ids) if await _exists(call, each, where)]
+        if existing:
+            await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
+        return no_content_response()
+
+    async def get_session_runs(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/runs`.
+
+        A session whose first run has not ended is not found, as on AgentOS. agent-ui reads it when
+        the run begins, and a late response without the answer would replace the answer.
+        """
+        where = SessionLocator(type, user_id, db_id, table)
+        parts = await self._read_runs(call, session_id, where)
+        statuses = read_repeated(call, "status")
+        key = ("runs", *parts, *statuses, created_after, created_before)
+
+        def build() -> list[dict[str, Any]]:
+            builder = self._open_builder(parts)
+            if builder.is_starting:
+                raise NotFound("Session not found")
+            return select_runs(builder.build_items(), statuses, created_after, created_before)
+
+        return self._bodies.respond(key, build)
+
+    async def get_session_run_previews(
+        self,
+        call: Call,
+        session_id: SessionId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/run-previews`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        parts = await self._read_runs(call, session_id, where)
+        statuses = read_repeated(call, "status")
+        key = ("previews", *parts, *statuses, created_after, created_before)
+
+        def build() -> list[dict[str, Any]]:
+            previews = self._open_builder(parts).build_previews()
+            return select_runs(previews, statuses, created_after, created_before)
+
+        return self._bodies.respond(key, build)
+
+    async def get_session_run(
+        self,
+        call: Call,
+        session_id: SessionId,
+        run_id: RunId,
+        type: TypeQuery = None,
+        user_id: UserId = None,
+        db_id: DatabaseId = None,
+        table: Table = None,
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/runs/{run_id}`."""
+        where = SessionLocator(type, user_id, db_id, table)
+        run = (await call.operations.get_session_run(session_id, run_id, where)).value
+        descendants = list[RunRecord]()
+        waiting = [*run["member_runs"]]
+        while waiting and len(descendants) < MAXIMUM_RUNS:
+            member = await call.operations.get_session_run(session_id, waiting.pop(0), where)
+            descendants.append(member.value)
+            waiting += descendants[-1]["member_runs"]
+        return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
+
+    def _open_builder(self, parts: Sequence[bytes]) -> RunBuilder:
+        return RunBuilder(self._directory, [run for part in parts for run in orjson.loads(part)])
+
+    async def _read_runs(
+        self, call: Call, session_id: str, where: SessionLocator
+    ) -> tuple[bytes, ...]:
+        parts = list[bytes]()
+        query = SessionRunsQuery(where)
+        while len(parts) * query.limit < MAXIMUM_RUNS:
+            found = await call.operations.get_session_runs(session_id, query)
+            parts.append(found.raw)
+            # A page without as many runs is the last one, and this one has far fewer bytes.
+            if len(found.raw) < query.limit * MINIMUM_RUN_BYTES:
+                break
+            runs = found.value
+            if len(runs) < query.limit:
+                break
+            query = replace(query, after=runs[-1]["run_id"])
+        return tuple(parts)
+
+
+def _build_session(session_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    session = {**record}
+    if session.get("chat_history") is not None:
+        said = [each for each in session["chat_history"] if each["role"] != "system"]
+        session["chat_history"] = build_messages(session_id, said)
+    if session.get("metrics") is not None:
+        session["metrics"] = build_metrics(session["metrics"])
+    return session
+
+
+def _build_session_page(
+    sessions: Sequence[Mapping[str, Any]], total: int, page: int, size: int
+) -> dict[str, Any]:
+    meta = {
+        "page": page,
+        "limit": size,
+        "total_pages": -(-total // size),
+        "total_count": total,
+        "search_time_ms": 0.0,
+    }
+    items = [
+        {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
+        for item in sessions
+    ]
+    return {"data": items, "meta": meta}
+
+
+async def _list_many_sessions(
+    call: Call, wanted: SessionFilter, size: int
+) -> tuple[list[Any], int]:
+    page = wanted.page
+    offset = (page.page - 1) * size
+    if offset > MAXIMUM_OFFSET:
+        raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
+    skipped = offset % MAXIMUM_LIMIT
+    part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
+    found = list[Any]()
+    while True:
+        listed = (await call.operations.get_sessions(replace(wanted, page=part))).value
+        found += listed["data"]
+        cursor = listed["meta"]["next_cursor"]
+        if cursor is None or len(found) >= skipped + size:
+            return found[skipped : skipped + size], listed["meta"]["total_count"]
+        part = replace(part, cursor=cursor)
+
+
+async def _exists(call: Call, session_id: str, where: SessionLocator) -> bool:
+    try:
+        await call.operations.require_session(session_id, where)
+    except NotFound:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Calls of the tools: runs that a client can cancel, and reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import mcp_types
+import orjson
+
+from agentctl.errors import AgentctlError
+from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
+from agentctl.operations import LocalOperations
+from agentctl.records.kinds import KINDS
+from agentctl.requests import CancelRequest, RunRequest, StreamEvent
+
+CANCEL_REASON = "The client of MCP cancelled the call"
+
+_log = logging.getLogger("agentctl.server")
+
+_tasks = set[asyncio.Task[None]]()
+"""Cancels under way: a task without a reference may be collected."""
+
+
+async def read(
+    tool: ReadTool, operations: LocalOperations, given: Arguments
+) -> mcp_types.CallToolResult:
+    """Execute a read and return its document."""
+    document = await tool.read(operations, given)
+    return _build_result(document.raw.decode())
+
+
+async def run(
+    tool: RunTool,
+    operations: LocalOperations,
+    given: Arguments,
+    disconnected: asyncio.Event,
+) -> mcp_types.CallToolResult:
+    """Run a component and return its answer.
+
+    If the call is cancelled, the run is cancelled. If the client disconnects, the run ends or
+    continues as for every other client (`server.on_disconnect`).
+
+    Args:
+        operations: the operations of the caller.
+        disconnected: set when the client of the HTTP request has disconnected.
+    """
+    request = RunRequest(given["message"], given.get("session_id"))
+    events = operations.stream_run_portions(tool.kind, tool.component_id, request)
+    reader = _RunReader(tool)
+    # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
+    work = asyncio.ensure_future(reader.read(events))
+    left = asyncio.ensure_future(disconnected.wait())
+    try:
+        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        return _build_result("The client disconnected", failed=True)
+    finally:
+        left.cancel()
+        if disconnected.is_set():
+            work.cancel()
+        elif not work.done():
+            task = asyncio.ensure_future(_cancel_run(tool, operations, reader, work))
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+
+
+class _RunReader:
+    """Reads the result of a run from its events.
+
+    Attributes:
+        started: set when the ids are known.
+        run_id, session_id: ids of the run and of its session.
+    """
+
+    def __init__(self, tool: RunTool) -> None:
+        self.started = asyncio.Event()
+        self.run_id = ""
+        self.session_id = ""
+        prefix = KINDS[tool.kind].event_prefix
+        self._ends = {f"{prefix}{end}" for end in ("Completed", "Cancelled", "Error")}
+
+    async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
+        """Return the result of the run at its end."""
+        async with contextlib.aclosing(events):
+            async for portion in events:
+                if not self.run_id:
+                    first = orjson.loads(portion[0].data)
+                    self.run_id, self.session_id = first["run_id"], first["session_id"]
+                    self.started.set()
+                for event in portion:
+                    if event.name in self._ends:
+                        data = orjson.loads(event.data)
+                        if data["run_id"] == self.run_id:
+                            return self._build(data)
+        return _build_result("The stream ended before the run", failed=True)
+
+    def _build(self, end: dict[str, object]) -> mcp_types.CallToolResult:
+        ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
+        if "metrics" in end:
+            return _build_result(str(end["content"]), ids)
+        if isinstance(error := end.get("error"), dict):
+            text = f"The run failed: {error['detail']} ({error['code']})"
+        else:
+            reason = end.get("reason")
+            text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
+        return _build_result(text, ids, failed=True)
+
+
+async def _cancel_run(
+    tool: RunTool,
+    operations: LocalOperations,
+    reader: _RunReader,
+    work: asyncio.Future[mcp_types.CallToolResult],
+) -> None:
+    started = asyncio.ensure_future(reader.started.wait())
+    waiting: set[asyncio.Future[Any]] = {started, work}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if started.done() and not work.done():
+            request = CancelRequest(reader.session_id, wait=0, reason=CANCEL_REASON)
+            await operations.cancel_run(tool.kind, tool.component_id, reader.run_id, request)
+        await work
+    except AgentctlError as error:
+        _log.info("a cancelled call could not cancel its run: %s", error.detail)
+    finally:
+        started.cancel()
+
+
+def _build_result(
+    text: str, ids: dict[str, object] | None = None, *, failed: bool = False
+) -> mcp_types.CallToolResult:
+    return mcp_types.CallToolResult(
+        content=[mcp_types.TextContent(type="text", text=text)],
+        structured_content=None if ids is None else {"content": text, **ids},
+        is_error=failed,
+    )
+
+
+def build_failure(error: AgentctlError) -> mcp_types.CallToolResult:
+    """Return the result of a call that was refused; models read its text."""
+    return _build_result(error.detail, failed=True)

@@ -1,0 +1,158 @@
+"""The endpoint `/mcp`: streamable HTTP, inside of the authentication.
+
+With one worker process a client of an older protocol has a session of MCP, so that it can cancel
+its calls. A session of MCP belongs to one worker, so with several workers there are none, and such
+a client cancels by closing the connection. Newer protocols have no sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, cast
+
+import mcp_types
+from mcp import MCPError
+from mcp.server import Server, ServerRequestContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import agentctl
+from agentctl.config.settings import Settings
+from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
+from agentctl.interop.mcp import calls
+from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
+from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.records.routes import MCP_PATH
+from agentctl.server.routing import path_below_root, respond
+from agentctl.server.state import CALLER_KEY, Call, Caller
+
+MAXIMUM_SESSIONS = 1_000
+"""Sessions of MCP in one process. Idle ones end after half an hour."""
+
+_DISCONNECTED_KEY = "agentctl.mcp.disconnected"
+
+_INSTRUCTIONS = "Agents and teams as tools. Pass session_id of a result to continue a conversation."
+
+_NO_TOOL = "There is no such tool"
+
+Context = ServerRequestContext[Any, Any]
+
+
+class _MatchedRoute(NamedTuple):
+    """The route of a request, for the log."""
+
+    operation: str
+
+
+class McpFace:
+    """The server of MCP of one application.
+
+    Args:
+        settings: the configuration.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._tools = build_tools(settings)
+        server: Server[Any] = Server(
+            settings.server.id,
+            version=agentctl.__version__,
+            title=settings.server.name,
+            instructions=_INSTRUCTIONS,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+        self._manager = StreamableHTTPSessionManager(
+            server,
+            stateless=settings.server.workers > 1,
+            max_request_body_size=settings.limits.body_bytes,
+            max_sessions=MAXIMUM_SESSIONS,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while the block is active. It can be entered once."""
+        async with self._manager.run():
+            yield
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that serves `/mcp`, and all other paths with `app`."""
+
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or path_below_root(scope) != MCP_PATH:
+                await app(scope, receive, send)
+                return
+
+            async def execute(tracked: Send) -> None:
+                await self._respond(scope, receive, tracked)
+
+            await respond(execute, scope, receive, send)
+
+        return dispatch
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope[CALLER_KEY]
+        scope["route"] = _MatchedRoute("call_mcp")
+        if caller.principal is None:
+            raise caller.failure or Unauthenticated()
+        if scope["method"] not in ("POST", "DELETE"):
+            # Nothing is sent without a request, and an open stream would delay the shutdown.
+            raise MethodNotAllowed(allow=("DELETE", "POST"))
+        identity = caller.principal.identity
+        # A session of MCP is for the caller that opened it.
+        token = AccessToken(
+            token="", client_id=identity, subject=caller.principal.subject, scopes=[]
+        )
+        scope["user"] = AuthenticatedUser(token)
+        disconnected = scope[_DISCONNECTED_KEY] = asyncio.Event()
+
+        async def watched() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                disconnected.set()
+            return message
+
+        await self._manager.handle_request(scope, watched, send)
+
+    async def _list_tools(
+        self, context: Context, params: mcp_types.PaginatedRequestParams | None
+    ) -> mcp_types.ListToolsResult:
+        call = _open_call(context)
+        assert call.caller.principal is not None
+        principal = call.caller.principal
+        tools = [tool.build() for tool in self._tools.values() if is_allowed(principal, tool)]
+        return mcp_types.ListToolsResult(tools=tools)
+
+    async def _call_tool(
+        self, context: Context, params: mcp_types.CallToolRequestParams
+    ) -> mcp_types.CallToolResult:
+        call = _open_call(context)
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(mcp_types.INVALID_PARAMS, _NO_TOOL)
+        try:
+            given = check_arguments(tool.build(), params.arguments)
+            if isinstance(tool, RunTool):
+                disconnected = cast(asyncio.Event, call.scope[_DISCONNECTED_KEY])
+                return await calls.run(tool, call.operations, given, disconnected)
+            return await calls.read(tool, call.operations, given)
+        except Forbidden:
+            # The denial is in the audit log. A tool that is not listed does not exist for a caller.
+            raise MCPError(mcp_types.INVALID_PARAMS, _NO_TOOL) from None
+        except AgentctlError as error:
+            return calls.build_failure(error)
+
+
+def _open_call(context: Context) -> Call:
+    request = cast(Request, context.request)
+    call = Call(request.scope)
+    caller = call.caller
+    # The task is that of the session of MCP, which an earlier request opened.
+    set_log_context(request_id=caller.request_id)
+    if caller.principal is not None:
+        add_log_context(principal=caller.principal.identity)
+    return call

@@ -1,0 +1,82 @@
+"""Agents and teams as the models of OpenAI's API.
+
+An id of a component is the id of its model. Agents and teams share no id (`config.checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentctl.auth.policy import authorize, required_scopes
+from agentctl.auth.principal import Principal
+from agentctl.config.settings import Settings
+from agentctl.errors import Forbidden
+from agentctl.interop.openai.failures import ModelNotFound
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+
+_KINDS: tuple[ComponentKind, ...] = ("agent", "team")
+
+
+def list_models(settings: Settings, principal: Principal) -> list[dict[str, Any]]:
+    """Return the models that a caller may run, agents first, in the configured order."""
+    return [
+        _format_model(settings, model)
+        for kind, model in _iter_models(settings)
+        if _may_run(principal, kind, model)
+    ]
+
+
+def get_model(settings: Settings, principal: Principal, model: str) -> dict[str, Any]:
+    """Return one model.
+
+    Raises:
+        Forbidden, ModelNotFound: see `find_model`.
+    """
+    find_model(settings, principal, model)
+    return _format_model(settings, model)
+
+
+def find_model(settings: Settings, principal: Principal, model: str) -> ComponentKind:
+    """Return the kind of the component that a caller wants to run.
+
+    Raises:
+        Forbidden: the caller may not run a component with this id, whether it exists or not.
+        ModelNotFound: there is no such agent and no such team.
+    """
+    kind = next((kind for kind, known in _iter_models(settings) if known == model), None)
+    wanted = _KINDS if kind is None else (kind,)
+    if not any(_may_run(principal, each, model) for each in wanted):
+        scopes = [
+            scope
+            for each in _KINDS
+            for scope in required_scopes(
+                operation_ids(each).create_run, {KINDS[each].id_field: model}
+            )
+        ]
+        raise Forbidden(
+            f"Insufficient scopes for this model: one of {', '.join(scopes)} is required",
+            required_scopes=tuple(scopes),
+        )
+    if kind is None:
+        raise ModelNotFound
+    return kind
+
+
+def _iter_models(settings: Settings) -> Iterator[tuple[ComponentKind, str]]:
+    yield from (("agent", agent.id) for agent in settings.agents)
+    yield from (("team", team.id) for team in settings.teams)
+
+
+def _may_run(principal: Principal, kind: ComponentKind, model: str) -> bool:
+    try:
+        authorize(principal, operation_ids(kind).create_run, {KINDS[kind].id_field: model})
+    except Forbidden:
+        return False
+    return True
+
+
+def _format_model(settings: Settings, model: str) -> dict[str, Any]:
+    # The configuration has no time at which a component was created.
+    return {"id": model, "object": "model", "created": 0, "owned_by": settings.server.id}

@@ -1,0 +1,278 @@
+"""The parameters of requests: those that are honoured, and the rule for all others.
+
+A parameter that is not honoured is refused, unless its value asks for what happens anyway. The
+operator can name parameters to ignore (`openai.ignored_parameters`); the response names those that
+were ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentctl.errors import ValidationFailed
+from agentctl.interop.openai.failures import RefusedParameter
+from agentctl.records.validation import check_json, check_text
+from agentctl.requests import EarlierMessage
+
+MAXIMUM_MESSAGES = 2_048
+"""Maximum number of messages in a request."""
+
+_AGENT_SETS_IT = "it is a setting of the agent"
+_NO_TOOLS = "the agent has its own tools and calls them itself"
+_TEXT_ONLY = "answers are text"
+
+_Rule = tuple[str, tuple[object, ...]]
+"""The reason why a parameter is refused, and the values that are accepted."""
+
+_COMMON: dict[str, _Rule] = {
+    "parallel_tool_calls": (_NO_TOOLS, (True, False)),
+    "prompt_cache_retention": (_AGENT_SETS_IT, ("in_memory", "in-memory", "24h")),
+    "service_tier": (_AGENT_SETS_IT, ("auto", "default")),
+    "store": ("the server stores every run in its session", (True,)),
+    "temperature": (_AGENT_SETS_IT, ()),
+    "tool_choice": (_NO_TOOLS, ("auto", "none")),
+    "tools": (_NO_TOOLS, ([],)),
+    "top_logprobs": (_TEXT_ONLY, (0,)),
+    "top_p": (_AGENT_SETS_IT, ()),
+}
+
+CHAT_RULES: dict[str, _Rule] = {
+    **_COMMON,
+    "audio": (_TEXT_ONLY, ()),
+    "frequency_penalty": (_AGENT_SETS_IT, (0,)),
+    "function_call": (_NO_TOOLS, ("auto", "none")),
+    "functions": (_NO_TOOLS, ([],)),
+    "logit_bias": (_AGENT_SETS_IT, ({},)),
+    "logprobs": (_TEXT_ONLY, (False,)),
+    "max_completion_tokens": (_AGENT_SETS_IT, ()),
+    "max_tokens": (_AGENT_SETS_IT, ()),
+    "modalities": (_TEXT_ONLY, (["text"],)),
+    "n": ("a run has one answer", (1,)),
+    "prediction": (_AGENT_SETS_IT, ()),
+    "presence_penalty": (_AGENT_SETS_IT, (0,)),
+    "reasoning_effort": (_AGENT_SETS_IT, ()),
+    "seed": (_AGENT_SETS_IT, ()),
+    "stop": (_AGENT_SETS_IT, ([],)),
+    "verbosity": (_AGENT_SETS_IT, ()),
+    "web_search_options": (_NO_TOOLS, ()),
+}
+
+RESPONSE_RULES: dict[str, _Rule] = {
+    **_COMMON,
+    "background": ("use the interface of agentctl for background runs", (False,)),
+    "context_management": (_AGENT_SETS_IT, ([],)),
+    "include": (_TEXT_ONLY, ([],)),
+    "max_output_tokens": (_AGENT_SETS_IT, ()),
+    "max_tool_calls": (_AGENT_SETS_IT, ()),
+    "prompt": ("the agent has its own instructions", ()),
+    "reasoning": (_AGENT_SETS_IT, ({}, {"effort": None}, {"effort": None, "summary": None})),
+    "truncation": ("the agent limits its history", ("disabled",)),
+}
+
+_HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
+"""Texts for the provider of a model, which do not change an answer. They have no effect here."""
+
+
+class Parameters:
+    """The parameters of one request.
+
+    Args:
+        body: the parsed body.
+        rules: the rule of each parameter that is not honoured.
+        ignored: the names of `openai.ignored_parameters`.
+
+    Attributes:
+        ignored: the parameters of the request that were ignored, in their order.
+
+    Raises:
+        RefusedParameter: the body is not an object.
+    """
+
+    def __init__(
+        self, body: object, rules: Mapping[str, _Rule], ignored: tuple[str, ...] = ()
+    ) -> None:
+        if not isinstance(body, dict):
+            raise RefusedParameter("The body must be a JSON object", None, "invalid_type")
+        self._body = {name: value for name, value in body.items() if value is not None}
+        self._rules = rules
+        self._ignorable = ignored
+        self.ignored: list[str] = []
+
+    def get(self, name: str, kind: type = str) -> Any:
+        """Return the value of a parameter; None if it is not given.
+
+        Raises:
+            RefusedParameter: it has another type.
+        """
+        value = self._body.get(name)
+        return None if value is None else check_type(value, kind, name)
+
+    def get_any(self, name: str) -> Any:
+        """Return the value of a parameter of any type; None if it is not given."""
+        return self._body.get(name)
+
+    def take_rest(self, honoured: frozenset[str]) -> None:
+        """Apply the rules to every parameter that is not in `honoured`.
+
+        Raises:
+            RefusedParameter: a parameter is unknown or not supported.
+        """
+        for name, value in self._body.items():
+            if name in honoured:
+                continue
+            if name in _HINTS:
+                check_type(value, str, name)
+                continue
+            if name not in self._rules:
+                shown = name if name.isidentifier() and len(name) <= 64 else None
+                text = f"Unknown parameter: {shown}" if shown else "A parameter is unknown"
+                raise RefusedParameter(text, shown, "unknown_parameter")
+            reason, accepted = self._rules[name]
+            if any(_is_equal(value, each) for each in accepted):
+                continue
+            if name not in self._ignorable:
+                raise RefusedParameter(f"This value of {name} is not supported: {reason}", name)
+            self.ignored.append(name)
+
+    def get_metadata(self) -> dict[str, Any] | None:
+        """Return `metadata` with `user` in it, for the metadata of the run.
+
+        Raises:
+            RefusedParameter: both name a user, and the names differ.
+        """
+        metadata, user = self.get("metadata", dict), self.get("user")
+        if user is None:
+            return metadata  # type: ignore[no-any-return]
+        if (metadata or {}).get("user", user) != user:
+            raise RefusedParameter("user and metadata.user differ", "user", "invalid_value")
+        return {**(metadata or {}), "user": user}
+
+    def get_include_usage(self) -> bool:
+        """Return `stream_options.include_usage`.
+
+        Raises:
+            RefusedParameter: another option is given, or the request is not streamed.
+        """
+        options = self.get("stream_options", dict) or {}
+        if options and not self.get("stream", bool):
+            raise RefusedParameter("stream_options needs stream = true", "stream_options")
+        for name, value in options.items():
+            if name == "include_obfuscation" and value in (None, False):
+                continue
+            if name != "include_usage":
+                text = f"stream_options.{name} is not supported" if name.isidentifier() else ""
+                raise RefusedParameter(
+                    text or "An option of stream_options is unknown", "stream_options"
+                )
+        return bool(check_type(options.get("include_usage") or False, bool, "include_usage"))
+
+
+def read_schema(format: object, param: str) -> dict[str, Any] | None:
+    """Return the JSON Schema of a response format; None for text.
+
+    Args:
+        format: `{"type": "text"}`, or `{"type": "json_schema", ...}` with `schema` in it or in its
+            `json_schema`.
+        param: the path of the parameter.
+
+    Raises:
+        RefusedParameter: another format.
+    """
+    if format is None:
+        return None
+    given = check_type(format, dict, param)
+    if given.get("type") == "text":
+        return None
+    if given.get("type") != "json_schema":
+        raise RefusedParameter(
+            f"This type of {param} is not supported: use text or json_schema", f"{param}.type"
+        )
+    if "json_schema" in given:
+        given = check_type(given["json_schema"], dict, f"{param}.json_schema")
+    schema: dict[str, Any] = check_type(given.get("schema"), dict, f"{param}.schema")
+    return schema
+
+
+def read_message(item: object, at: str) -> EarlierMessage:
+    """Return a message of a request.
+
+    A message with the role system or developer becomes one of the user: it does not extend the
+    instructions of the agent.
+
+    Raises:
+        RefusedParameter: it is not a text of one of these roles, the user or the assistant.
+    """
+    message = check_type(item, dict, at)
+    role = message.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise RefusedParameter(
+            f"{at}.role must be user, assistant, system or developer: {_NO_TOOLS}", f"{at}.role"
+        )
+    for name, value in message.items():
+        if name in ("role", "content", "type", "id", "status", "phase") or value in (None, [], ""):
+            continue
+        shown = name if name.isidentifier() and len(name) <= 64 else "a field"
+        raise RefusedParameter(f"{at}: {shown} is not supported", at)
+    text = read_text(message.get("content"), f"{at}.content")
+    return EarlierMessage("assistant" if role == "assistant" else "user", text)
+
+
+def is_instruction(item: object) -> bool:
+    """Return True for a message with the role system or developer."""
+    return isinstance(item, dict) and item.get("role") in ("system", "developer")
+
+
+def read_text(content: object, at: str) -> str:
+    """Return the text of a message: a text, or the joined texts of its parts.
+
+    Raises:
+        RefusedParameter: a part is not a text.
+        ValidationFailed: the text cannot be stored.
+    """
+    if isinstance(content, str):
+        return check_text(at, content)
+    if not isinstance(content, list):
+        raise RefusedParameter(f"{at} must be a text or an array of texts", at, "invalid_type")
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        where = f"{at}[{index}]"
+        kind = check_type(part, dict, where).get("type")
+        if kind not in ("text", "input_text", "output_text"):
+            raise RefusedParameter(f"{where} is not supported: messages are text", where)
+        text: str = check_type(part.get("text"), str, f"{where}.text")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def check_type(value: Any, kind: type, at: str) -> Any:
+    """Return the value if it has a JSON type.
+
+    Raises:
+        RefusedParameter: it has another type.
+        ValidationFailed: a text or an object cannot be stored.
+    """
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise RefusedParameter(f"{at} must be {_TYPE_NAMES[kind]}", at, "invalid_type")
+    if isinstance(value, str):
+        check_text(at, value)
+    elif kind is dict:
+        check_json(at, value)
+    return value
+
+
+def check_message_count(messages: list[object], at: str) -> None:
+    """Check the number of messages.
+
+    Raises:
+        ValidationFailed: there are none, or too many.
+    """
+    if not 0 < len(messages) <= MAXIMUM_MESSAGES:
+        raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")
+
+
+_TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}
+
+
+def _is_equal(value: object, other: object) -> bool:
+    return value == other and isinstance(value, bool) == isinstance(other, bool)

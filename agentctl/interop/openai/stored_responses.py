@@ -1,0 +1,128 @@
+"""Stored responses: `/v1/responses/{response_id}`. A response is a turn of an agent or a team.
+
+Each request has the policy and the audit entry of the operation on the run or on its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from agentctl.auth.principal import Principal
+from agentctl.errors import Conflict, NotFound
+from agentctl.interop.openai.failures import RefusedParameter, ResponseNotFound
+from agentctl.interop.openai.response_objects import (
+    build_input_items,
+    build_stored_response,
+    read_response_id,
+)
+from agentctl.records.runs import FoundTurn
+from agentctl.requests import CancelRequest, SessionLocator
+from agentctl.server.answers import json_response
+from agentctl.server.parameters import parse_pairs
+from agentctl.server.state import Call
+
+
+async def find_continued_session(call: Call, response_id: str) -> str:
+    """Return the session of `previous_response_id`.
+
+    Raises:
+        RefusedParameter: there is no such response, or its session has gone on after it.
+    """
+    try:
+        _, found = await _find(call, response_id)
+    except ResponseNotFound:
+        raise RefusedParameter(
+            "There is no response with this id",
+            "previous_response_id",
+            "previous_response_not_found",
+        ) from None
+    if not found.is_newest:
+        raise RefusedParameter(
+            "This response is not the newest of its conversation: continue the newest, or the"
+            " conversation with `conversation`",
+            "previous_response_id",
+        )
+    return found.session_id
+
+
+async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `GET /v1/responses/{response_id}`."""
+    _check_query(call)
+    run, found = await _read_run(call, response_id)
+    return json_response(build_stored_response(run, found.component_id))
+
+
+async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `GET /v1/responses/{response_id}/input_items`."""
+    _check_query(call, "limit", "order")
+    run, _ = await _read_run(call, response_id)
+    return json_response(build_input_items(run))
+
+
+async def cancel_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `POST /v1/responses/{response_id}/cancel`, for responses of all requests.
+
+    OpenAI cancels responses in the background only.
+    """
+    run_id, found = await _find(call, response_id)
+    request = CancelRequest(found.session_id)
+    await call.operations.cancel_run(found.kind, found.component_id, run_id, request)
+    run = (await call.operations.read_turn(run_id, found)).value
+    return json_response(build_stored_response(run, found.component_id))
+
+
+async def delete_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `DELETE /v1/responses/{response_id}`: delete the session of its only response.
+
+    Raises:
+        Conflict: the session has other responses. A run is not deleted alone.
+    """
+    _, found = await _find(call, response_id)
+    if not found.is_only:
+        raise Conflict(
+            "The conversation has other responses: delete it whole, as the session"
+            f" {found.session_id}"
+        )
+    where = SessionLocator(db_id=found.db_id)
+    await call.operations.delete_session(found.session_id, where)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
+    """Return the run of a response and its place.
+
+    Raises:
+        ResponseNotFound: there is no such response, or the caller does not see it.
+    """
+    run_id = read_response_id(response_id)
+    try:
+        found = None if run_id is None else await call.operations.find_turn(run_id)
+    except NotFound:
+        found = None
+    if run_id is None or found is None or found.kind == "workflow":
+        raise ResponseNotFound
+    return run_id, found
+
+
+async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], FoundTurn]:
+    run_id, found = await _find(call, response_id)
+    document = await call.operations.get_component_run(
+        found.kind, found.component_id, run_id, session_id=found.session_id
+    )
+    return document.value, found
+
+
+def _check_query(call: Call, *known: str) -> None:
+    """Check the query: a parameter is honoured or refused.
+
+    Raises:
+        RefusedParameter: a parameter is not supported.
+    """
+    for name, value in parse_pairs(call.scope["query_string"]):
+        if name not in known and (name, value) != ("stream", "false"):
+            shown = name if name.isidentifier() and len(name) <= 64 else None
+            text = f"{shown} is not supported here" if shown else "A parameter is unknown"
+            raise RefusedParameter(text, shown)

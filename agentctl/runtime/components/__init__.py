@@ -1,0 +1,1 @@
+"""Agents, teams and workflows: their catalog, and the execution of a run."""

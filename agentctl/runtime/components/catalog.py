@@ -1,0 +1,275 @@
+"""The catalog: the configured components, their references to each other, and their code.
+
+This module does not import pydantic_ai. The module of a tool is imported when a record or a run
+needs it, so a list of components without tools does not need pydantic either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from agentctl.config.mcp_servers import parse_mcp_reference
+from agentctl.config.settings import Agent, Team, Workflow
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.connections import HostedRunners, ModelConnections
+from agentctl.runtime.mcp.servers import McpServers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentctl.config import settings as config
+    from agentctl.records.kinds import ComponentKind
+    from agentctl.runtime.components.configured import ConfiguredRunner
+    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.models.structured_output import OutputSchema
+    from agentctl.runtime.runners.base import Runner
+    from agentctl.runtime.tools.functions import Tool
+
+
+class Catalog:
+    """The components of one configuration, with the tools and objects that their runs share.
+
+    A process creates one and closes it at the end.
+
+    Attributes:
+        mcp: the MCP servers.
+        models: the connections to models.
+    """
+
+    def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
+        self.settings = settings
+        self.mcp = McpServers(settings)
+        self._models = {model.id: model for model in settings.models}
+        self.models = ModelConnections(self._models, settings.limits.run_bytes)
+        self._components: dict[ComponentKind, dict[str, Component]] = {
+            "agent": {},
+            "team": {},
+            "workflow": {},
+        }
+        for component in components:
+            self._components[component.kind][component.id] = component
+        self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
+        self._outputs: dict[str, OutputSchema] = {}
+        self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
+        self._hosted = HostedRunners()
+
+    @classmethod
+    def from_settings(cls, settings: config.Settings) -> Catalog:
+        """Build the catalog of a loaded configuration, whose references were checked."""
+        default = settings.databases[0].id if settings.databases else ""
+        specs: list[tuple[ComponentKind, Agent | Team | Workflow]] = [
+            *(("agent", agent) for agent in settings.agents),
+            *(("team", team) for team in settings.teams),
+            *(("workflow", workflow) for workflow in settings.workflows),
+        ]
+        return cls(settings, (_build_component(kind, spec, default) for kind, spec in specs))
+
+    def components(self, kind: ComponentKind) -> dict[str, Component]:
+        """Return the components of a kind by id, in the order of the configuration."""
+        return dict(self._components[kind])
+
+    def get(self, kind: ComponentKind, component_id: str) -> Component | None:
+        """Return the component with this id, or None."""
+        return self._components[kind].get(component_id)
+
+    def members(self, team: Component) -> dict[str, Component]:
+        """Return the members of a team by id, in the order of the configuration."""
+        members: dict[str, Component] = {}
+        for member_id in team.team.members:
+            # Agents have precedence over teams of the same id.
+            member = self.get("agent", member_id) or self.get("team", member_id)
+            if member is None:
+                raise _unknown_reference_error(team, "member", member_id)
+            members[member_id] = member
+        return members
+
+    def steps(self, workflow: Component) -> list[tuple[str, Component]]:
+        """Return the steps of a workflow in order: the name, and the agent or team."""
+        steps: list[tuple[str, Component]] = []
+        for step in workflow.workflow.steps:
+            kind: ComponentKind = "agent" if step.agent else "team"
+            component_id = step.agent or step.team
+            component = self.get(kind, component_id)
+            if component is None:
+                raise _unknown_reference_error(workflow, kind, component_id)
+            steps.append((step.name, component))
+        return steps
+
+    def model(self, component: Component) -> config.Model:
+        """Return the configured model of an agent or of a team's leader."""
+        model = self._models.get(component.worker.model)
+        if model is None:
+            raise _unknown_reference_error(component, "model", component.worker.model)
+        return model
+
+    def tools(self, component: Component) -> tuple[Tool, ...]:
+        """Return the functions that are tools of an agent or of a team's leader; import them.
+
+        Raises:
+            InvalidConfiguration: a tool is not usable; names the component and the tool.
+        """
+        functions = tuple(
+            tool for tool in component.worker.tools if parse_mcp_reference(tool) is None
+        )
+        if not functions:
+            return ()
+        key = (component.kind, component.id)
+        if key not in self._tools:
+            from agentctl.runtime.tools.functions import load_tools
+
+            owner = f"{component.kind} {component.id}"
+            self._tools[key] = load_tools(owner, functions, self._folder)
+        return self._tools[key]
+
+    @property
+    def _folder(self) -> Path | None:
+        return self.settings.path.parent if self.settings.path is not None else None
+
+    def is_hosted(self, component: Component) -> bool:
+        """Return True for an agent in code: an object executes it, not a configured model."""
+        return component.kind == "agent" and bool(component.agent.object)
+
+    def hosted_runner(self, agent: Component) -> Runner:
+        """Return the runner of an agent in code; imports its module.
+
+        Raises:
+            InvalidConfiguration: the object is not usable; names the agent and the object.
+        """
+        if agent.id not in self._hosted.loaded:
+            from agentctl.runtime.runners.loading import load_runner
+
+            owner = f"agent {agent.id}"
+            self._hosted.loaded[agent.id] = load_runner(
+                owner, agent.agent.object, self._folder, agent.agent.deps
+            )
+        return self._hosted.loaded[agent.id]
+
+    def native_kind(self, component: Component) -> str | None:
+        """Return the kind of runner of an agent in code, None for other components.
+
+        Also None if the object is not usable: the run itself reports that.
+        """
+        if not self.is_hosted(component):
+            return None
+        try:
+            return self.hosted_runner(component).kind
+        except InvalidConfiguration:
+            return None
+
+    def load_code(self) -> None:
+        """Import the modules of all tools and of all agents in code.
+
+        Raises:
+            InvalidConfiguration: a tool or an object is not usable; names the component.
+        """
+        for kind in ("agent", "team"):
+            for component in self._components[kind].values():
+                if self.is_hosted(component):
+                    self.hosted_runner(component)
+                else:
+                    self.tools(component)
+
+    def output_schema(self, component: Component, requested: str | None) -> OutputSchema | None:
+        """Return the schema of the result of a run; None for text.
+
+        Args:
+            requested: the JSON Schema of the request, which was checked; None for none.
+
+        Raises:
+            InvalidConfiguration: the pydantic model of the agent is not usable.
+        """
+        from agentctl.runtime.models.structured_output import RequestSchema, load_output_model
+
+        if requested is not None:
+            return RequestSchema(json.loads(requested))
+        if component.kind != "agent" or not component.agent.output:
+            return None
+        if component.id not in self._outputs:
+            self._outputs[component.id] = load_output_model(
+                f"agent {component.id}", component.agent.output, self._folder
+            )
+        return self._outputs[component.id]
+
+    def takes_output_schema(self, component: Component) -> bool:
+        """Return True if a request may have a schema: the model of the component answers."""
+        if component.kind == "team":
+            return component.team.mode != "route"
+        return component.kind == "agent" and not self.is_hosted(component)
+
+    async def open_runner(self, agent: Component) -> Runner:
+        """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
+
+        Raises:
+            InvalidConfiguration: as for `hosted_runner`.
+            Exception: opening failed; the next call tries again.
+        """
+        runner = self.hosted_runner(agent)
+        await self._hosted.open(agent.id, runner)
+        return runner
+
+    def runner(self, component: Component) -> ConfiguredRunner:
+        """Return the prepared model, tools and instructions of an agent or of a team's leader.
+
+        Raises:
+            ExecutionError: the API key of the model is not set.
+            InvalidConfiguration: a tool or the model is not usable.
+        """
+        key = (component.kind, component.id)
+        if key not in self._runners:
+            from agentctl.runtime.components.configured import build_actions, build_runner
+
+            tools = self.tools(component)
+            members = self.members(component) if component.kind == "team" else {}
+            instructions, actions = build_actions(component, tools, members)
+            connections = self.models.connect(self.model(component))
+            self._runners[key] = build_runner(
+                component, connections, instructions, actions, self.models.counters
+            )
+        return self._runners[key]
+
+    async def prepare_runner(
+        self, component: Component, context: RunEnvironment
+    ) -> ConfiguredRunner:
+        """Return the runner of a component with the tools of its MCP servers for one run.
+
+        Raises:
+            ExecutionError: the API key of the model is not set.
+            InvalidConfiguration: a tool or the model is not usable.
+        """
+        runner, references = self.runner(component), component.worker.tools
+        if all(parse_mcp_reference(reference) is None for reference in references):
+            return runner
+        from agentctl.runtime.components.configured import add_actions
+        from agentctl.runtime.mcp.values import get_user
+
+        actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
+        return add_actions(runner, actions)
+
+    async def close(self) -> None:
+        """Close the connections to models and MCP servers, and the runners of agents in code."""
+        await self.mcp.close()
+        self._runners.clear()
+        await self.models.close()
+        await self._hosted.close()
+
+
+def _build_component(
+    kind: ComponentKind, spec: Agent | Team | Workflow, default_database: str
+) -> Component:
+    return Component(
+        kind=kind,
+        id=spec.id,
+        name=spec.name or spec.id,
+        description=spec.description,
+        database=spec.database or default_database,
+        on_busy=spec.on_busy,
+        history_runs=0 if isinstance(spec, Workflow) else spec.history_runs,
+        spec=spec,
+    )
+
+
+def _unknown_reference_error(owner: Component, what: str, missing: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"The {owner.kind} {owner.id} names an unknown {what} {missing!r}")

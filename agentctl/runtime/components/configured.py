@@ -1,0 +1,127 @@
+"""The prepared model, tools and instructions of a component, shared by all of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
+from agentctl.runtime.tools.actions import ToolAction
+from agentctl.runtime.tools.memories import build_memory_actions
+
+if TYPE_CHECKING:
+    from agentctl.config import settings as config
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
+    from agentctl.runtime.models.calls import ModelConnection
+    from agentctl.runtime.models.structured_output import OutputSchema
+    from agentctl.runtime.tools.functions import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredRunner:
+    """The model, tools and instructions of an agent or of a team's leader.
+
+    Attributes:
+        models: the model of the component and its fallbacks, in order.
+        counters: counts further attempts of model calls.
+        tools: the tools that the model receives.
+        actions: the tools that the model may call, by name.
+        system: instructions of the model; `""` for none.
+        routes: True in mode route: a member answers in place of the leader.
+        memory: the memory settings of the component.
+        output: schema of the answer of one run; None for text.
+    """
+
+    models: Sequence[PreparedModel]
+    counters: ModelCounters
+    tools: Sequence[ToolRecord]
+    actions: Mapping[str, Action]
+    system: str
+    routes: bool
+    memory: config.Memory
+    output: OutputSchema | None = None
+
+
+def build_actions(
+    component: Component, tools: Iterable[Tool], members: Mapping[str, Component]
+) -> tuple[str, dict[str, Action]]:
+    """Return the instructions and the actions of an agent or of a team's leader.
+
+    Args:
+        members: the members of a team by id; empty for an agent.
+
+    Raises:
+        InvalidConfiguration: a tool has the name of a delegation or memory tool.
+    """
+    spec = component.worker
+    instructions = spec.instructions
+    all_actions: list[Action] = [ToolAction(tool) for tool in tools]
+    all_actions += build_memory_actions(spec.memory)
+    if component.kind == "team":
+        instructions = build_leader_instructions(component, members)
+        all_actions = [*build_member_actions(component, members), *all_actions]
+    actions = {action.record()["name"]: action for action in all_actions}
+    if len(actions) < len(all_actions):
+        raise InvalidConfiguration(
+            f"The {component.kind} {component.id} has a tool named like a tool of agentctl"
+        )
+    return instructions, actions
+
+
+def build_runner(
+    component: Component,
+    connections: Sequence[tuple[config.Model, ModelConnection]],
+    instructions: str,
+    actions: Mapping[str, Action],
+    counters: ModelCounters,
+) -> ConfiguredRunner:
+    """Build the runner of an agent or of a team's leader.
+
+    Args:
+        connections: the model of the component and its fallbacks, in order.
+    """
+    routes = component.kind == "team" and component.team.mode == "route"
+    return ConfiguredRunner(
+        models=[_prepare_model(component, model, connection) for model, connection in connections],
+        counters=counters,
+        tools=[action.record() for action in actions.values()],
+        actions=actions,
+        system=instructions,
+        routes=routes,
+        memory=component.worker.memory,
+    )
+
+
+def _prepare_model(
+    component: Component, model: config.Model, connection: ModelConnection
+) -> PreparedModel:
+    from agentctl.runtime.models.attempts import PreparedModel
+
+    return PreparedModel(
+        id=model.id,
+        connection=connection,
+        settings=_merge(model.settings, component.worker.settings),
+        retries=model.retries,
+        retry_seconds=model.retry_seconds,
+    )
+
+
+def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.ModelSettings:
+    given = {item.name: getattr(over, item.name) for item in fields(over)}
+    return replace(
+        base, **{name: value for name, value in given.items() if value not in (None, ())}
+    )
+
+
+def add_actions(runner: ConfiguredRunner, more: Mapping[str, Action]) -> ConfiguredRunner:
+    """Return a runner with further tools, such as those of MCP servers."""
+    return replace(
+        runner,
+        tools=[*runner.tools, *(action.record() for action in more.values())],
+        actions={**runner.actions, **more},
+    )

@@ -1,0 +1,149 @@
+"""Execution of a run of any component, and the preparation of a server for its first run.
+
+A workflow executes its steps in order, each with the output of the previous one.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, get_args
+
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.events import StepCompleted, StepStarted
+from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.run_threads import install_executor, watch_threads
+from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
+
+if TYPE_CHECKING:
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.components.background import Purpose
+    from agentctl.runtime.components.catalog import Catalog
+    from agentctl.runtime.context import MemberResult, RunEnvironment
+
+_log = logging.getLogger("agentctl.runtime")
+
+
+def prepare_components(catalog: Catalog) -> None:
+    """Import and build everything that runs need, so that the first run does not wait for it.
+
+    Models without an API key are skipped: their runs report that.
+
+    Raises:
+        InvalidConfiguration: a tool, a model, an output or an object is not usable; names the
+            component.
+    """
+
+    for kind in ("agent", "team"):
+        for component in catalog.components(kind).values():
+            if catalog.is_hosted(component):
+                catalog.hosted_runner(component)
+                continue
+            catalog.output_schema(component, None)
+            with suppress(ExecutionError):
+                catalog.runner(component)
+
+
+async def execute_component(
+    component: Component,
+    message: str,
+    context: RunEnvironment,
+    catalog: Catalog,
+    *,
+    purpose: Purpose | None = None,
+) -> None:
+    """Run a component to its end. The results are in `context.transcript`.
+
+    Args:
+        message: message of the user.
+        context: the run, with the earlier runs of its session.
+        purpose: the purpose of background work of the component; None for every other run.
+
+    Raises:
+        ExecutionError: the run ends as ERROR.
+        asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
+    """
+    install_executor()
+    # The task of a member has a copy of the context of the call that started it.
+    current_call.set(None)
+    try:
+        with watch_threads(context.transcript.unstopped):
+            if purpose is not None:
+                from agentctl.runtime.components.background import execute_background_work
+
+                await execute_background_work(component, purpose, message, context, catalog)
+            else:
+                await _execute(component, message, context, catalog)
+    except ExecutionError as failure:
+        _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
+        raise
+    except InvalidConfiguration as error:
+        # The error is for a command that runs locally: it shows the hint.
+        extra = {"failure": error}
+        _log.error("run %s failed: %s", context.run_id, error.detail, extra=extra)
+        raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
+    except Exception as error:
+        _log.exception("run %s failed with an internal error", context.run_id)
+        raise ExecutionError("INTERNAL") from error
+    finally:
+        if component.kind != "workflow" and not context.transcript.messages:
+            # The run failed before its model was called: keep the message in the session.
+            context.transcript.add_user(message)
+
+
+async def _execute(
+    component: Component, message: str, context: RunEnvironment, catalog: Catalog
+) -> None:
+    if catalog.is_hosted(component):
+        from agentctl.runtime.runners.hosting import run_hosted_agent
+
+        await run_hosted_agent(catalog.open_runner(component), message, context)
+    elif component.kind == "agent":
+        from agentctl.runtime.components.agent import run_agent
+
+        await run_agent(component, message, context, catalog)
+    elif component.kind == "team":
+        from agentctl.runtime.components.team import run_team
+
+        await run_team(component, message, context, catalog)
+    else:
+        await _run_workflow(component, message, context, catalog)
+
+
+async def _run_workflow(
+    workflow: Component, message: str, context: RunEnvironment, catalog: Catalog
+) -> None:
+    """Run a workflow to its end. Its content is the output of the last step that succeeded.
+
+    A workflow has no messages: they are in the runs of its steps.
+
+    Raises:
+        ExecutionError: a step failed, or the run of a step was cancelled.
+    """
+    output = message
+    for index, (name, worker) in enumerate(catalog.steps(workflow)):
+        context.checkpoint()
+        context.emit(StepStarted(name, index))
+        span = context.transcript.spans.start_step(index, name)
+        token = current_call.set(CurrentCall(span.id, name))
+        try:
+            result = await context.run_member(worker, output)
+        finally:
+            current_call.reset(token)
+        span.end(SPAN_STATUSES[result.status])
+        if result.status != "COMPLETED":
+            raise _step_failure(name, result)
+        output = result.content
+        context.transcript.replace_content(output)
+        context.emit(StepCompleted(name, index, output))
+
+
+def _step_failure(step: str, result: MemberResult) -> ExecutionError:
+    if result.status == "CANCELLED":
+        return ExecutionError("INTERNAL", f"The step {step} was cancelled")
+    code: FailureCode = next(
+        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
+    )
+    return ExecutionError(
+        code, f"The step {step} failed: {result.error_detail or 'no reason known'}"
+    )

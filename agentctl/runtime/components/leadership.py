@@ -1,0 +1,157 @@
+"""Instructions and delegation tools of a team's leader (docs/contract.md "Team modes and
+workflows").
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.conversation import Action, CallOutcome
+from agentctl.runtime.tools.delegation import DELEGATE, SET_SHARED_CONTEXT, delegation_tools
+
+if TYPE_CHECKING:
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.context import MemberResult, RunEnvironment
+    from agentctl.runtime.conversation import Conversation
+
+SHARED_CONTEXT = "shared_context"
+"""Key of the session state with the text that the leader shares with all members."""
+
+MAXIMUM_SHARED_LENGTH = 16_000
+"""Characters of the shared context."""
+
+_DUTIES = {
+    "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
+    "user from what they report.",
+    "route": "You lead a team. Pass the user's message to the one member who is best suited to "
+    "answer it.",
+    "broadcast": "You lead a team. Every member was given the user's message. Answer the user "
+    "from what they report.",
+}
+
+
+def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
+    """Join the team's own instructions, the duty of the leader in its mode, and the members."""
+    roster = "\n".join(
+        f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
+        for member in members.values()
+    )
+    parts = [team.team.instructions, _DUTIES[team.team.mode], f"Members:\n{roster}"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
+    """Return the delegation tools of the leader in the mode of the team."""
+    actions: list[Action] = []
+    for tool in delegation_tools(team.team):
+        if tool["name"] == SET_SHARED_CONTEXT:
+            actions.append(_SetSharedContext(tool))
+        elif tool["name"] == DELEGATE:
+            actions.append(_Delegate(tool, members))
+        else:
+            actions.append(_Route(tool, members))
+    return actions
+
+
+def share_context(task: str, context: RunEnvironment) -> str:
+    """Return a task of a member with the shared context of the session, if there is one."""
+    shared = context.state.values.get(SHARED_CONTEXT)
+    if not isinstance(shared, str) or not shared:
+        return task
+    return f"{task}\n\nShared context of the team:\n{shared}"
+
+
+def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
+    """Return the result of a member's run for the leader. A failure is not one of the tool."""
+    if result.status == "COMPLETED":
+        return CallOutcome(result.content)
+    if result.status == "CANCELLED":
+        text = f"The member {member.id} was cancelled"
+    else:
+        text = f"The member {member.id} failed: {result.error_detail or 'no reason is known'}"
+    return CallOutcome(text, failed=True, counts_as_failure=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _SetSharedContext:
+    """Replace the text that every member receives with its task, in this run and in later ones."""
+
+    tool: ToolRecord
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        text = arguments.get("state")
+        if not isinstance(text, str) or len(text) > MAXIMUM_SHARED_LENGTH:
+            return CallOutcome(
+                f"The argument state is a text of at most {MAXIMUM_SHARED_LENGTH} characters",
+                failed=True,
+            )
+        conversation.context.state.values[SHARED_CONTEXT] = replace_unstorable(text)
+        return CallOutcome("Every member receives this text with its next task")
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberAction(ABC):
+    """A delegation tool: runs the member that the leader names."""
+
+    tool: ToolRecord
+    members: Mapping[str, Component]
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        member_id = arguments.get("member_id")
+        member = self.members.get(member_id) if isinstance(member_id, str) else None
+        if member is None:
+            names = ", ".join(self.members)
+            return CallOutcome(f"The argument member_id is one of: {names}", failed=True)
+        return await self.run_member(member, arguments, conversation)
+
+    @abstractmethod
+    async def run_member(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome: ...
+
+
+class _Delegate(_MemberAction):
+    """Mode coordinate: a member does a task, and the leader gets its report."""
+
+    async def run_member(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        task = arguments.get("task")
+        if not isinstance(task, str) or not task:
+            return CallOutcome("The argument task is missing: say what to do", failed=True)
+        context = conversation.context
+        result = await context.run_member(member, share_context(task, context))
+        return build_member_outcome(member, result)
+
+
+class _Route(_MemberAction):
+    """Mode route: a member gets the user's message and answers for the team."""
+
+    async def run_member(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        if conversation.is_routing:
+            return CallOutcome("The message was passed to another member already", failed=True)
+        conversation.is_routing = True
+        task = share_context(conversation.message, conversation.context)
+        result = await conversation.context.run_member(member, task)
+        if result.status == "COMPLETED":
+            conversation.routed_answer = result.content
+        else:
+            conversation.is_routing = False
+        return build_member_outcome(member, result)

@@ -1,0 +1,1 @@
+"""Models: the calls of a model, and the connections to providers."""

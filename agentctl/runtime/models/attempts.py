@@ -1,0 +1,138 @@
+"""Attempts of model calls: retries after temporary failures, and fallbacks (docs/models.md).
+
+A model call is repeated only while nothing of its answer has arrived, so that no text is sent
+twice. The clients of the providers do not retry by themselves: a wait is a part of the run's task,
+and a cancel ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentctl.config import settings as config
+    from agentctl.runtime.models.calls import ModelConnection, ModelFailure
+
+_log = logging.getLogger("agentctl.runtime")
+
+FIRST_BACKOFF_SECONDS = 0.5
+MAXIMUM_BACKOFF_SECONDS = 8.0
+"""Waits between attempts double from the first to the maximum, each with jitter, unless the
+provider asks for another wait with Retry-After."""
+
+FALLBACK_PATIENCE_SECONDS = 2.0
+"""A model that asks for a longer wait is not waited for if another model can be called."""
+
+_TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model that is ready for the calls of a component.
+
+    Attributes:
+        id: id of the model in the configuration.
+        settings: settings of the model with those of the component on top.
+        retries: maximum number of further attempts of a call.
+        retry_seconds: time after the start of a call at which no attempt starts any more.
+    """
+
+    id: str
+    connection: ModelConnection
+    settings: config.ModelSettings
+    retries: int = 0
+    retry_seconds: float = 0.0
+
+
+class ModelCounters:
+    """Counts of further attempts since the process started, zeros included.
+
+    Args:
+        models: ids of the configured models.
+
+    Attributes:
+        retries: by id of the model that was called again.
+        fallbacks: by id of the model that was not available and has a fallback.
+    """
+
+    def __init__(self, models: Iterable[str]) -> None:
+        self.retries = dict.fromkeys(models, 0)
+        self.fallbacks = dict(self.retries)
+
+
+class Attempts:
+    """The attempts of the model calls of one run.
+
+    A run that has changed to a fallback continues with it.
+
+    Args:
+        models: the model of the component and its fallbacks, in order.
+    """
+
+    def __init__(self, run_id: str, models: Sequence[PreparedModel], counters: ModelCounters):
+        self._run_id = run_id
+        self._models = models
+        self._counters = counters
+        self._index = 0
+        self._failed = 0
+        self._started = 0.0
+
+    @property
+    def model(self) -> PreparedModel:
+        """The model of the next attempt."""
+        return self._models[self._index]
+
+    def begin_call(self) -> None:
+        """Start a new model call, with a new budget."""
+        self._failed = 0
+        self._started = time.monotonic()
+
+    async def wait_after(self, failure: ModelFailure) -> bool:
+        """Wait until the next attempt. Return False if there is none."""
+        if failure.code not in _TEMPORARY:
+            return False
+        self._failed += 1
+        has_fallback = self._index + 1 < len(self._models)
+        seconds = self._wait_seconds(failure)
+        patience = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
+        if seconds is not None and seconds <= patience:
+            await asyncio.sleep(seconds)
+            self._counters.retries[self.model.id] += 1
+            _log.info(
+                "run %s: model %s is called again, attempt %d after %.1f s",
+                self._run_id, self.model.id, self._failed + 1, seconds,
+            )  # fmt: skip
+            return True
+        if has_fallback:
+            self._use_fallback()
+        return has_fallback
+
+    def _wait_seconds(self, failure: ModelFailure) -> float | None:
+        model = self.model
+        if self._failed > model.retries or not failure.is_repeatable:
+            return None
+        asked = failure.retry_after
+        if asked is None:
+            longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
+            seconds = longest * random.uniform(0.5, 1.0)
+        else:
+            # All runs that were refused at one time must not return at one time.
+            seconds = max(asked, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
+        left = self._started + model.retry_seconds - time.monotonic()
+        return seconds if seconds <= left else None
+
+    def _use_fallback(self) -> None:
+        failed = self.model.id
+        self._index += 1
+        self.begin_call()
+        self._counters.fallbacks[failed] += 1
+        _log.warning(
+            "run %s: model %s is not available, its fallback %s is called",
+            self._run_id, failed, self.model.id,
+        )  # fmt: skip

@@ -1,0 +1,207 @@
+"""The interface of models: a call, its answer, and its failure, independent of any library.
+
+A connection sends a call to its provider and passes text, thinking and usage to a sink while they
+arrive. `openai_chat` implements it for OpenAI-compatible endpoints, `library_model` for the models
+of the model library, `demo` for the models without a network (docs/decisions/0048).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from agentctl.records.ids import new_id
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.conversation import NOT_AN_OBJECT
+from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.json_values import clean_json_value
+
+if TYPE_CHECKING:
+    from agentctl.config import settings as config
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.models.structured_output import OutputSchema
+
+Message = Mapping[str, Any]
+"""A neutral message (`runtime.transcript`) of the roles user, assistant and tool. An assistant
+message of the current run may have `native`: a `NativeMessage`."""
+
+UNKNOWN_REASON = "unknown"
+"""Finish reason of an answer whose provider sent one that has no neutral name."""
+
+
+class NativeMessage(NamedTuple):
+    """An answer in the form of its provider, which may have data that the neutral form lacks.
+
+    Attributes:
+        connection: the connection that received it; no other one can send it back.
+        value: the answer.
+    """
+
+    connection: ModelConnection
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call of a model.
+
+    Attributes:
+        instructions: instructions of the model; `""` for none.
+        messages: the messages before the answer, oldest first; each tool call has its result.
+        tools: the tools that the model may call.
+        settings: settings of the model with those of the component on top.
+        requires_tool: True if the model has to call a tool.
+        output: the schema of the answer; None for text.
+    """
+
+    instructions: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolRecord]
+    settings: config.ModelSettings
+    requires_tool: bool = False
+    output: OutputSchema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """A complete answer.
+
+    Attributes:
+        text: its text, without the thinking, made storable.
+        calls: `id`, `name` and `arguments` of its tool calls, cleaned (`clean_calls`).
+        finish_reason: the neutral finish reason, `UNKNOWN_REASON` for another one, None if the
+            provider sent none: the answer was cut off.
+        native: see `NativeMessage`; None if the neutral form has everything.
+    """
+
+    text: str
+    calls: list[dict[str, Any]]
+    finish_reason: str | None
+    native: NativeMessage | None = None
+
+    @property
+    def message(self) -> Message:
+        """The answer as a message of the following calls."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        if self.native is not None:
+            message["native"] = self.native
+        return message
+
+
+class AnswerSink(Protocol):
+    """The receiver of an answer while it arrives; see the methods of `Conversation`.
+
+    Each method raises ExecutionError if the answer exceeds a limit.
+    """
+
+    def add_text(self, text: str) -> None: ...
+    def add_thinking(self, text: str) -> None: ...
+    def count_part(self, *, is_call: bool) -> None: ...
+    def count_arriving(self, size: int) -> None: ...
+    def set_usage(self, usage: Mapping[str, int]) -> None: ...
+
+
+class ModelFailure(Exception):
+    """A model call that failed.
+
+    Args:
+        code: error code of the run if no further attempt is made.
+        reason: the reason for the log; may contain text of the provider.
+        retry_after: seconds after which the provider asks for the next attempt; None for none.
+        is_repeatable: False if the provider states that the same request would fail again.
+    """
+
+    def __init__(
+        self,
+        code: FailureCode,
+        reason: str,
+        *,
+        retry_after: float | None = None,
+        is_repeatable: bool = True,
+    ) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.retry_after = retry_after
+        self.is_repeatable = is_repeatable
+
+    def to_execution_error(self) -> ExecutionError:
+        """Return the public failure of the run."""
+        return ExecutionError(self.code)
+
+
+class ModelConnection(ABC):
+    """A model that is ready for use, with connections that all runs share.
+
+    Attributes:
+        secret: the API key that the provider receives and may repeat in errors; `""` for none.
+        ignored_settings: settings that the provider does not have. An agent may set them for
+            another model.
+    """
+
+    secret = ""
+    ignored_settings: tuple[str, ...] = ()
+
+    @abstractmethod
+    async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
+        """Call the model and pass its answer to the sink while it arrives.
+
+        Raises:
+            ModelFailure: the call failed, or the answer cannot be read.
+            ExecutionError: the sink refused a part of the answer.
+        """
+
+    def select_settings(self, settings: config.ModelSettings) -> config.ModelSettings:
+        """Return the settings without those that the provider does not have."""
+        unset: dict[str, Any] = dict.fromkeys(self.ignored_settings)
+        return replace(settings, **unset) if unset else settings
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections to the provider."""
+
+
+def clean_calls(calls: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
+    """Clean the tool calls of an answer for storage.
+
+    The calls get different ids: some servers repeat one id, and a result belongs to one call.
+
+    Args:
+        calls: id (`""` for none), name and arguments of each call.
+    """
+    cleaned: list[dict[str, Any]] = []
+    ids: set[str] = set()
+    for given_id, name, arguments in calls:
+        call_id = replace_unstorable(given_id)
+        if not call_id or call_id in ids:
+            call_id = new_id()
+        ids.add(call_id)
+        cleaned.append(
+            {
+                "id": call_id,
+                "name": replace_unstorable(name),
+                "arguments": parse_arguments(arguments),
+            }
+        )
+    return cleaned
+
+
+def parse_arguments(args: Any) -> dict[str, Any]:
+    """Parse the arguments of a call: JSON text, a dictionary, or None.
+
+    Any other value is stored under `NOT_AN_OBJECT`.
+    """
+    raw = args if isinstance(args, dict) else replace_unstorable(args or "{}")
+    try:
+        value = json.loads(raw) if isinstance(raw, str) else raw
+        if isinstance(value, dict):
+            return {
+                replace_unstorable(name): clean_json_value(item) for name, item in value.items()
+            }
+    except (ValueError, RecursionError):
+        pass
+    return {NOT_AN_OBJECT: str(raw)}

@@ -1,0 +1,262 @@
+"""Models of the model library pydantic-ai: providers whose interface is not that of OpenAI.
+
+The library is imported only if a configured model needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx2
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRequestRejectedError,
+    ModelRequestTimeout,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.messages import (
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.models.calls import (
+    UNKNOWN_REASON,
+    ModelAnswer,
+    ModelCall,
+    ModelConnection,
+    ModelFailure,
+    NativeMessage,
+    clean_calls,
+)
+from agentctl.runtime.models.conversion import build_request, build_tool_definition, extract_usage
+from agentctl.runtime.models.response_limits import UnusableResponse
+from agentctl.runtime.run_threads import use_shared_threads
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from pydantic_ai.messages import ModelResponseStreamEvent
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+    from agentctl.config import settings as config
+    from agentctl.runtime.failures import FailureCode
+    from agentctl.runtime.models.calls import AnswerSink
+
+    NativeOutput = Literal["always", "without_tools", "never"]
+
+_TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
+"""Attributes with the data of the parts and deltas that are not text."""
+
+_EVENT_OVERHEAD_BYTES = 16
+
+_GATEWAY_TIMEOUTS = {408, 504}
+
+
+class LibraryConnection(ModelConnection):
+    """A model of the library.
+
+    Attributes:
+        native_output: "always" if the provider takes a JSON Schema for the answer,
+            "without_tools" if it does so for a call without tools, or "never". Models that do not
+            take a schema get it as instructions.
+    """
+
+    native_output: NativeOutput = "always"
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
+        try:
+            response = await self._request(call, sink)
+        except (AgentRunError, httpx2.HTTPError) as error:
+            raise to_model_failure(error) from error
+        return self._complete(response)
+
+    def convert_settings(self, settings: config.ModelSettings) -> ModelSettings | None:
+        """Convert the settings of model calls to those of the library; None for none."""
+        effort = settings.reasoning_effort
+        converted: dict[str, Any] = {
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            "top_p": settings.top_p,
+            "stop_sequences": list(settings.stop) or None,
+            "seed": settings.seed,
+            "timeout": settings.timeout_seconds,
+            "extra_body": settings.extra_body,
+            "thinking": False if effort == "none" else effort,
+        }
+        given = {name: value for name, value in converted.items() if value is not None}
+        return cast("ModelSettings", given) if given else None
+
+    async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
+        settings = self.convert_settings(self.select_settings(call.settings))
+        if call.requires_tool:
+            settings = cast("ModelSettings", {**(settings or {}), "tool_choice": "required"})
+        request = model_request_stream(
+            self.model,
+            build_request(call, self),
+            model_settings=settings,
+            model_request_parameters=self._build_parameters(call),
+            instrument=False,
+        )
+        async with AsyncExitStack() as stack:
+            with _reject_unreadable_answers(), use_shared_threads():
+                stream = await stack.enter_async_context(request)
+            events = aiter(stream)
+            try:
+                while True:
+                    with _reject_unreadable_answers():
+                        event = await anext(events, None)
+                    if event is None:
+                        break
+                    _pass_event(event, sink)
+            finally:
+                sink.set_usage(extract_usage(stream.usage))
+            with _reject_unreadable_answers():
+                return stream.get()
+
+    def _build_parameters(self, call: ModelCall) -> ModelRequestParameters:
+        tools, output = [build_tool_definition(tool) for tool in call.tools], call.output
+        if output is None:
+            return ModelRequestParameters(function_tools=tools)
+        native = self.model.profile.get("supports_json_schema_output", False) and (
+            self.native_output == "always" or (self.native_output == "without_tools" and not tools)
+        )
+        return ModelRequestParameters(
+            function_tools=tools,
+            output_mode="native" if native else "prompted",
+            output_object=OutputObjectDefinition(
+                output.json_schema, name=output.name, description=output.description
+            ),
+        )
+
+    def _complete(self, response: ModelResponse) -> ModelAnswer:
+        try:
+            parts = response.tool_calls
+            calls = clean_calls((part.tool_call_id, part.tool_name, part.args) for part in parts)
+        except Exception as error:
+            raise _unreadable(error) from error
+        reason = response.finish_reason
+        if not reason and (response.provider_details or {}).get("finish_reason"):
+            return self._build_answer(response, calls, UNKNOWN_REASON)
+        return self._build_answer(response, calls, reason)
+
+    def _build_answer(
+        self, response: ModelResponse, calls: list[dict[str, Any]], reason: str | None
+    ) -> ModelAnswer:
+        for part in response.parts:
+            if isinstance(part, TextPart | ThinkingPart):
+                part.content = replace_unstorable(part.content)
+        for part, call in zip(response.tool_calls, calls, strict=True):
+            part.tool_name, part.tool_call_id = call["name"], call["id"]
+            part.args = call["arguments"]
+        texts = [part.content for part in response.parts if isinstance(part, TextPart)]
+        return ModelAnswer("".join(texts), calls, reason, NativeMessage(self, response))
+
+
+def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
+    """Return the failure of a call for an exception of the library.
+
+    While an error body is read, the library does not wrap failures of the connection.
+    """
+    unusable = _find_unusable_response(error)
+    text = f"{error} ({unusable})" if unusable else str(error)
+    headers = (error.headers if isinstance(error, ModelHTTPError) else None) or {}
+    repeatable = (
+        not isinstance(error, ModelQuotaExceededError) and headers.get("x-should-retry") != "false"
+    )
+    return ModelFailure(
+        _failure_code(error),
+        f"{type(error).__name__}: {text}",
+        retry_after=getattr(error, "retry_after", None),
+        is_repeatable=repeatable,
+    )
+
+
+def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
+    if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
+        # The answer arrived and is not readable, such as half a JSON document.
+        return "MODEL_REJECTED"
+    if isinstance(error, httpx2.TimeoutException):
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelTimeoutError | ModelRequestTimeout):
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
+        return "MODEL_REJECTED"
+    if isinstance(error, ModelAPIError | httpx2.HTTPError):
+        return "MODEL_UNAVAILABLE"
+    return "INTERNAL"
+
+
+def _find_unusable_response(error: BaseException | None) -> UnusableResponse | None:
+    while error is not None and not isinstance(error, UnusableResponse):
+        error = error.__cause__
+    return error
+
+
+@contextmanager
+def _reject_unreadable_answers() -> Iterator[None]:
+    """Report an exception of the library as a fault of the provider's answer.
+
+    The library reads most fields of an answer without a check of their types.
+
+    Raises:
+        ModelFailure: the library raised an exception that is not about models.
+    """
+    try:
+        yield
+    except (AgentRunError, httpx2.HTTPError):
+        raise
+    except Exception as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> ModelFailure:
+    reason = f"the answer cannot be read: {type(error).__name__}: {error}"
+    return ModelFailure("MODEL_REJECTED", reason)
+
+
+def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
+    if isinstance(event, PartDeltaEvent):
+        if isinstance(event.delta, TextPartDelta):
+            sink.add_text(event.delta.content_delta)
+        elif isinstance(event.delta, ThinkingPartDelta):
+            sink.count_arriving(_EVENT_OVERHEAD_BYTES)
+            sink.add_thinking(event.delta.content_delta or "")
+        else:
+            sink.count_arriving(_event_size(event))
+    elif isinstance(event, PartStartEvent):
+        sink.count_part(is_call=isinstance(event.part, ToolCallPart))
+        if isinstance(event.part, TextPart):
+            sink.add_text(event.part.content)
+        elif isinstance(event.part, ThinkingPart):
+            sink.count_arriving(_EVENT_OVERHEAD_BYTES)
+            sink.add_thinking(event.part.content)
+        else:
+            sink.count_arriving(_event_size(event))
+
+
+def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
+    piece = event.part if isinstance(event, PartStartEvent) else event.delta
+    texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
+    return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)

@@ -1,0 +1,389 @@
+"""Answers of the chat completions interface, read from the events of a stream.
+
+The texts that arrive in one read are joined: one read is one delta of the run. The interface is
+that of OpenAI with the deviations of compatible servers (docs/models.md "OpenAI-compatible
+endpoints"). Fields that are not used are not checked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
+
+import orjson
+
+from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure
+from agentctl.runtime.models.openai_errors import build_stream_failure
+from agentctl.runtime.transcript import MAXIMUM_TOKENS
+
+EVENT_OVERHEAD_BYTES = 16
+"""Size of a piece of a tool call or of thinking without its text, for `limits.run_bytes`."""
+
+THINKING_FIELDS = ("reasoning", "reasoning_content")
+"""Fields with the thinking of a model; the first one with text counts."""
+
+THINKING_TAGS = ("<think>", "</think>")
+"""Texts of a single delta between which the content is thinking."""
+
+_FINISH_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    "content_filter": "content_filter",
+    "error": "error",
+}
+
+_DETAIL_TEXTS = ("text", "summary", "data")
+"""Members of a detail of thinking that arrive in pieces."""
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_DONE = b"[DONE]"
+
+PartKind = Literal["text", "thinking", "call", ""]
+
+
+class UnreadableAnswer(ModelFailure):
+    """An answer whose form is not that of the interface."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("MODEL_REJECTED", f"the answer cannot be read: {reason}")
+
+
+class ToolCall:
+    """A tool call while it arrives. `arguments` are pieces of JSON text, or an object."""
+
+    __slots__ = ("arguments", "extra", "id", "name")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] | dict[str, Any] = []
+        self.extra: Any = None
+
+    @property
+    def given_arguments(self) -> Any:
+        """The arguments as text or as an object."""
+        return "".join(self.arguments) if isinstance(self.arguments, list) else self.arguments
+
+
+class OpenAIAnswer:
+    """One answer while it arrives.
+
+    Attributes:
+        done: True after the marker of the end, `[DONE]`.
+        finish_reason: the neutral finish reason so far; None for none.
+        texts, thinking: pieces of the answer; the thinking by its field, `""` for tags in the text.
+        calls: the tool calls in their order.
+    """
+
+    def __init__(self, sink: AnswerSink) -> None:
+        self.done = False
+        self.finish_reason: str | None = None
+        self.texts: list[str] = []
+        self.thinking: dict[str, list[str]] = {}
+        self.details: list[dict[str, Any]] = []
+        self.calls: list[ToolCall] = []
+        self._by_index: dict[int, ToolCall] = {}
+        self._sink = sink
+        self._refused = False
+        self._tagged = False
+        self._kind: PartKind = ""
+        self._pending: list[str] = []
+
+    def add_events(self, events: Iterable[bytes]) -> None:
+        """Add the events of one read, and pass their text to the sink.
+
+        Raises:
+            ModelFailure: an event cannot be read, or reports an error.
+            ExecutionError: the sink refused a part of the answer.
+        """
+        try:
+            for event in events:
+                data = read_data(event)
+                if not data:
+                    continue
+                if data.startswith(_DONE):
+                    self.done = True
+                    return
+                self.add_chunk(parse_json(data))
+        finally:
+            self._flush()
+
+    def add_completion(self, data: bytes) -> None:
+        """Add an answer that is not a stream. Raises as `add_events`."""
+        completion = parse_json(data)
+        for choice in _read_list(completion, "choices")[:1]:
+            choice["delta"] = choice.get("message")
+        try:
+            self.add_chunk(completion)
+        finally:
+            self._flush()
+
+    def add_chunk(self, chunk: dict[str, Any]) -> None:
+        """Add the first choice and the usage of a chunk."""
+        if chunk.get("error"):
+            raise build_stream_failure(chunk["error"])
+        usage = chunk.get("usage")
+        if usage:
+            self._sink.set_usage(read_usage(usage))
+        choices = chunk.get("choices")
+        if not choices:
+            return
+        if type(choices) is not list or type(choices[0]) is not dict:
+            raise UnreadableAnswer("its choices are not objects")
+        choice: dict[str, Any] = choices[0]
+        reason = choice.get("finish_reason")
+        if reason:
+            self._set_finish_reason(reason)
+        delta = choice.get("delta")
+        if delta:
+            self._add_delta(delta)
+        if choice.get("error"):
+            raise build_stream_failure(choice["error"])
+
+    def _set_finish_reason(self, reason: object) -> None:
+        if not isinstance(reason, str):
+            raise UnreadableAnswer("its finish reason is not a text")
+        if not self._refused:
+            self.finish_reason = _FINISH_REASONS.get(reason, UNKNOWN_REASON)
+
+    def _add_delta(self, delta: object) -> None:
+        if type(delta) is not dict:
+            raise UnreadableAnswer("a delta is not an object")
+        fields = cast("dict[str, Any]", delta)
+        if refusal := fields.get("refusal"):
+            if not isinstance(refusal, str):
+                raise UnreadableAnswer("a refusal is not a text")
+            self._refused, self.finish_reason = True, "content_filter"
+            return
+        has_thinking = False
+        for name in THINKING_FIELDS:
+            thought = fields.get(name)
+            if thought and type(thought) is str:
+                self._add_thinking(name, thought)
+                has_thinking = True
+                break
+        if details := fields.get("reasoning_details"):
+            self._add_details(details, shows=not has_thinking)
+        content = fields.get("content")
+        if content:
+            text = content if type(content) is str else _join_parts(content)
+            if text:
+                self._add_content(text)
+        if calls := fields.get("tool_calls"):
+            self._add_calls(calls)
+
+    def _begin_part(self, kind: PartKind) -> None:
+        self._flush()
+        self._kind = kind
+        if kind != "call":
+            self._sink.count_part(is_call=False)
+
+    def _add_content(self, text: str) -> None:
+        if text == THINKING_TAGS[self._tagged]:
+            self._tagged = not self._tagged
+            if not self._tagged:
+                self._flush()
+                self._kind = ""
+            return
+        if self._tagged:
+            self._add_thinking("", text)
+            return
+        if self._kind != "text":
+            self._begin_part("text")
+        self.texts.append(text)
+        self._pending.append(text)
+
+    def _add_thinking(self, field: str, text: str) -> None:
+        if self._kind != "thinking":
+            self._begin_part("thinking")
+        self.thinking.setdefault(field, []).append(text)
+        self._pending.append(text)
+
+    def _add_details(self, details: object, *, shows: bool) -> None:
+        """Keep thinking that may be signed or encrypted, which some providers need back.
+
+        Args:
+            shows: True if its text is not in another field.
+        """
+        if not isinstance(details, list) or not all(isinstance(each, dict) for each in details):
+            return
+        self._sink.count_arriving(len(json.dumps(details)))
+        self.details += details
+        for detail in details if shows else ():
+            text = detail.get("text") or detail.get("summary")
+            if isinstance(text, str) and text:
+                self._add_thinking("reasoning", text)
+
+    def _flush(self) -> None:
+        pending = self._pending
+        if not pending:
+            return
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        if self._kind == "text":
+            self._sink.add_text(text)
+        else:
+            self._sink.count_arriving(EVENT_OVERHEAD_BYTES)
+            self._sink.add_thinking(text)
+
+    def _add_calls(self, pieces: object) -> None:
+        if not isinstance(pieces, list):
+            raise UnreadableAnswer("its tool calls are not a list")
+        for piece in pieces:
+            if not isinstance(piece, dict):
+                raise UnreadableAnswer("a tool call is not an object")
+            self._add_call(piece)
+
+    def _add_call(self, piece: dict[str, Any]) -> None:
+        function = piece.get("function") or {}
+        index, call_id = piece.get("index"), piece.get("id") or ""
+        if not isinstance(function, dict):
+            raise UnreadableAnswer("a function is not an object")
+        name, arguments = function.get("name") or "", function.get("arguments")
+        if not (isinstance(name, str) and isinstance(call_id, str)):
+            raise UnreadableAnswer("the name or the id of a tool call is not a text")
+        if index is not None and type(index) is not int:
+            raise UnreadableAnswer("the index of a tool call is not a number")
+        if self._kind != "call":
+            self._begin_part("call")
+        call = self._find_call(index, call_id, name)
+        call.id = call.id or call_id
+        call.name = call.name or name
+        call.extra = piece.get("extra_content") or call.extra
+        size = EVENT_OVERHEAD_BYTES + len(name)
+        if isinstance(arguments, str) and isinstance(call.arguments, list):
+            call.arguments.append(arguments)
+            size += len(arguments)
+        elif isinstance(arguments, dict) and not call.arguments:
+            call.arguments = arguments
+            size += len(json.dumps(arguments))
+        elif arguments is not None:
+            raise UnreadableAnswer("the arguments of a tool call are not a text")
+        self._sink.count_arriving(size)
+
+    def _find_call(self, index: int | None, call_id: str, name: str) -> ToolCall:
+        """Return the call to which a piece belongs.
+
+        Some servers send all calls with the index 0, or with none. A piece with a name and another
+        id is a new call there.
+        """
+        if index is None:
+            found = None if name or not self.calls else self.calls[-1]
+        else:
+            found = self._by_index.get(index)
+        if found is not None and not (
+            name and found.name and call_id and found.id and call_id != found.id
+        ):
+            return found
+        self._sink.count_part(is_call=True)
+        call = ToolCall()
+        self.calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+
+def join_details(details: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join the pieces of details with one index and type, as they have to be sent back."""
+    joined: dict[object, dict[str, Any]] = {}
+    for number, detail in enumerate(details):
+        index = detail.get("index")
+        key = str(number) if index is None else f"{index} {detail.get('type')}"
+        whole = joined.setdefault(key, {})
+        for name, value in detail.items():
+            if name in _DETAIL_TEXTS and isinstance(value, str):
+                whole[name] = str(whole.get(name) or "") + value
+            elif value is not None or name not in whole:
+                whole[name] = value
+    return [*joined.values()]
+
+
+def read_data(event: bytes) -> bytes:
+    """Return the data of an event of a stream, without comments and other fields.
+
+    An event without its empty line is incomplete and has no data, as the format defines.
+    """
+    if event.startswith(b"data: ") and event.endswith(b"\n\n"):
+        end = len(event) - 2
+        if event.find(b"\n", 6, end) < 0 and event.find(b"\r", 6, end) < 0:
+            return event[6:end]
+    lines = _LINE_END.split(event)
+    if len(lines) < 3 or lines[-1] or lines[-2]:
+        return b""
+    found: list[bytes] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if name == b"data" and colon:
+            found.append(value.removeprefix(b" "))
+    return b"\n".join(found)
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Parse an object.
+
+    orjson refuses what JSON text of servers may have: lone surrogates, numbers that are not
+    finite, and integers of more than 64 bits.
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            raise UnreadableAnswer("an event is not a JSON document") from None
+    if type(value) is not dict:
+        raise UnreadableAnswer("an event is not an object")
+    return cast("dict[str, Any]", value)
+
+
+def read_usage(usage: object) -> dict[str, int]:
+    """Return the nine counters of a usage, each from 0 to `MAXIMUM_TOKENS`."""
+    if not isinstance(usage, dict):
+        raise UnreadableAnswer("its usage is not an object")
+    prompt = _read_object(usage.get("prompt_tokens_details"))
+    completion = _read_object(usage.get("completion_tokens_details"))
+    audio_in, audio_out = prompt.get("audio_tokens"), completion.get("audio_tokens")
+    given, made = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return {
+        "input_tokens": _read_count(given),
+        "output_tokens": _read_count(made),
+        "total_tokens": _read_count(_read_count(given) + _read_count(made)),
+        "audio_input_tokens": _read_count(audio_in),
+        "audio_output_tokens": _read_count(audio_out),
+        "audio_total_tokens": _read_count(_read_count(audio_in) + _read_count(audio_out)),
+        "cache_read_tokens": _read_count(prompt.get("cached_tokens")),
+        "cache_write_tokens": _read_count(prompt.get("cache_write_tokens")),
+        "reasoning_tokens": _read_count(completion.get("reasoning_tokens")),
+    }
+
+
+def _read_object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read_count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return 0
+    return int(min(max(0, value), MAXIMUM_TOKENS))
+
+
+def _read_list(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = value.get(name)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        return []
+    return found
+
+
+def _join_parts(content: object) -> str:
+    if not isinstance(content, list):
+        return ""
+    texts = [
+        part if isinstance(part, str) else part.get("text")
+        for part in content
+        if isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
+    ]
+    return "".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,326 @@
+"""Models of endpoints with the chat completions interface of OpenAI.
+
+The client of the vendor and the model library build an object tree for each token. This client
+reads the events of a stream with orjson, and keeps what the run needs (docs/decisions/0048).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import orjson
+
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.models.calls import (
+    Message,
+    ModelAnswer,
+    ModelCall,
+    ModelConnection,
+    NativeMessage,
+    clean_calls,
+)
+from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, join_details
+from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
+from agentctl.runtime.models.provider import build_stream_client
+from agentctl.runtime.models.response_limits import iterate_events
+
+if TYPE_CHECKING:
+    from agentctl.config import settings as config
+    from agentctl.config.settings import Provider
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.models.calls import AnswerSink
+    from agentctl.runtime.models.structured_output import OutputSchema
+
+DRAIN_SECONDS = 0.1
+"""Time after the last event in which a response may end, so that its connection can be kept."""
+
+_OUTPUT_NAME = "final_result"
+"""Name of a schema that has none: the interface requires one."""
+
+_PROMPTED_OUTPUT = (
+    "Always respond with a JSON object that is compatible with this schema:\n\n{schema}\n\n"
+    "Do not include any text or Markdown fencing before or after."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The differences of a provider from the interface of OpenAI.
+
+    Attributes:
+        url: URL of the provider; `""` if the configuration must give one. It is set explicitly, so
+            that the variable OPENAI_BASE_URL does not redirect a configured model.
+        token_limit: name of the member with the maximum number of tokens.
+        nests_effort: True if the effort is a member of the object `reasoning`.
+        takes_strict: True if schemas may have the member `strict`.
+    """
+
+    url: str = ""
+    token_limit: str = "max_completion_tokens"
+    nests_effort: bool = False
+    takes_strict: bool = True
+
+
+DIALECTS: dict[Provider, Dialect] = {
+    "openai": Dialect("https://api.openai.com/v1"),
+    "azure": Dialect(),
+    "groq": Dialect("https://api.groq.com/openai/v1"),
+    "openrouter": Dialect("https://openrouter.ai/api/v1", "max_tokens", nests_effort=True),
+    "ollama": Dialect("http://127.0.0.1:11434/v1", takes_strict=False),
+}
+
+_SCHEMA_VENDORS = ("openai/", "anthropic/", "google/", "x-ai/")
+"""Vendors of models at OpenRouter that take a schema for the answer."""
+
+
+class OpenAIConnection(ModelConnection):
+    """An endpoint with the interface of OpenAI.
+
+    Args:
+        key: the API key; `""` for none.
+        run_bytes: maximum size of a run, and therefore of an answer.
+    """
+
+    def __init__(self, model: config.Model, key: str, run_bytes: int) -> None:
+        self.secret = key
+        self._model = model.model
+        self._dialect = DIALECTS[model.provider]
+        self._takes_schemas = _takes_schemas(model)
+        self._http = build_stream_client(run_bytes)
+        self._url = httpx2.URL(_build_url(model))
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+            **_build_credential(model, key),
+        }
+
+    async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
+        answer = OpenAIAnswer(sink)
+        try:
+            response = await self._send(call)
+            try:
+                await _read_response(response, answer)
+            finally:
+                await response.aclose()
+        except httpx2.HTTPError as error:
+            raise build_transport_failure(error) from error
+        return self._complete(answer)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _send(self, call: ModelCall) -> httpx2.Response:
+        seconds = call.settings.timeout_seconds
+        request = self._http.build_request(
+            "POST",
+            self._url,
+            # Copy the bytes: the request lives until the answer ends, and the result of orjson
+            # keeps its 4 KB buffer alive.
+            content=bytes(memoryview(orjson.dumps(self._build_body(call)))),
+            headers=self._headers,
+            timeout=self._http.timeout if seconds is None else seconds,
+        )
+        return await self._http.send(request, stream=True)
+
+    def _build_body(self, call: ModelCall) -> dict[str, Any]:
+        instructions = call.instructions
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": None,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if call.output is not None and self._takes_schemas:
+            body["response_format"] = self._build_format(call.output)
+        elif call.output is not None:
+            schema = _PROMPTED_OUTPUT.format(schema=orjson.dumps(call.output.json_schema).decode())
+            instructions = f"{instructions}\n\n{schema}" if instructions else schema
+        if call.tools:
+            body["tools"] = [self._build_tool(tool) for tool in call.tools]
+            body["tool_choice"] = "required" if call.requires_tool else "auto"
+        body["messages"] = [*_build_messages(instructions, call.messages, self)]
+        return {**body, **self._build_settings(call.settings)}
+
+    def _build_format(self, output: OutputSchema) -> dict[str, Any]:
+        schema: dict[str, Any] = {
+            "name": output.name or _OUTPUT_NAME,
+            "schema": output.json_schema,
+        }
+        if output.description:
+            schema["description"] = output.description
+        if self._dialect.takes_strict:
+            schema["strict"] = is_strict(output.json_schema)
+        return {"type": "json_schema", "json_schema": schema}
+
+    def _build_tool(self, tool: ToolRecord) -> dict[str, Any]:
+        function: dict[str, Any] = {
+            "name": tool["name"],
+            "description": tool["description"] or "",
+            "parameters": tool["parameters"],
+        }
+        if self._dialect.takes_strict and is_strict(tool["parameters"]):
+            function["strict"] = True
+        return {"type": "function", "function": function}
+
+    def _build_settings(self, settings: config.ModelSettings) -> dict[str, Any]:
+        effort: dict[str, Any] = {"reasoning_effort": settings.reasoning_effort}
+        if self._dialect.nests_effort and settings.reasoning_effort is not None:
+            effort = {"reasoning": {"effort": settings.reasoning_effort}}
+        given = {
+            "temperature": settings.temperature,
+            self._dialect.token_limit: settings.max_tokens,
+            "top_p": settings.top_p,
+            "stop": list(settings.stop) or None,
+            "seed": settings.seed,
+            **effort,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return {**chosen, **(settings.extra_body or {})}
+
+    def _complete(self, answer: OpenAIAnswer) -> ModelAnswer:
+        named = [call for call in answer.calls if call.name]
+        calls = clean_calls((call.id, call.name, call.given_arguments) for call in named)
+        text = replace_unstorable("".join(answer.texts))
+        native: dict[str, Any] = {
+            field: replace_unstorable("".join(pieces)) for field, pieces in answer.thinking.items()
+        }
+        if answer.details:
+            native["reasoning_details"] = join_details(answer.details)
+        extras = {
+            call["id"]: given.extra
+            for call, given in zip(calls, named, strict=True)
+            if given.extra is not None
+        }
+        kept = NativeMessage(self, (native, extras)) if native or extras else None
+        return ModelAnswer(text, calls, answer.finish_reason, kept)
+
+
+async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> None:
+    """Read a response to its end.
+
+    Raises:
+        ModelFailure: its status is an error, or an event reports one or cannot be read.
+        httpx2.HTTPError: the connection failed.
+    """
+    if not response.is_success:
+        raise build_status_failure(response, await response.aread())
+    if response.headers.get("content-type", "").startswith("application/json"):
+        answer.add_completion(await response.aread())
+        return
+    portions = iterate_events(response)
+    async for events in portions:
+        answer.add_events(events)
+        if answer.done:
+            break
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in portions:
+                pass
+    except (TimeoutError, httpx2.HTTPError):
+        pass
+
+
+def _build_url(model: config.Model) -> str:
+    base = (model.base_url or DIALECTS[model.provider].url).rstrip("/")
+    if not model.api_version:
+        return f"{base}/chat/completions"
+    deployment = quote(model.model, safe="")
+    version = quote(model.api_version, safe="")
+    return f"{base}/openai/deployments/{deployment}/chat/completions?api-version={version}"
+
+
+def _build_credential(model: config.Model, key: str) -> dict[str, str]:
+    if not key:
+        return {}
+    return {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
+
+
+def _takes_schemas(model: config.Model) -> bool:
+    if model.provider == "openrouter":
+        return model.model.startswith(_SCHEMA_VENDORS)
+    host = urlsplit(model.base_url).hostname or ""
+    in_cloud = model.model.endswith("-cloud") or f".{host}".endswith(".ollama.com")
+    return not (model.provider == "ollama" and in_cloud)
+
+
+def _build_messages(
+    instructions: str, messages: Iterable[Message], connection: ModelConnection
+) -> Iterable[dict[str, Any]]:
+    if instructions:
+        yield {"role": "system", "content": instructions}
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "tool":
+            yield {"role": role, "tool_call_id": message["tool_call_id"], "content": content}
+        elif role == "assistant":
+            native: NativeMessage | None = message.get("native")
+            own = native.value if native and native.connection is connection else ({}, {})
+            if built := _build_assistant_message(message, *own):
+                yield built
+        else:
+            yield {"role": role, "content": content}
+
+
+def _build_assistant_message(
+    message: Message, fields: Mapping[str, Any], extras: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Build an answer; None for an empty one, which the interface refuses.
+
+    Args:
+        fields: the thinking by its field, `""` for tags in the text.
+        extras: further data of the calls by their ids.
+    """
+    content, calls = message["content"], message.get("tool_calls", ())
+    if "" in fields:
+        start, end = THINKING_TAGS
+        content = f"{start}\n{fields['']}\n{end}\n\n{content}"
+    if not content and not calls:
+        return None
+    built: dict[str, Any] = {"role": "assistant", "content": content or None}
+    built |= {name: value for name, value in fields.items() if name}
+    if calls:
+        built["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {
+                    "name": call["name"],
+                    "arguments": orjson.dumps(call["arguments"]).decode(),
+                },
+                **({"extra_content": extras[call["id"]]} if call["id"] in extras else {}),
+            }
+            for call in calls
+        ]
+    return built
+
+
+_STRICT_KEYWORDS = {
+    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "items",
+    "properties", "required", "title", "type",
+}  # fmt: skip
+
+
+def is_strict(schema: object) -> bool:
+    """Return True if a provider can enforce a schema as it is written.
+
+    Every object lists all of its properties as required and allows no others, and no keyword is
+    used that providers refuse in this mode.
+    """
+    if not isinstance(schema, dict) or not schema.keys() <= _STRICT_KEYWORDS:
+        return False
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
+            return False
+        if set(schema.get("required", ())) != properties.keys():
+            return False
+    inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    inner += schema.get("anyOf", ())
+    if "items" in schema:
+        inner.append(schema["items"])
+    return all(map(is_strict, inner))

@@ -1,0 +1,133 @@
+"""Failures of endpoints with the chat completions interface: statuses, and errors in a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+import orjson
+
+from agentctl.runtime.failures import FailureCode
+from agentctl.runtime.models.calls import ModelFailure
+from agentctl.runtime.models.response_limits import UnusableResponse
+
+_QUOTA_CODES = {
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "credit_balance_exhausted",
+    "exceeded_current_quota_error",
+    "organization_spend_limit_exceeded",
+    "organization_usage_limit_exceeded",
+    "project_spend_limit_exceeded",
+}
+"""Codes of an account without credit, which a wait does not fill."""
+
+_REJECTED_CODES = {
+    "content_filter",
+    "context_length_exceeded",
+    "invalid_api_key",
+    "invalid_request_error",
+    "model_not_found",
+}
+_UNAVAILABLE_CODES = {
+    "overloaded",
+    "overloaded_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "server_error",
+    "server_is_overloaded",
+    "service_unavailable",
+    "service_unavailable_error",
+    "too_many_requests",
+}
+_REJECTED_STATUSES = {400, 401, 403, 404, 422}
+_TIMEOUT_STATUSES = {408, 504}
+_CONTEXT_MESSAGES = ("maximum context length", "reduce the length of the messages")
+
+
+def build_status_failure(response: httpx2.Response, body: bytes) -> ModelFailure:
+    """Return the failure of a response whose status is not a success."""
+    status = response.status_code
+    error = _find_error(body)
+    code, repeatable = _classify(status, error)
+    if response.headers.get("x-should-retry") == "false":
+        repeatable = False
+    text = body.decode(errors="replace")
+    return ModelFailure(
+        code,
+        f"status {status}: {text}",
+        retry_after=read_retry_after(response.headers),
+        is_repeatable=repeatable,
+    )
+
+
+def build_stream_failure(error: object) -> ModelFailure:
+    """Return the failure of an error object inside a stream, after a successful status."""
+    fields = error if isinstance(error, dict) else {"message": error}
+    code, repeatable = _classify(_read_status(fields.get("code")), fields)
+    return ModelFailure(code, f"error in the stream: {fields}", is_repeatable=repeatable)
+
+
+def build_transport_failure(error: httpx2.HTTPError) -> ModelFailure:
+    """Return the failure of a connection."""
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, UnusableResponse):
+        return ModelFailure("MODEL_REJECTED", reason)
+    if isinstance(error, httpx2.TimeoutException):
+        return ModelFailure("MODEL_TIMEOUT", reason)
+    return ModelFailure("MODEL_UNAVAILABLE", reason)
+
+
+def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode, bool]:
+    names = {name for name in (error.get("code"), error.get("type")) if isinstance(name, str)}
+    message = str(error.get("message") or "").lower()
+    if status in _TIMEOUT_STATUSES:
+        return "MODEL_TIMEOUT", True
+    if status == 402 or names & _QUOTA_CODES:
+        return "MODEL_UNAVAILABLE", False
+    if "context_length_exceeded" in names or any(each in message for each in _CONTEXT_MESSAGES):
+        return "MODEL_REJECTED", True
+    if names & _UNAVAILABLE_CODES:
+        return "MODEL_UNAVAILABLE", True
+    if names & _REJECTED_CODES and (status is None or status < 500):
+        return "MODEL_REJECTED", True
+    return ("MODEL_REJECTED" if status in _REJECTED_STATUSES else "MODEL_UNAVAILABLE"), True
+
+
+def _find_error(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    if isinstance(found, list) and found:
+        found = found[0]
+    if isinstance(found, dict):
+        error = found.get("error", found)
+        return error if isinstance(error, dict) else {"message": error}
+    return {}
+
+
+def _read_status(code: object) -> int | None:
+    if isinstance(code, int | str) and str(code).isdigit() and 400 <= int(code) < 600:
+        return int(code)
+    return None
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `retry-after-ms`, or of `Retry-After` in seconds or as a date."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - time.time())

@@ -1,0 +1,333 @@
+"""An HTTP/1.1 transport of httpx2 for streams: asyncio and httptools (docs/decisions/0048).
+
+A response is read as it arrives: all chunks of one read of the socket are one piece of the body.
+The transport of httpx2 passes each chunk separately, through a cancel scope and two generators.
+
+Connections are kept for the next request to the same origin. It knows no proxies: a client that
+needs one uses the transport of httpx2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from typing import cast
+
+import httptools
+import httpx2
+
+KEEPALIVE_SECONDS = 5.0
+"""Time that an idle connection is kept. Servers close theirs after 5 seconds or more."""
+
+MAXIMUM_IDLE = 100
+"""Idle connections of one origin."""
+
+MAXIMUM_HEAD_BYTES = 65_536
+"""Maximum size of the header fields of a response, and of those of its trailers."""
+
+BUFFER_BYTES = 262_144
+"""Size of the received body from which no more is read until the caller has taken it."""
+
+_FORBIDDEN = (b"\r", b"\n", b"\0")
+
+_Origin = tuple[str, str, int]
+
+
+class StreamTransport(httpx2.AsyncBaseTransport):
+    """The connections of one client.
+
+    Args:
+        ssl_context: context of connections to `https` URLs.
+    """
+
+    def __init__(self, ssl_context: ssl.SSLContext) -> None:
+        self._ssl_context = ssl_context
+        self._idle: dict[_Origin, list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and return the response as soon as its header is complete.
+
+        Raises:
+            httpx2.TransportError: the connection or the header of the response failed, or a
+                timeout of the request has passed.
+        """
+        data = _encode_request(request, await request.aread())
+        timeouts = request.extensions.get("timeout", {})
+        connection = self._take_idle(_find_origin(request.url))
+        if connection is None:
+            connection = await self._connect(request, timeouts.get("connect"))
+        try:
+            connection.send(data, timeouts.get("read"))
+            await connection.wait_for_head()
+        except BaseException:
+            connection.close()
+            raise
+        return httpx2.Response(
+            connection.status, headers=connection.headers, stream=_Body(self, connection)
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for connection in [*self._open]:
+            connection.close()
+
+    def release(self, connection: _Connection) -> None:
+        """Keep the connection of a response that was read to its end; close any other."""
+        idle = self._idle.setdefault(connection.origin, [])
+        if connection.is_reusable and len(idle) < MAXIMUM_IDLE:
+            connection.expire_after(KEEPALIVE_SECONDS)
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def forget(self, connection: _Connection) -> None:
+        """Remove a connection that was closed."""
+        self._open.discard(connection)
+        idle = self._idle.get(connection.origin, [])
+        if connection in idle:
+            idle.remove(connection)
+
+    def _take_idle(self, origin: _Origin) -> _Connection | None:
+        idle = self._idle.get(origin)
+        return idle.pop() if idle else None
+
+    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _Connection:
+        origin = scheme, host, port = _find_origin(request.url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self, origin),
+                    host,
+                    port,
+                    ssl=self._ssl_context if scheme == "https" else None,
+                )
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("the connection was not established in time") from error
+        except OSError as error:
+            raise httpx2.ConnectError(f"no connection: {type(error).__name__}") from error
+        self._open.add(connection)
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, and the response to its last request.
+
+    Attributes:
+        status, headers: those of the response, once its header is complete.
+    """
+
+    def __init__(self, owner: StreamTransport, origin: _Origin) -> None:
+        self.origin = origin
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._parser: httptools.HttpResponseParser | None = None
+        self._has_head = self._is_complete = self._keeps_alive = self._is_paused = False
+        self._error: Exception | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = self._head_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._read_seconds: float | None = None
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_reusable(self) -> bool:
+        """True if the response is complete and the connection can take another request."""
+        usable = self._error is None and not self._transport.is_closing()
+        return usable and self._is_complete and self._keeps_alive
+
+    # The caller
+
+    def send(self, data: bytes, read_seconds: float | None) -> None:
+        """Send a request.
+
+        Args:
+            read_seconds: maximum time without data of the response; None for no limit.
+        """
+        self._cancel_timer()
+        self._parser = httptools.HttpResponseParser(self)
+        self._has_head = self._is_complete = self._keeps_alive = False
+        self.headers, self._head_bytes = [], 0
+        self._read_seconds = read_seconds
+        self._transport.write(data)
+
+    async def wait_for_head(self) -> None:
+        """Wait for the header of the response."""
+        while not self._has_head:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Return the part of the body that has arrived; wait if there is none; b"" at the end."""
+        while not self._body:
+            if self._is_complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        body, self._body, self._body_bytes = self._body, [], 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return body[0] if len(body) == 1 else b"".join(body)
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._cancel_timer()
+        self._owner.forget(self)
+        self._transport.abort()
+
+    def expire_after(self, seconds: float) -> None:
+        """Close the idle connection after a time, unless it is used before."""
+        self._cancel_timer()
+        self._timer = self._loop.call_later(seconds, self.close)
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        if self._read_seconds is not None:
+            self._deadline = self._loop.time() + self._read_seconds
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        left = self._deadline - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_deadline)
+        else:
+            self._fail(httpx2.ReadTimeout("no data of the response in time"))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._wake()
+
+    # The event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None or self._is_complete:
+            self.close()  # No request waits for this data.
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail(httpx2.RemoteProtocolError("the response is not valid HTTP"))
+            self._transport.abort()
+            return
+        if not self._is_complete and self._body_bytes > BUFFER_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        self._owner.forget(self)
+        if exc is not None and not self._is_complete:
+            self._fail(httpx2.ReadError(f"the connection failed: {type(exc).__name__}"))
+        self._end()
+
+    def _end(self) -> None:
+        if self._has_head and not self._is_complete and not self._is_framed():
+            self._is_complete = True
+            self._wake()
+        elif not self._is_complete:
+            self._fail(httpx2.RemoteProtocolError("the connection ended before the response"))
+
+    def _is_framed(self) -> bool:
+        names = {name.lower() for name, _ in self.headers}
+        return bool(names & {b"content-length", b"transfer-encoding"})
+
+    # The parser
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            self._keeps_alive = False  # No request waits for a second response.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAXIMUM_HEAD_BYTES:
+            raise httpx2.RemoteProtocolError("the header of the response is too large")
+        if not self._has_head:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        if self._is_complete:
+            return
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self._has_head = True
+            self._keeps_alive = self._parser.should_keep_alive()
+        else:
+            self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_complete:
+            self._body.append(body)
+            self._body_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        self._is_complete = self._has_head
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a response."""
+
+    def __init__(self, owner: StreamTransport, connection: _Connection) -> None:
+        self._owner = owner
+        self._connection: _Connection | None = connection
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._connection is not None and (data := await self._connection.read()):
+            yield data
+
+    async def aclose(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._owner.release(connection)
+
+
+def _find_origin(url: httpx2.URL) -> _Origin:
+    port = url.port or (443 if url.scheme == "https" else 80)
+    return url.scheme, url.raw_host.decode("ascii"), port
+
+
+def _encode_request(request: httpx2.Request, body: bytes) -> bytes:
+    """Return the bytes of a request.
+
+    Raises:
+        httpx2.LocalProtocolError: a header field has a line break; its text is not repeated.
+    """
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%b: %b" % field for field in request.headers.raw]
+    fields = b"".join(lines)
+    if any(each in fields for each in _FORBIDDEN):
+        raise httpx2.LocalProtocolError("a header field of the request has a line break")
+    return b"\r\n".join([*lines, b"", body])

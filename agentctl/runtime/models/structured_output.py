@@ -1,0 +1,237 @@
+"""Structured results of runs: their schemas, and the validation of answers (docs/models.md).
+
+A schema is that of a pydantic model in the configuration or of the request of a run. Schemas of
+requests come from callers, so their size and the cost of a validation are limited: patterns are
+matched in linear time, and references to other documents and recursive schemas are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from agentctl.errors import InvalidConfiguration, ValidationFailed
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.imports import UnusableObject, load_object
+from agentctl.runtime.json_values import clean_json_value
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+MAXIMUM_ANSWER_BYTES = 262_144
+"""Maximum size of a structured answer, which is validated in one step of the event loop."""
+
+MAXIMUM_SUBSCHEMAS = 1_000
+"""Maximum number of subschemas of a request's schema, each counted wherever it is referred to."""
+
+_MAXIMUM_PROBLEMS = 10
+_PROBLEM_CHARACTERS = 200
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(?P<text>.*?)\n?\s*```\s*", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FOREIGN = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+
+
+class InvalidAnswer(Exception):
+    """An answer that does not match its schema.
+
+    Args:
+        problems: descriptions for the model, one line each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = [problem[:_PROBLEM_CHARACTERS] for problem in problems[:_MAXIMUM_PROBLEMS]]
+
+    @property
+    def prompt(self) -> str:
+        """The request to the model to correct its answer."""
+        lines = "\n".join(f"- {problem}" for problem in self.problems)
+        return (
+            "Your answer does not match the required JSON Schema:\n"
+            f"{lines}\nAnswer again with the corrected JSON document and nothing else."
+        )
+
+
+class OutputSchema(ABC):
+    """The schema of a structured result.
+
+    Attributes:
+        json_schema: the JSON Schema that the model receives; it describes an object.
+        name: a name of letters, digits, "_" and "-"; None for none.
+        description: description of the result; None for none.
+    """
+
+    json_schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+
+    def parse(self, text: str) -> Any:
+        """Parse and validate an answer, also one in a fenced code block; return a JSON value.
+
+        Raises:
+            InvalidAnswer: the answer is not JSON, does not match the schema, or is too large.
+        """
+        if fenced := _FENCED.fullmatch(text):
+            text = fenced["text"]
+        if len(text.encode()) > MAXIMUM_ANSWER_BYTES:
+            raise InvalidAnswer(f"it has more than {MAXIMUM_ANSWER_BYTES} bytes")
+        try:
+            value = json.loads(text, parse_constant=_refuse_constant)
+            return self.validate(clean_json_value(value))
+        except (ValueError, RecursionError):
+            raise InvalidAnswer("it is not a JSON document") from None
+
+    @abstractmethod
+    def validate(self, value: Any) -> Any:
+        """Validate a JSON value and return the result as a JSON value.
+
+        Raises:
+            InvalidAnswer: the value does not match the schema.
+        """
+
+
+class ModelSchema(OutputSchema):
+    """The schema of a pydantic model."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.json_schema = model.model_json_schema()
+        self.name = model.__name__ if _NAME.fullmatch(model.__name__) else None
+        self.description = (model.__doc__ or "").strip() or None
+        self._model = model
+
+    def validate(self, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            found = self._model.model_validate_json(json.dumps(value))
+        except ValidationError as error:
+            raise InvalidAnswer(*map(_describe_error, error.errors(include_url=False))) from None
+        return clean_json_value(found.model_dump(mode="json"))
+
+
+class RequestSchema(OutputSchema):
+    """The JSON Schema of a request.
+
+    Raises:
+        ValidationFailed: see `check_output_schema`.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.json_schema = schema
+        self._validator = _build_validator(schema)
+
+    def validate(self, value: Any) -> Any:
+        problems = []
+        for error in self._validator.iter_errors(value):
+            where = "/".join(str(part) for part in error.instance_path)
+            problems.append(f"{where or 'the document'}: {error.message}")
+            if len(problems) == _MAXIMUM_PROBLEMS:
+                break
+        if problems:
+            raise InvalidAnswer(*map(replace_unstorable, problems))
+        return value
+
+
+def load_output_model(owner: str, reference: str, folder: Path | None) -> ModelSchema:
+    """Load the pydantic model of an agent's `output`.
+
+    Args:
+        owner: the component, for the error.
+        reference: a name of the form `package.module:Name`.
+        folder: folder of the configuration, which is searched first.
+
+    Raises:
+        InvalidConfiguration: it is not the name of a pydantic model that describes an object.
+    """
+    try:
+        found = load_object(reference, folder)
+        return ModelSchema(_check_model(found))
+    except UnusableObject as error:
+        raise InvalidConfiguration(
+            f"The {owner} cannot use the output {reference!r}: {error.what}", hint=error.hint
+        ) from error
+
+
+def _check_model(found: object) -> type[BaseModel]:
+    from pydantic import BaseModel, RootModel
+
+    if not isinstance(found, type) or not issubclass(found, BaseModel):
+        raise UnusableObject("it is not a pydantic model")
+    if issubclass(found, RootModel):
+        raise UnusableObject("it is a RootModel; an output is an object")
+    try:
+        found.model_json_schema()
+    except Exception as error:
+        raise UnusableObject(f"it has no JSON Schema ({type(error).__name__})") from error
+    return found
+
+
+def check_output_schema(schema: dict[str, Any]) -> None:
+    """Check the JSON Schema of a request.
+
+    Raises:
+        ValidationFailed: it is not a JSON Schema of an object, refers to another document, is
+            recursive, has a pattern that needs backtracking, or has too many subschemas.
+    """
+    RequestSchema(schema)
+
+
+def _build_validator(schema: dict[str, Any]) -> Any:
+    import jsonschema_rs
+
+    if schema.get("type") != "object":
+        raise ValidationFailed('output_schema must have "type": "object"')
+    _count_subschemas(schema, schema, (), 0)
+    try:
+        return jsonschema_rs.validator_for(
+            schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except (ValueError, jsonschema_rs.ReferencingError):
+        raise ValidationFailed("output_schema is not a valid JSON Schema") from None
+
+
+def _count_subschemas(node: Any, root: dict[str, Any], above: tuple[str, ...], count: int) -> int:
+    count += 1
+    if count > MAXIMUM_SUBSCHEMAS:
+        raise ValidationFailed(f"output_schema has more than {MAXIMUM_SUBSCHEMAS} subschemas")
+    if isinstance(node, dict):
+        if any(name in node for name in _FOREIGN):
+            raise ValidationFailed("output_schema must use no references except $ref")
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            if reference in above:
+                raise ValidationFailed("output_schema must not be recursive")
+            target = _resolve(root, reference)
+            count = _count_subschemas(target, root, (*above, reference), count)
+    children = node.values() if isinstance(node, dict) else node
+    for child in children:
+        if isinstance(child, dict | list):
+            count = _count_subschemas(child, root, above, count)
+    return count
+
+
+def _resolve(root: dict[str, Any], reference: str) -> dict[str, Any]:
+    """Return the subschema of a reference within the document (RFC 6901)."""
+    pointer, node = reference.removeprefix("#/"), root
+    if pointer != reference:
+        for part in pointer.split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            found = node.get(key)
+            if not isinstance(found, dict):
+                break
+            node = found
+        else:
+            return node
+    raise ValidationFailed("output_schema refers to something that it does not have")
+
+
+def _describe_error(error: Any) -> str:
+    where = "/".join(map(str, error["loc"]))
+    return replace_unstorable(f"{where or 'the document'}: {error['msg']}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)

@@ -1,0 +1,1 @@
+"""Tools of agents: functions, memories and delegation."""

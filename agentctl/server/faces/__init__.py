@@ -1,1 +1,0 @@
-"""Faces: interfaces of other systems on the same operations, each in one package."""

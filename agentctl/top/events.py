@@ -1,0 +1,125 @@
+"""The last events of a run, as lines that grow while it works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from agentctl.cli.show.answer import parse_event
+from agentctl.cli.show.event_lines import describe_event
+from agentctl.cli.show.transcript.model import clean_line, parse_time
+from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
+from agentctl.records.kinds import component_of_run, find_component
+from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest
+from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
+
+if TYPE_CHECKING:
+    from agentctl.operations import Operations
+    from agentctl.requests import StreamEvent
+
+MAXIMUM_LINES = 200
+MAXIMUM_LINE = 500
+
+Run = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Line:
+    """One event, or the text of several in a row."""
+
+    run_id: str
+    when: str
+    name: str
+    text: str
+    is_text: bool
+
+
+class EventLog:
+    """The last events of one run, from a stream that is resumed after an interruption.
+
+    Args:
+        operations: the operations of the caller.
+        run: the run whose stream is read.
+        only: returns True for the ids of the runs whose events are kept.
+        changed: is called after each event.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        run: Run,
+        only: Callable[[str], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._operations = operations
+        self._run = run
+        self._only = only
+        self._changed = changed
+        self._last = BEFORE_FIRST_EVENT
+        self._lines: deque[_Line] = deque(maxlen=MAXIMUM_LINES)
+        self._state = "waiting for events"
+
+    async def follow(self) -> None:
+        """Read events until the run ends or the caller may not read them."""
+        pause = FIRST_PAUSE
+        while True:
+            before = self._last
+            try:
+                kind, component = component_of_run(self._run)
+                request = ResumeRequest(self._run["session_id"], self._last)
+                run_id = self._run["run_id"]
+                async for event in self._operations.follow_run(kind, component, run_id, request):
+                    self._take(event)
+            except (Unavailable, TooManyRequests) as failure:
+                pause = FIRST_PAUSE if self._last > before else min(2 * pause, LONGEST_PAUSE)
+                self._set_state(f"{failure.detail}, trying again in {pause:g} s")
+                await asyncio.sleep(pause)
+            except AgentctlError as failure:
+                self._set_state(failure.detail)
+                return
+            else:
+                ended = "no events are stored for this run"
+                self._set_state(ended if self._last == BEFORE_FIRST_EVENT else "")
+                return
+
+    def _set_state(self, text: str) -> None:
+        self._state = clean_line(text)
+        self._changed()
+
+    def _take(self, event: StreamEvent) -> None:
+        if event.seq <= self._last:
+            return
+        self._last, self._state = event.seq, ""
+        data = parse_event(event)
+        run_id = str(data.get("run_id"))
+        if not self._only(run_id):
+            return
+        is_text = event.name.endswith(("Content", "ContentDelta"))
+        if is_text:
+            lines = [str(data.get("content") or data.get("reasoning_content") or "")]
+        else:
+            lines = describe_event(event.name, data)
+        last = self._lines[-1] if self._lines else None
+        if is_text and last is not None and last.is_text and last.run_id == run_id:
+            last.text = (last.text + lines[0])[-MAXIMUM_LINE:]
+        else:
+            moment = parse_time(data.get("at"))
+            when = moment.strftime("%H:%M:%S.%f")[:12] if moment else ""
+            name = clean_line((find_component(data) or ("", ""))[1])
+            self._lines.extend(
+                _Line(run_id, when, name, line[-MAXIMUM_LINE:], is_text) for line in lines
+            )
+        self._changed()
+
+    def draw(self) -> Text:
+        """Return the lines, the newest last."""
+        text = Text()
+        for line in self._lines:
+            text.append(f"{line.when:12} ", "dim").append(f"{line.name} ", "bold")
+            text.append(f"{clean_line(line.text)}\n", "none")
+        return text.append(self._state, "dim")

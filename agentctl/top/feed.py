@@ -1,0 +1,187 @@
+"""The runs that the screen shows, read again and again with few requests."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agentctl.cli.paging import read_pages
+from agentctl.cli.show.progress import run_all
+from agentctl.cli.show.transcript.model import parse_time
+from agentctl.cli.show.transcript.texts import describe_run
+from agentctl.errors import NotFound
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
+
+if TYPE_CHECKING:
+    from agentctl.operations import Operations
+    from agentctl.records.document import Document
+    from agentctl.records.runs import RunPage
+
+ENDED_SECONDS = 60.0
+"""Seconds for which an ended run stays on the screen."""
+
+COUNTED_SECONDS = 300.0
+"""Seconds for which an ended run is counted."""
+
+MAXIMUM_SINGLE_READS = 20
+"""Runs that one refresh reads by their ids."""
+
+CONCURRENT_READS = 4
+
+SUMMARY = RunView("summary")
+
+Run = dict[str, Any]
+
+
+def is_live(run: Mapping[str, Any]) -> bool:
+    """Return True if a run has no final status."""
+    return run.get("status") not in (*FINAL_STATUSES, "deleted")
+
+
+def is_settled(run: Mapping[str, Any]) -> bool:
+    """Return True if a run has ended and its work has stopped: its record changes no more."""
+    return not is_live(run) and run.get("stopped_at") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A run that has ended, as it is counted.
+
+    Attributes:
+        at: monotonic seconds.
+        phase: the name of its state.
+        tokens: its own tokens, without those of members.
+    """
+
+    at: float
+    phase: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class RunFeed:
+    """The live runs that match a filter, and those that ended in the last minute.
+
+    A refresh is one request for the newest runs of any status. It is a second one, for the live
+    runs, if some of them may be older than those. An ended run is read by its id only if newer runs
+    have displaced it.
+
+    Attributes:
+        runs: summaries by run id.
+        pinned: ids of runs that stay, however long ago they ended.
+    """
+
+    operations: Operations
+    filter: RunFilter
+    runs: dict[str, Run] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+    _newest: set[str] = field(default_factory=set)
+    _ended_at: dict[str, float] = field(default_factory=dict)
+    _ends: deque[_Ended] = field(default_factory=deque)
+    _counted_from: float | None = None
+
+    async def refresh(self) -> None:
+        """Read the runs.
+
+        Raises:
+            AgentctlError: the runs cannot be read; the previous ones stay.
+        """
+        first = self._counted_from is None
+        wanted = replace(self.filter, live=False, form=SUMMARY, page=Page(limit=MAXIMUM_LIMIT))
+        page = (await self.operations.get_runs(wanted)).value["data"]
+        newest: dict[str, Run] = {run["run_id"]: dict(run) for run in page}
+        is_whole = len(page) < MAXIMUM_LIMIT
+        has_gap = not is_whole and self._newest.isdisjoint(newest)
+        older = {run_id: run for run_id, run in self.runs.items() if run_id not in newest}
+        live: dict[str, Run] = {}
+        if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
+            live = await self._read_live()
+        gone = [
+            run_id for run_id, run in older.items() if run_id not in live and not is_settled(run)
+        ]
+        older.update(await self._read_each(gone[:MAXIMUM_SINGLE_READS]))
+        self._newest = set(newest)
+        self._take({**older, **live, **newest}, first=first, is_whole=is_whole)
+
+    async def _read_live(self) -> dict[str, Run]:
+        def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
+            page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+            wanted = replace(self.filter, live=True, form=SUMMARY, page=page)
+            return self.operations.get_runs(wanted)
+
+        return {run["run_id"]: run async for runs in read_pages(read) for run in runs}
+
+    async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
+        async def read(run_id: str) -> Run:
+            try:
+                return dict((await self.operations.get_run(run_id, form=SUMMARY)).value)
+            except NotFound:
+                last = self.runs[run_id]
+                return {**last, "status": "deleted", "stopped_at": last.get("created_at")}
+
+        results = await run_all(run_ids, read, at_once=CONCURRENT_READS)
+        found: dict[str, Run] = {}
+        for run_id, result in zip(run_ids, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            found[run_id] = result
+        return found
+
+    def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
+        at, clock = time.monotonic(), time.time()
+        if first:
+            moments = [_age(run.get("created_at"), clock) for run in runs.values()]
+            covered = max(moments, default=0.0)
+            self._counted_from = at - (COUNTED_SECONDS if is_whole else covered)
+        kept: dict[str, Run] = {}
+        for run_id, run in runs.items():
+            if is_live(run):
+                kept[run_id] = run
+                continue
+            if run_id not in self._ended_at:
+                was_live = run_id in self.runs and is_live(self.runs[run_id])
+                ended = at if was_live else at - _age(run.get("finished_at"), clock)
+                self._ended_at[run_id] = ended
+                phase = describe_run(run).name
+                self._ends.append(_Ended(ended, phase, _own_tokens(run)))
+            is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
+            if is_recent or run_id in self.pinned or not is_settled(run):
+                kept[run_id] = run
+        for run_id in self._ended_at.keys() - runs.keys():
+            del self._ended_at[run_id]
+        self._ends = deque(each for each in self._ends if at - each.at <= COUNTED_SECONDS)
+        self.runs = kept
+
+    @property
+    def counted_seconds(self) -> float:
+        """The seconds of which the ends of runs are counted, at most `COUNTED_SECONDS`."""
+        if self._counted_from is None:
+            return 0.0
+        return min(COUNTED_SECONDS, time.monotonic() - self._counted_from)
+
+    def count_ended(self) -> Counter[str]:
+        """Return the number of runs that ended within `counted_seconds`, by phase."""
+        return Counter(each.phase for each in self._ends)
+
+    def count_tokens(self) -> float:
+        """Return the tokens per minute of the runs that ended within `counted_seconds`."""
+        minutes = max(self.counted_seconds, 60.0) / 60
+        return sum(each.tokens for each in self._ends) / minutes
+
+    def count_live(self) -> Counter[str]:
+        """Return the number of live runs by phase."""
+        return Counter(describe_run(run).name for run in self.runs.values() if is_live(run))
+
+
+def _age(moment: object, clock: float) -> float:
+    parsed = parse_time(moment)
+    return COUNTED_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
+
+
+def _own_tokens(run: Run) -> int:
+    tokens = (run.get("metrics") or {}).get("total_tokens")
+    return tokens if isinstance(tokens, int) else 0

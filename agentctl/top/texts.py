@@ -1,0 +1,135 @@
+"""The texts of the screen: cells of lists, and the forms of the pane."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from agentctl.cli.durations import format_elapsed
+from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
+from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
+from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
+from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import find_component
+from agentctl.records.times import format_span, now
+from agentctl.top.feed import is_live
+from agentctl.top.tree import Row
+
+MAXIMUM_WIDTH = 100
+"""Columns of a transcript; a timeline has the whole width."""
+
+_LONGEST_CELL = 200
+_LONGEST_INPUT = 200
+_DEEPEST = 4
+
+Record = Mapping[str, Any]
+
+
+def build_cells(row: Row) -> list[Text]:
+    """Return the cells of a run; those of an ended one are dim, except its state."""
+    run = row.run
+    style = "" if is_live(run) else "dim"
+    kind, component = find_component(run) or ("", "?")
+    indent = ""
+    if row.level:
+        indent = "  " * (min(row.level, _DEEPEST) - 1) + ("└ " if row.is_last else "├ ")
+    suffix = "" if kind == "agent" else f" {kind}"
+    tokens = run.get("total_tokens", (run.get("metrics") or {}).get("total_tokens"))
+    return [
+        Text(indent + clean_line(row.run_id[:SHORT_ID]), style),
+        format_state(run),
+        cell(f"{component}{suffix}", style),
+        cell(run.get("user_id") or "", style),
+        Text(format_age(run.get("created_at")), style),
+        number(tokens, style),
+        cell(_describe_last(run), style),
+    ]
+
+
+def format_state(run: Record) -> Text:
+    """Return glyph and words of a run's state, in their color; `!` if its work goes on."""
+    phase = describe_run(run)
+    text = Text(f"{phase.glyph} {clean_line(phase.words)}", STYLES.get(phase.color, phase.color))
+    return text.append("!", "yellow") if phase.warning else text
+
+
+def cell(value: object, style: str = "") -> Text:
+    """Return a value as one line of a list; a very long one is cut."""
+    line = clean_line(str(value)[: 4 * _LONGEST_CELL])
+    return Text(line if len(line) <= _LONGEST_CELL else f"{line[:_LONGEST_CELL]}…", style)
+
+
+def number(value: object, style: str = "") -> Text:
+    """Return a number with separators; '' for any other value."""
+    return Text(f"{value:,}" if isinstance(value, int) else "", style)
+
+
+def format_age(moment: object) -> str:
+    """Return the time since a timestamp, '' without one."""
+    parsed = parse_time(moment)
+    return "" if parsed is None else format_span(max(0, now() / 1e6 - parsed.timestamp()))
+
+
+def _describe_last(run: Record) -> str:
+    phase = describe_run(run)
+    if phase.sentence:
+        return phase.sentence
+    given = str(run.get("input") or "")
+    if not given:
+        return ""
+    return given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+
+
+def draw_facts(run: Record) -> Text:
+    """Return the facts about a run: state, duration, tokens, tools, members, cancel and end."""
+    view = RunView(run, "", "")
+    phase = describe_run(run)
+    facts = []
+    if (seconds := view.seconds) is not None:
+        facts.append(format_elapsed(seconds))
+    if isinstance(total := run.get("total_tokens"), int):
+        facts.append(
+            f"{total:,} token{'' if total == 1 else 's'}{' so far' if is_live(run) else ''}"
+        )
+    elif tokens := format_tokens(view):
+        facts.append(tokens)
+    for field, noun in (("tool_calls", "tool call"), ("member_count", "member")):
+        count = run.get(field)
+        if isinstance(count, int) and count:
+            facts.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
+    text = format_state(run).append("".join(f" · {fact}" for fact in facts), "none")
+    if phase.sentence:
+        style = "yellow" if phase.warning or phase.name == "stopping" else "none"
+        text.append(f"\n{clean_line(phase.sentence)}", style)
+    if run.get("cancel_reason"):
+        text.append(f"\nreason: {clean_line(run['cancel_reason'])}", "none")
+    given = clean_line(str(run.get("input") or "")[:_LONGEST_INPUT])
+    return text.append(f"\n{given}", "dim") if given else text
+
+
+def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], width: int) -> Text:
+    """Return the transcripts of runs, as `runs get` prints them."""
+    lines: list[str] = []
+    file = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    console = Console(
+        file=file, width=min(max(width, 20), MAXIMUM_WIDTH), force_terminal=True,
+        color_system="standard", emoji=False, highlight=False, markup=False,
+    )  # fmt: skip
+    printer = Printer(console, Look(short_ids=True), lines.append)
+    for run in runs:
+        given = str(run.get("input") or "")
+        if len(given) > _LONGEST_INPUT:
+            run = {**run, "input": f"{given[:_LONGEST_INPUT]}…"}
+        printer.print_run(build_run_view(run, children))
+        printer.print()
+    return Text.from_ansi("".join(lines).rstrip("\n"))
+
+
+def draw_run_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> Text:
+    """Return the facts about a run, and a bar for each of its parts."""
+    lines = draw_timeline(run, children, max(width, 40))
+    return draw_facts(run).append("\n\n" + "\n".join(lines), "none")
