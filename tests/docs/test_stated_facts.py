@@ -38,6 +38,17 @@ def test_pages_state_the_number_of_model_providers() -> None:
     assert set().union(*numbers.values()) == {len(PROVIDERS.keys() - {"demo"})}
 
 
+def test_no_text_installs_the_package_from_an_index() -> None:
+    programs = r"(?:pip install|pipx|uvx|uv tool)(?: -\S+| install| run)*"
+    command = re.compile(rf"""{programs} ['"]?agentctl\b""")
+    assert command.search("pip install --upgrade 'agentctl[mcp]'")
+    folders = (ROOT / "docs", ROOT / "agentctl")
+    files = [*ROOT.glob("*.*"), *(file for folder in folders for file in folder.rglob("*.*"))]
+    suffixes = {".1", ".json", ".md", ".py", ".toml", ".txt"}
+    texts = [file for file in files if file.suffix in suffixes]
+    assert [str(file) for file in texts if command.search(file.read_text())] == []
+
+
 def test_examples_of_the_interface_have_the_package_version() -> None:
     [file] = (ROOT / "agentctl").rglob("openapi/examples.json")
     responses = json.loads(file.read_text())["responses"]
