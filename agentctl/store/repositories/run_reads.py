@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
-from agentctl.requests import (
-    RunFilter,
-)
-from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
+from agentctl.requests import RunFilter
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
 from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
@@ -164,22 +162,22 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState 
 @unit
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
-    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN, parameters)
         for parent_run_id, run_id in rows:
-            found[parent_run_id].append(run_id)
-    return found
+            children[parent_run_id].append(run_id)
+    return children
 
 
 @unit
 def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
     """Return parent, id and metrics (JSON, or None) of the children of some runs."""
-    found: list[tuple[str, str, str | None]] = []
+    usage: list[tuple[str, str, str | None]] = []
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN_USAGE, parameters)
-        found += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
-    return found
+        usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
+    return usage
 
 
 def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
@@ -343,13 +341,13 @@ _SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removal
 
 @unit
 def list_page(
-    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals | None = None
+    filter: RunFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Steps[RunRowPage]:
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
         filter: the filter; its `page` is not read.
-        part: the page, in the order of `created_at`.
+        page: the page, in the order of `created_at`.
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
@@ -369,15 +367,15 @@ def list_page(
     total = yield from LISTING.count(_within(conditions, since, before), None if live else totals)
     # Of a time bound and a cursor that limit the same side, only the tighter one is a condition: a
     # database that starts at the other one reads all pages in between.
-    if part.after is not None and part.order == "asc" and since is not None:
-        since, part = (since, replace(part, after=None)) if since > part.after[0] else (None, part)
-    elif part.after is not None and part.order == "desc" and before is not None:
-        bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
-        before, part = bounds
+    if page.after is not None and page.order == "asc" and since is not None:
+        since, page = (since, replace(page, after=None)) if since > page.after[0] else (None, page)
+    elif page.after is not None and page.order == "desc" and before is not None:
+        bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
+        before, page = bounds
     matching = _within(conditions, since, before)
     listing = _SUMMARIES if filter.form.view == "summary" else LISTING
     sort_ids = live or filter.id_prefix is not None
-    return (yield from listing.read(matching, part, RunRow, total, sort_ids=sort_ids))
+    return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))
 
 
 def _within(conditions: Conditions, since: int | None, before: int | None) -> Conditions:
