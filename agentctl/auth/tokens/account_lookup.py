@@ -201,13 +201,13 @@ class _RateLimit:
         self._left -= 1
         return True
 
-    def give_back(self, taken: bool) -> None:
+    def give_back(self, was_taken: bool) -> None:
         """Give back one that was taken and not used."""
-        self._left = min(self._rate, self._left + taken)
+        self._left = min(self._rate, self._left + was_taken)
 
 
-def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    kept.pop(key, None)
-    while len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _remember(entries: dict[K, V], key: K, value: V, most: int) -> None:
+    entries.pop(key, None)
+    while len(entries) >= most:
+        del entries[next(iter(entries))]
+    entries[key] = value
