@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from agentctl.event_loop import abandoned_threads
+from agentctl.event_loop import abandoned_threads, retrieve_exception
 
 T = TypeVar("T")
 
@@ -115,8 +115,7 @@ def _retain(work: asyncio.Future[Any]) -> None:
 
 def _release(work: asyncio.Future[Any]) -> None:
     _retained.discard(work)
-    if not work.cancelled():
-        work.exception()
+    retrieve_exception(work)
 
 
 async def run_in_thread(

@@ -103,8 +103,8 @@ class LibraryConnection(ModelConnection):
             "extra_body": settings.extra_body,
             "thinking": False if effort == "none" else effort,
         }
-        given = {name: value for name, value in converted.items() if value is not None}
-        return cast("ModelSettings", given) if given else None
+        present = {name: value for name, value in converted.items() if value is not None}
+        return cast("ModelSettings", present) if present else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         settings = self.convert_settings(self.select_settings(call.settings))
@@ -151,7 +151,7 @@ class LibraryConnection(ModelConnection):
     def _complete(self, response: ModelResponse) -> ModelAnswer:
         try:
             parts = response.tool_calls
-            calls = clean_calls((part.tool_call_id, part.tool_name, part.args) for part in parts)
+            calls = clean_calls((call.tool_call_id, call.tool_name, call.args) for call in parts)
         except Exception as error:
             raise _unreadable(error) from error
         reason = response.finish_reason

@@ -58,7 +58,7 @@ class AgnoRunner:
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
         context, target = run.context, self._copy(run)
-        report = _Report(run)
+        report = _AgnoReport(run)
         events = target.arun(
             message,
             stream=True,
@@ -83,11 +83,11 @@ class AgnoRunner:
         earlier = to_agno_messages(run.given_history if self._has_history else run.history)
         if not earlier:
             return self._target.deep_copy()
-        given = self._target.additional_input or []
-        return self._target.deep_copy(update={"additional_input": [*given, *earlier]})
+        present = self._target.additional_input or []
+        return self._target.deep_copy(update={"additional_input": [*present, *earlier]})
 
 
-class _Report:
+class _AgnoReport:
     """Reports the events of a run.
 
     The events of members of a team are those of other runs: only their tokens count.

@@ -9,14 +9,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from agentctl.agents import (
-    Output,
-    Progress,
-    Thinking,
-    ToolCompleted,
-    ToolStarted,
-    Usage,
-)
+from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
 from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
@@ -82,10 +75,10 @@ class _PythonRunner:
         """Do nothing."""
 
     def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        given: dict[str, Any] = {self._message: message}
+        arguments: dict[str, Any] = {self._message: message}
         if self._context is not None:
-            given[self._context] = run.context
-        return partial(self._function, **given)
+            arguments[self._context] = run.context
+        return partial(self._function, **arguments)
 
 
 class FunctionRunner(_PythonRunner):
@@ -116,15 +109,11 @@ class FunctionRunner(_PythonRunner):
                 raise ExecutionError(
                     "AGENT_FAILED", "The agent was not called: too many earlier calls never ended"
                 ) from None
-        _report_result(result, run)
-
-
-def _report_result(result: object, run: HostedRun) -> None:
-    if isinstance(result, str):
-        run.add_text(str.__str__(result))
-    elif result is not None:
-        run.set_output(result)
-        run.add_text(run.output_text)
+        if isinstance(result, str):
+            run.add_text(str.__str__(result))
+        elif result is not None:
+            run.set_output(result)
+            run.add_text(run.output_text)
 
 
 class GeneratorRunner(_PythonRunner):

@@ -191,13 +191,13 @@ class HostedRun:
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
         limit = self._environment.limits.run_bytes
-        given = {
+        values = {
             replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
         }
-        call = {"id": call_id, "name": name, "arguments": given}
+        call = {"id": call_id, "name": name, "arguments": values}
         self._reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
-        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, given)))
+        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
 
     def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
         """Report the end of a tool call that was started; an unknown id is ignored.

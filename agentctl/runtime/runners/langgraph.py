@@ -22,7 +22,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.runtime import RunControl
 
 from agentctl.agents import RunContext
-from agentctl.event_loop import wait_until_done
+from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.run_threads import install_executor
@@ -91,8 +91,8 @@ class LangGraphRunner:
             work.cancel()
             if not await wait_until_done({work}, _GRACE_SECONDS):
                 run.add_unstopped(work)
-            elif not work.cancelled():
-                work.exception()
+            else:
+                retrieve_exception(work)
             raise
         await work
 
@@ -100,8 +100,10 @@ class LangGraphRunner:
         self, message: str, run: HostedRun, control: RunControl, model_calls: _ModelCalls
     ) -> None:
         context = run.context
+        # Two agents or two users never share a thread.
+        thread_id = f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         config: dict[str, Any] = {
-            "configurable": {"thread_id": _name_thread(context), "run_context": context},
+            "configurable": {"thread_id": thread_id, "run_context": context},
             "callbacks": [model_calls],
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
@@ -111,8 +113,8 @@ class LangGraphRunner:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
-        report = _Report(run)
-        parts = graph.astream(
+        report = _GraphReport(run)
+        events = graph.astream(
             {"messages": [*earlier, HumanMessage(message)]},
             config,
             context=await self._make_context(context),
@@ -122,9 +124,9 @@ class LangGraphRunner:
             version="v2",
         )
         try:
-            async with aclosing(parts):
-                async for part in parts:
-                    report.add(part)
+            async with aclosing(events):
+                async for event in events:
+                    report.add(event)
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
@@ -138,8 +140,8 @@ class LangGraphRunner:
     async def _make_context(self, context: RunContext) -> Any:
         if self._build_context is None:
             return context
-        made = self._build_context(context)
-        return await made if inspect.isawaitable(made) else made
+        value = self._build_context(context)
+        return await value if inspect.isawaitable(value) else value
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
@@ -196,8 +198,8 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         """Report the end of a call, with its tokens."""
         call = self._calls.pop(run_id, None)
         if call is not None:
-            found = [generation.message for each in response.generations for generation in each]
-            usage = next((each.usage_metadata for each in found if each.usage_metadata), None)
+            messages = [item.message for items in response.generations for item in items]
+            usage = next(filter(None, (message.usage_metadata for message in messages)), None)
             call.end(None if usage is None else extract_usage(usage))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
@@ -211,7 +213,7 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             raise asyncio.CancelledError
 
 
-class _Report:
+class _GraphReport:
     """Reports the parts of the stream of a graph.
 
     Attributes:
@@ -228,9 +230,9 @@ class _Report:
         self._interrupted = False
         self._state: Any = None
 
-    def add(self, part: Mapping[str, Any]) -> None:
+    def add(self, event: Mapping[str, Any]) -> None:
         """Report one part: a message or a piece of one, the updates of a node, or the state."""
-        kind, data = part["type"], part["data"]
+        kind, data = event["type"], event["data"]
         if kind == "messages":
             self._add_message(data[0])
         elif kind == "updates":
@@ -238,7 +240,7 @@ class _Report:
             for update in data.values():
                 for message in _find_messages(update):
                     self._end_message(message)
-        elif not part["ns"]:
+        elif not event["ns"]:
             self._state = data
 
     def end(self) -> None:
@@ -295,11 +297,6 @@ class _Report:
             self._run.set_usage(self._usage)
 
 
-def _name_thread(context: RunContext) -> str:
-    """Return the thread of a run. Two agents or two users never share one."""
-    return f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
-
-
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Convert neutral messages of earlier runs."""
     converted: list[Any] = []
@@ -335,8 +332,8 @@ def read_text(message: Any) -> str:
 
 def read_thinking(message: Any) -> str:
     """Return the thinking in a message, in the forms of the providers."""
-    given = message.additional_kwargs.get("reasoning_content")
-    pieces = [given] if isinstance(given, str) else []
+    text = message.additional_kwargs.get("reasoning_content")
+    pieces = [text] if isinstance(text, str) else []
     for block in message.content if isinstance(message.content, list) else ():
         if isinstance(block, dict) and block.get("type") in ("thinking", "reasoning"):
             piece = block.get("thinking") or block.get("reasoning")
@@ -346,8 +343,8 @@ def read_thinking(message: Any) -> str:
 
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Return the nine counters of the `usage_metadata` of a message."""
-    given, made = usage.get("input_token_details", {}), usage.get("output_token_details", {})
-    audio_in, audio_out = given.get("audio") or 0, made.get("audio") or 0
+    prompt, answer = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    audio_in, audio_out = prompt.get("audio") or 0, answer.get("audio") or 0
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -355,9 +352,9 @@ def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
         "audio_input_tokens": audio_in,
         "audio_output_tokens": audio_out,
         "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": given.get("cache_read") or 0,
-        "cache_write_tokens": given.get("cache_creation") or 0,
-        "reasoning_tokens": made.get("reasoning") or 0,
+        "cache_read_tokens": prompt.get("cache_read") or 0,
+        "cache_write_tokens": prompt.get("cache_creation") or 0,
+        "reasoning_tokens": answer.get("reasoning") or 0,
     }
 
 
