@@ -51,12 +51,12 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     """
     check = f"database {entry.id}"
     if not is_sqlite_url(entry.url):
-        async for each in _check_server(entry, check, processes):
-            yield each
+        async for finding in _check_server(entry, check, processes):
+            yield finding
         return
     path = sqlite_path(entry.url)
-    for each in _check_location(check, path):
-        yield each
+    for finding in _check_location(check, path):
+        yield finding
     if not path.exists() and path.parent.is_dir():
         yield note(check, f"{path} does not exist yet", "agentctl serve creates it")
         return
@@ -88,8 +88,8 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             return
         yield await _check_newest_record(entry, check)
         yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
-        async for each in check_postgres_server(entry, check, processes):
-            yield each
+        async for finding in check_postgres_server(entry, check, processes):
+            yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
 
@@ -163,13 +163,14 @@ async def check_postgres_server(
         InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
-    for part in (_check_version, _check_clock, _check_writable, _check_durability):
-        for each in part(check, facts):
-            yield each
-    for each in _check_connections(check, facts, processes * (entry.pool_size + EXTRA_CONNECTIONS)):
-        yield each
-    for each in _check_encryption(check, facts, entry):
-        yield each
+    for run_check in (_check_version, _check_clock, _check_writable, _check_durability):
+        for finding in run_check(check, facts):
+            yield finding
+    needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
+    for finding in _check_connections(check, facts, needed):
+        yield finding
+    for finding in _check_encryption(check, facts, entry):
+        yield finding
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
@@ -225,16 +226,16 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
         if facts.user_connection_limit is None
         else min(facts.connection_limit, facts.user_connection_limit)
     )
-    left = min(most, facts.connection_limit - facts.connections_in_use)
+    free = min(most, facts.connection_limit - facts.connections_in_use)
     remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
     if needed > most:
         text = f"a server may open {needed} connections, but the limit is {most}"
         yield wrong(check, text, remedy)
-    elif needed > left:
-        text = f"a server may open {needed} connections, but only {left} of {most} are free"
+    elif needed > free:
+        text = f"a server may open {needed} connections, but only {free} of {most} are free"
         yield note(check, text, remedy)
     else:
-        yield ok(check, f"a server may open {needed} connections, and {left} are free")
+        yield ok(check, f"a server may open {needed} connections, and {free} are free")
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
