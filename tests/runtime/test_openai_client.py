@@ -211,6 +211,9 @@ SAME: dict[str, str] = {
     "calls without an index": script(
         *calls(piece(None, '{"a": 1}', name="add", id="c1"), piece(None, "{}", name="b", id="c2"))
     ),
+    "calls without an index and an id": script(
+        *calls(piece(None, '{"a": 1}', name="add"), piece(None, "{}", name="b"))
+    ),
     "piece without an index": script(
         *calls(piece(None, '{"a"', name="add", id="c1"), piece(None, ": 1}"))
     ),

@@ -16,6 +16,7 @@ from agentctl.requests import (
     RunRequest,
 )
 from agentctl.service.service import Service
+from agentctl.store.repositories import runs as run_rows
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -27,6 +28,7 @@ from tests.service.callers import (
     user,
     wait_for_running,
 )
+from tests.store.rows import a_run
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +143,19 @@ async def test_cancel_of_a_finished_run_returns_already_final(deployment: Deploy
         assert answer.value["status"] == "COMPLETED"
         assert answer.value["cancel_requested_at"] is None
         assert (await operations.get_run(run["run_id"])).value == run
+
+
+async def test_run_cancelled_before_its_start_keeps_its_message(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "echo", RunRequest("first", session_id="s1"))
+        row = a_run("pending", "s1", user_id="me", background=True, input="second", owner="elsewhere")
+        await service.hosting.databases["main"].write(run_rows.create(row))
+        answer = await operations.cancel_run("agent", "echo", "pending", CancelRequest("s1"))
+        assert (answer.value["cancel"], answer.value["status"]) == ("stopped", "CANCELLED")
+        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+        questions = [entry["content"] for entry in history if entry["role"] == "user"]
+        assert questions == ["first", "second"]
 
 
 async def test_second_cancel_returns_already_final(deployment: Deployment) -> None:
