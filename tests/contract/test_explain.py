@@ -17,8 +17,6 @@ from tests.auth.forge import Pair, rs, token
 from tests.contract.backends import Backends, call_operation
 from tests.deployment import ADMIN, Deployment
 
-pytestmark = pytest.mark.slow
-
 REQUESTS = [
     ("GET", "/agents"),
     ("GET", "/agents/echo"),

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl.config.settings import Model, ModelSettings
 from agentctl.runtime.library_model import LibraryConnection
@@ -65,6 +63,9 @@ class Library(LibraryConnection):
     """A model of the library, with the client of the vendor."""
 
     def __init__(self, url: str) -> None:
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
         self._http = build_http_client(RUN_BYTES)
         client = AsyncOpenAI(base_url=url, api_key="k", max_retries=0, http_client=self._http)
         # Without it the library reports a stream that was cut off as complete.

@@ -30,8 +30,6 @@ from tests.service.callers import (
 )
 from tests.store.rows import a_run
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("agent", "message"),
@@ -149,7 +147,9 @@ async def test_run_cancelled_before_its_start_keeps_its_message(deployment: Depl
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_run("agent", "echo", RunRequest("first", session_id="s1"))
-        row = a_run("pending", "s1", user_id="me", background=True, input="second", owner="elsewhere")
+        row = a_run(
+            "pending", "s1", user_id="me", background=True, input="second", owner="elsewhere"
+        )
         await service.hosting.databases["main"].write(run_rows.create(row))
         answer = await operations.cancel_run("agent", "echo", "pending", CancelRequest("s1"))
         assert (answer.value["cancel"], answer.value["status"]) == ("stopped", "CANCELLED")

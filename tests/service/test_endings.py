@@ -40,8 +40,6 @@ from tests.service.callers import (
     wait_for_running,
 )
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

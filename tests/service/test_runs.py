@@ -32,8 +32,6 @@ from tests.service.callers import (
     wait_for_running,
 )
 
-pytestmark = pytest.mark.slow
-
 
 async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
