@@ -56,6 +56,7 @@ def content(body: Any) -> bytes | None:
 def test_generated_request_gets_a_declared_response(
     server: ThreadedServer, document: Any, name: str, mode: str
 ) -> None:
+    from schemathesis.generation import GenerationMode
 
     operation = document.find_operation_by_id(name)
     declared: dict[str, Any] = operation.definition.raw["responses"]
