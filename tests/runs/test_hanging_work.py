@@ -22,7 +22,7 @@ from agentctl.requests import (
 )
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.sqlite import connection
+from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -284,6 +284,7 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     deployment = create_hanging_deployment(
         tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n"

@@ -26,7 +26,7 @@ from agentctl.runs.states import Ending
 from agentctl.service import runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite import connection
+from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -45,6 +45,7 @@ from tests.service.callers import (
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the writer time out on a lock at once, and retry soon."""
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     monkeypatch.setattr(runs, "DISCONNECT_WAIT_SECONDS", 0.1)
 
