@@ -26,6 +26,7 @@ from tests.service.callers import (
     open_service,
     streamed_run,
     user,
+    wait_for_live_run,
     wait_for_running,
 )
 from tests.store.rows import a_run
@@ -71,8 +72,7 @@ async def test_cancel_stops_every_kind_of_hang(
 
 
 async def _wait_for_tool(service: Service, run_id: str) -> None:
-    live = service.hosting.engine.find_run(run_id)
-    assert live is not None
+    live = await wait_for_live_run(service, run_id)
     await wait_until(lambda: live.transcript.tools)
 
 
@@ -122,8 +122,7 @@ async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
             run,
             _,
         ):
-            live = service.hosting.engine.find_run(run["run_id"])
-            assert live is not None
+            live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
             await operations.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
         stored = (await operations.get_run(run["run_id"])).value
@@ -264,9 +263,7 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
 
 
 async def _wait_for_children(service: Service, run_id: str) -> None:
-    await wait_until(lambda: service.hosting.engine.find_run(run_id) is not None)
-    live = service.hosting.engine.find_run(run_id)
-    assert live is not None
+    live = await wait_for_live_run(service, run_id)
     wanted = 2 if live.spec.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 
