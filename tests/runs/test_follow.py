@@ -37,8 +37,6 @@ from tests.service.callers import (
     wait_for_running,
 )
 
-pytestmark = pytest.mark.slow
-
 
 @contextlib.asynccontextmanager
 async def two_services(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:

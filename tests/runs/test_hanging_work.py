@@ -29,8 +29,6 @@ from tests.loops import wait_until
 from tests.runs import hanging_tools
 from tests.service.callers import open_service, user, wait_for_live_run, wait_for_running
 
-pytestmark = pytest.mark.slow
-
 SOON = 5.0
 """Seconds within which a run is final on a busy machine; no work here ends before on its own."""
 
