@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url, parse_object
+from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
