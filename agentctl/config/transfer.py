@@ -14,6 +14,7 @@ from typing import Any
 from agentctl.config.settings import Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.config.types import Secret
+from agentctl.records.text import MASK
 from agentctl.records.value_types import ValueType, field_types
 
 
@@ -49,9 +50,6 @@ def _decode_value(value: Any, value_type: ValueType) -> Any:
     if dataclasses.is_dataclass(value_type.kind):
         return _decode_table(value_type.kind, value)
     return Path(value) if value_type.kind is Path and value is not None else value
-
-
-MASK = "********"
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:

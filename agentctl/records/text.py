@@ -21,6 +21,9 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _QUOTED = 40
 
+MASK = "********"
+"""The text that is shown and logged in place of a secret."""
+
 
 def is_storable(text: str) -> bool:
     """Return True if `text` can be stored and sent unchanged."""
