@@ -181,7 +181,7 @@ def _check_references(settings: Settings, places: Places) -> None:
 
 
 def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
-    for name, value_type in field_types(type(entry)).items():
+    for name, value_type in field_types(entry.__class__).items():
         one = value_type.item if value_type.is_list else value_type
         refers = one.find_rule(Reference)
         if refers is None:

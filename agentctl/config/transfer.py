@@ -68,7 +68,7 @@ def effective_settings(settings: Settings) -> dict[str, Any]:
 def _plain_table(table: Any) -> dict[str, Any]:
     return {
         name: _plain_value(getattr(table, name), value_type)
-        for name, value_type in field_types(type(table)).items()
+        for name, value_type in field_types(table.__class__).items()
     }
 
 

@@ -107,7 +107,7 @@ class ValueType:
     Attributes:
         kind: a scalar type, `Path`, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the
             two timestamps, or the class of a record or of a table of the configuration.
-        check_value, parse_text: the functions behind `check` and `parse`.
+        check_value, parse_text: the functions of `check` and `parse`.
         rules: the rules of the annotation.
         optional: True if None is allowed.
         required: of a field of a typed dictionary: True if it must be present.
@@ -174,10 +174,10 @@ class ValueType:
         return None if value is None and self.optional else self.check_value(self, value)
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text in a query, a header field or a form stands for.
+        """Parse the text of a query parameter, a header field or a form field.
 
         Raises:
-            WrongValue: the text stands for none, or cannot be stored.
+            WrongValue: it is not a text of this type, or cannot be stored.
         """
         if not is_storable(text):
             raise WrongValue(UNSTORABLE)
@@ -192,7 +192,7 @@ class ValueType:
 
 
 def compile_type(annotation: Any) -> ValueType:
-    """Return the type that an annotation stands for; also that of a field of a typed dictionary."""
+    """Return the type of an annotation, also of one with `Required` or `NotRequired`."""
     if hasattr(annotation, "__value__"):
         return compile_type(annotation.__value__)
     origin, arguments = get_origin(annotation), get_args(annotation)
