@@ -26,7 +26,6 @@ FOLDER = "/home/you/agentctl/.agentctl-demo"
 
 NOT_EXECUTED = {
     "make demo": "installs for minutes; the tests start the same server with the same command",
-    "agentctl serve": "runs until Ctrl-C; the pages are tested against such a server",
     "agentctl serve --config my-server/agentctl.toml": "runs until Ctrl-C",
     "agentctl --install-completion": "changes the settings of the shell that starts it",
 }
@@ -34,7 +33,6 @@ NOT_EXECUTED = {
 
 DEMO_PAGES = (
     "README.md",
-    "docs/quickstart.md",
     "docs/api.md",
     "docs/cli.md",
     "docs/databases.md",
@@ -42,6 +40,9 @@ DEMO_PAGES = (
     "docs/models.md",
     "docs/openai.md",
 )
+CONTINUED = {"README.md": "docs/quickstart.md"}
+"""Pages that continue another one, in its terminal."""
+
 GUIDES = (
     "docs/guides/explain-a-403.md",
     "docs/guides/session-cost.md",
@@ -148,6 +149,8 @@ def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> 
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
             assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
         run_commands(tested, shell, demo)
+        if name in CONTINUED:
+            run_commands(page(CONTINUED[name]), shell, demo)
 
 
 @pytest.mark.parametrize("name", PAGES_WITHOUT_SERVER)
@@ -179,7 +182,7 @@ def test_every_guide_has_a_picture_of_its_commands(name: str) -> None:
 
 def test_every_page_with_commands_is_tested() -> None:
     with_commands = {tested.name for tested in pages() if tested.commands()}
-    assert with_commands == {*DEMO_PAGES, *GUIDES, *PAGES_WITHOUT_SERVER}
+    assert with_commands == {*DEMO_PAGES, *CONTINUED.values(), *GUIDES, *PAGES_WITHOUT_SERVER}
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()
 

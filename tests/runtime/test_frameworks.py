@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Agent, Limits, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.records import times
@@ -447,4 +448,4 @@ def test_missing_library_names_its_extra(
         catalog.hosted_runner(component)
     assert f"No module named {library!r}" in str(refused.value) or "import of" in str(refused.value)
     extra = library.replace("_", "-")
-    assert refused.value.hint == f"install the library: pip install 'agentctl[{extra}]'"
+    assert refused.value.hint == f"install the library: {build_extra_command(extra)}"

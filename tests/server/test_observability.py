@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agentctl.cli.root import app
+from agentctl.config.extras import build_extra_command
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
@@ -343,7 +344,7 @@ def test_missing_package_is_named(deployment: Deployment, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     code, said = serve(deployment, "127.0.0.1:0")
     assert code == 2
-    assert "pip install 'agentctl[metrics]'" in said
+    assert f"hint: {build_extra_command('metrics')}, or listen" in said
     assert "Traceback" not in said
 
 
