@@ -65,9 +65,9 @@ async def store_end(
     run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
-    if run.spec.component.kind != "workflow" and not run.transcript.messages:
+    if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
-        run.transcript.add_user(run.spec.message)
+        run.transcript.add_user(run.spec.input)
     end: RunEnd | None = None
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
@@ -97,11 +97,11 @@ async def store_end(
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
-        return await run.spec.database.write(_write_end(run, ending, end))
+        return await run.database.write(_write_end(run, ending, end))
     except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
-        state = await run.spec.database.read(run_reads.get_state(run.run_id))
+        state = await run.database.read(run_reads.get_state(run.run_id))
         if state is None:
             return ending
         return Ending(
@@ -141,9 +141,9 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     if not (yield from runs.finish(end)):
         raise AlreadyFinished
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
-        yield from sessions.set_summary(run.session_id, summary)
+        yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
-        yield from sessions.merge_state(run.session_id, changes.values, changes.removed)
+        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return ending
 
 
@@ -157,7 +157,7 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         ending,
         transcript,
         history=encode_history(
-            spec.component.kind, spec.parent_run_id, transcript, run.previous_instructions
+            spec.component_type, spec.parent_run_id, transcript, run.previous_instructions
         ),
         finished_at=at,
         stopped_at=at if holding is None else None,

@@ -9,8 +9,8 @@ import orjson
 
 from agentctl.agents import Memory
 from agentctl.errors import ValidationFailed
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.runtime.component import Component
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories
 from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
@@ -23,28 +23,26 @@ class RunMemories:
     Args:
         database: the system database, which has the memories.
         user_id: the user of the run.
-        component: the agent or team that remembers.
-        run_id: the run.
+        run: the run, whose agent or team remembers.
     """
 
-    def __init__(self, database: Database, user_id: str, component: Component, run_id: str) -> None:
+    def __init__(self, database: Database, user_id: str, run: RunSpec) -> None:
         self._database = database
         self._user_id = user_id
-        self._component = component
-        self._run_id = run_id
+        self._run = run
         self._visibility = Visibility(everyone=False, user_id=user_id)
 
     async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
         """Store a fact; a memory with the same text is returned instead."""
-        component = self._component
+        run = self._run
         row = memories.build_memory(
             self._user_id,
             memory,
             topics,
             now=now(),
-            agent_id=component.id if component.kind == "agent" else None,
-            team_id=component.id if component.kind == "team" else None,
-            run_id=self._run_id,
+            agent_id=run.component_id if run.component_type == "agent" else None,
+            team_id=run.component_id if run.component_type == "team" else None,
+            run_id=run.run_id,
         )
         return _to_memory(await self._database.write(_create_once(row)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from agentctl.agents import Memories
     from agentctl.config.settings import Limits
+    from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
     from agentctl.runtime.session_state import SessionState
@@ -57,43 +58,20 @@ class RunEnvironment(Protocol):
     """The environment of one run.
 
     Attributes:
-        run_id: id of the run.
-        session_id: id of its session.
-        component_id: id of its component.
-        user_id: its user, who owns the session, or None.
-        claims: verified claims of the caller's token as JSON; None without a JWT.
-        metadata: the metadata of the request as JSON; None without one.
-        dependencies: the dependencies of the request as JSON; None without them.
-        output_schema: the JSON Schema of the request for its result; None without one.
+        spec: what the run does, for whom and within which limits.
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
         summary: the summary of the runs before them; None for none.
         memories: the memories of the user, None without a user.
-        is_member: True for the run of a member or of a step.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
-        tool_timeout: maximum seconds of a tool call.
         limits: size limits in bytes.
     """
 
     @property
-    def run_id(self) -> str: ...
-    @property
-    def session_id(self) -> str: ...
-    @property
-    def component_id(self) -> str: ...
-    @property
-    def user_id(self) -> str | None: ...
-    @property
-    def claims(self) -> bytes | None: ...
-    @property
-    def metadata(self) -> str | None: ...
-    @property
-    def dependencies(self) -> str | None: ...
-    @property
-    def output_schema(self) -> str | None: ...
+    def spec(self) -> RunSpec: ...
     @property
     def state(self) -> SessionState: ...
     @property
@@ -105,15 +83,11 @@ class RunEnvironment(Protocol):
     @property
     def memories(self) -> Memories | None: ...
     @property
-    def is_member(self) -> bool: ...
-    @property
     def is_stopping(self) -> bool: ...
     @property
     def has_ended(self) -> bool: ...
     @property
     def transcript(self) -> Transcript: ...
-    @property
-    def tool_timeout(self) -> float: ...
     @property
     def limits(self) -> Limits: ...
 

@@ -95,14 +95,15 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
     Claims, metadata and history are copies, so that a function cannot change those of another one.
     The state is shared by all functions of the run and of its members.
     """
+    spec = environment.spec
     return RunContext(
-        user_id=environment.user_id,
-        session_id=environment.session_id,
-        run_id=environment.run_id,
-        component_id=environment.component_id,
-        claims=json.loads(environment.claims) if environment.claims else None,
-        metadata=json.loads(environment.metadata) if environment.metadata else None,
-        dependencies=json.loads(environment.dependencies) if environment.dependencies else None,
+        user_id=spec.user_id,
+        session_id=spec.session_id,
+        run_id=spec.run_id,
+        component_id=spec.component_id,
+        claims=json.loads(spec.claims) if spec.claims else None,
+        metadata=json.loads(spec.metadata) if spec.metadata else None,
+        dependencies=json.loads(spec.dependencies) if spec.dependencies else None,
         state=environment.state.values,
         history=tuple(dict(message) for message in environment.history),
         memories=environment.memories,

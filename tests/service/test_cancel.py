@@ -252,7 +252,7 @@ async def _wait_for_children(service: Service, run_id: str) -> None:
     await wait_until(lambda: service.hosting.engine.find_run(run_id) is not None)
     live = service.hosting.engine.find_run(run_id)
     assert live is not None
-    wanted = 2 if live.spec.component.id == "jam" else 1
+    wanted = 2 if live.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 
 

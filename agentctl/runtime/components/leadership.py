@@ -50,15 +50,15 @@ def build_leader_instructions(team: Component, members: Mapping[str, Component])
 def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
     """Return the delegation tools of the leader in the mode of the team."""
     assert isinstance(team.spec, Team)
-    found: list[Action] = []
+    actions: list[Action] = []
     for tool in delegation_tools(team.spec):
         if tool["name"] == SET_SHARED_CONTEXT:
-            found.append(_SetSharedContext(tool))
+            actions.append(_SetSharedContext(tool))
         elif tool["name"] == DELEGATE:
-            found.append(_Delegate(tool, members))
+            actions.append(_Delegate(tool, members))
         else:
-            found.append(_Route(tool, members))
-    return found
+            actions.append(_Route(tool, members))
+    return actions
 
 
 def share_context(task: str, context: RunEnvironment) -> str:

@@ -76,7 +76,7 @@ class HostedRun:
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
-        self.name = environment.component_id
+        self.name = environment.spec.component_id
         self._environment = environment
         self._kind = kind
         self._kept_bytes = 0
@@ -108,7 +108,7 @@ class HostedRun:
     @property
     def is_member(self) -> bool:
         """True for the run of a member or of a step, which has no earlier runs."""
-        return self._environment.is_member
+        return self._environment.spec.is_member
 
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
@@ -191,13 +191,13 @@ class HostedRun:
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
         limit = self._environment.limits.run_bytes
-        given = {
+        values = {
             replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
         }
-        call = {"id": call_id, "name": name, "arguments": given}
+        call = {"id": call_id, "name": name, "arguments": values}
         self._reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
-        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, given)))
+        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
 
     def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
         """Report the end of a tool call that was started; an unknown id is ignored.

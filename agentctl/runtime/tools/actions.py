@@ -55,7 +55,7 @@ class ToolAction:
         except InvalidArguments as error:
             text = f"The arguments of {name} are not valid: {error}"
         except TimeoutError:
-            text = f"The tool {name} did not end within {context.tool_timeout:g} seconds"
+            text = f"The tool {name} did not end within {context.spec.tool_timeout:g} seconds"
         except TooManyAbandonedThreads:
             text = f"The tool {name} was not called: too many earlier calls never ended"
         except NotSerializable:
@@ -76,7 +76,7 @@ class ToolAction:
             self._call_guarded(arguments, context, host), name=f"tool {name}"
         )
         try:
-            done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
+            done, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
             if not done:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
