@@ -14,11 +14,12 @@ import pytest
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import without_coverage
 
-BASE = {"errors", "records", "requests", "operations", "config"}
+BASE = {"errors", "event_loop", "records", "requests", "operations", "config"}
 LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
     "": {"agents"},
+    "event_loop": set(),
     "agents": set(),
     "errors": set(),
     "records": {"errors"},
