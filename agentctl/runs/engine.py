@@ -35,11 +35,10 @@ from agentctl.runs.background import (
     requires_background_work,
 )
 from agentctl.runs.live import LiveRun
-from agentctl.runs.members import MemberSlots
-from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.turns import MemberSlots, Starts
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog

@@ -26,9 +26,9 @@ from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
@@ -198,7 +198,7 @@ class Supervision:
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested
             )
             if messages := run.spec.earlier_messages:
-                run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, given=True)]
+                run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
         await execute_component(run.component, run, self._catalog)
 
 

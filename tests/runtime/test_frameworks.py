@@ -191,8 +191,8 @@ async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]
     messages = build_messages(user="one", assistant="two")
     catalog = Catalog.from_settings(hosted(name))
     try:
-        first = await run(catalog, "three", EarlierRun(messages, given=True))
-        instruction = EarlierRun(build_messages(user="brief"), given=True)
+        first = await run(catalog, "three", EarlierRun(messages, from_request=True))
+        instruction = EarlierRun(build_messages(user="brief"), from_request=True)
         second = await run(catalog, "four", earlier_run(first), instruction)
     finally:
         await catalog.close()

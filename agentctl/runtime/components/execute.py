@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, get_args
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.run_threads import install_executor, watch_threads
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
+from agentctl.runtime.unstopped import install_executor, watch_threads
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component

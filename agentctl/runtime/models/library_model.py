@@ -46,7 +46,7 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.conversion import build_request, build_tool_definition, extract_usage
 from agentctl.runtime.models.response_limits import UnusableResponse
-from agentctl.runtime.run_threads import use_shared_threads
+from agentctl.runtime.unstopped import use_shared_threads
 
 if TYPE_CHECKING:
     from typing import Literal

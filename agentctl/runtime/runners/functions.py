@@ -18,9 +18,9 @@ from agentctl.agents import (
     Usage,
 )
 from agentctl.event_loop import TooManyAbandonedThreads
+from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.run_context import is_run_context
 from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
 

@@ -11,10 +11,10 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
-from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
@@ -100,10 +100,10 @@ class HostedRun:
         return self._environment.earlier_runs
 
     @property
-    def given_history(self) -> Sequence[Mapping[str, Any]]:
+    def request_history(self) -> Sequence[Mapping[str, Any]]:
         """The earlier messages of the request, for a runner with its own memory."""
         earlier = self._environment.earlier_runs
-        return [message for run in earlier if run.given for message in run.messages]
+        return [message for run in earlier if run.from_request for message in run.messages]
 
     @property
     def is_member(self) -> bool:

@@ -25,10 +25,10 @@ from agentctl.agents import RunContext
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import CANCELLED_RESULT, complete_history
+from agentctl.runtime.unstopped import install_executor
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
@@ -151,13 +151,13 @@ class LangGraphRunner:
         state = await self._graph.aget_state(config)
         if state.values and await run.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
-            return to_langchain_messages(run.given_history)
+            return to_langchain_messages(run.request_history)
         messages = state.values.get("messages", []) if state.values else []
         results = [
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in _find_open_calls(messages).items()
         ]
-        return [*results, *to_langchain_messages(run.given_history)]
+        return [*results, *to_langchain_messages(run.request_history)]
 
 
 class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]

@@ -164,22 +164,22 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState 
 @unit
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
-    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN, parameters)
         for parent_run_id, run_id in rows:
-            found[parent_run_id].append(run_id)
-    return found
+            children[parent_run_id].append(run_id)
+    return children
 
 
 @unit
 def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
     """Return parent, id and metrics (JSON, or None) of the children of some runs."""
-    found: list[tuple[str, str, str | None]] = []
+    usage: list[tuple[str, str, str | None]] = []
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN_USAGE, parameters)
-        found += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
-    return found
+        usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
+    return usage
 
 
 def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
