@@ -100,6 +100,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     """
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
+        # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from _claim_key(spec.run_id, submission.idempotency)
     name = " ".join(spec.input.split())[:SESSION_NAME_LENGTH]
     new = sessions.build_session(

@@ -254,6 +254,7 @@ class Engine:
         )
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+        # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
         await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
     async def _commit_and_execute(
@@ -304,6 +305,8 @@ class Engine:
             await asyncio.sleep(SEARCH_SECONDS)
 
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
+        # One step of the event loop: a shutdown or the loss of the worker either finds the run in
+        # `_live`, or was before, and then it is found below.
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
@@ -311,7 +314,6 @@ class Engine:
         run.mark_stored(worker_id, admitted)
         ending = self._shutdown
         if worker_id != self._worker.id:
-            # Declared dead meanwhile; `handle_worker_lost` did not know this run yet.
             ending = _WORKER_LOST
         if run.parent is not None:
             ending = run.parent.requested_end or ending

@@ -57,6 +57,8 @@ async def store_end(
     Returns:
         The stored ending, which another process may have written.
     """
+    # Sealed first: a child that ignores its stop may still publish, and the last event has the
+    # highest number. Then the write in progress ends, so that the last batch repeats no event.
     if run.parent is None:
         run.stream.seal()
     if run.recorder is not None:
@@ -122,6 +124,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     events are stored in the same transaction, so a run with a final status has all its events
     (docs/decisions/0014).
     """
+    # The run is locked first, its session by `finish` and later (`store.database`).
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
@@ -133,12 +136,14 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
                 requested.cancel_requested_at,
             )
     if run.recorder is not None:
+        # Before `finish`: events of a run that is final are refused.
         last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
         batch = run.stream.last_batch(last)
         yield from events.append_batch(
             run.run_id, run.attempt, batch.first, batch.last, batch.lines
         )
     if not (yield from runs.finish(end)):
+        # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)

@@ -109,6 +109,7 @@ class Supervision:
         ending, stored = _FAILED, None
         try:
             ending = await self._execute(run)
+            # Before its results are read: abandoned work may still report.
             run.detach()
             ending = _keep_state(run, ending)
             stored = await self._store_in_time(run, ending)
@@ -119,6 +120,7 @@ class Supervision:
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
+            # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
 
@@ -175,6 +177,8 @@ class Supervision:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if not work.done():
+                # The stop first: members end with its cause, and work that ignores its
+                # cancellation fails at its next checkpoint.
                 run.stop(Ending.failed("RUN_TIMEOUT", "The run exceeded its time limit"))
                 work.cancel()
                 if not await wait_until_done({work}, GRACE_SECONDS):

@@ -140,6 +140,7 @@ class MemberSlots:
             if granted.cancelled():
                 self._forget(parent, granted)
             else:
+                # Granted and cancelled in one step of the event loop.
                 self._release(granted.result())
             raise
 

@@ -67,7 +67,7 @@ class RunEnvironment(Protocol):
     """The environment of one run.
 
     Attributes:
-        spec: what the run does, for whom and within which limits.
+        spec: the work of the run, its user and its limits.
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
