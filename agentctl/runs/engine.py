@@ -246,7 +246,6 @@ class Engine:
             )
             raise
         return MemberResult(
-            run_id=run.run_id,
             status=ending.status,
             content=run.transcript.content,
             error_detail=ending.error_detail,

@@ -16,6 +16,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs import event_format
@@ -153,17 +154,13 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
 
 
 def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
-    transcript, spec = run.transcript, run.spec
-    at = run.finished_at or now()
-    holding = _encode_holding(run)
+    at, holding = run.finished_at or now(), _encode_holding(run)
     return build_run_end(
-        run.run_id,
+        run.spec,
         run.attempt,
         ending,
-        transcript,
-        history=encode_history(
-            spec.component_type, spec.parent_run_id, transcript, run.previous_instructions
-        ),
+        run.transcript,
+        previous_instructions=run.previous_instructions,
         finished_at=at,
         stopped_at=at if holding is None else None,
         holding=holding,
@@ -176,12 +173,12 @@ def _encode_holding(run: LiveRun) -> str | None:
 
 
 def build_run_end(
-    run_id: str,
+    run: RunSpec | RunRow,
     attempt: int,
     ending: Ending,
     transcript: Transcript,
     *,
-    history: str | None,
+    previous_instructions: str | None = None,
     finished_at: int,
     stopped_at: int | None,
     cancel_reason: str | None = None,
@@ -190,18 +187,19 @@ def build_run_end(
     """Build the final columns of a run's row.
 
     Args:
-        history: see `encode_history`.
+        previous_instructions: system message of the session's previous run, which its history does
+            not repeat.
         finished_at: time of the final status in microseconds.
         stopped_at: time when all work had ended, in microseconds; None if some may continue.
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None for none or if not known.
     """
     return RunEnd(
-        run_id=run_id,
+        run_id=run.run_id,
         attempt=attempt,
         status=ending.status,
         content=replace_unstorable(transcript.content),
-        history=history,
+        history=_encode_history(run, transcript, previous_instructions),
         messages=_to_json(transcript.messages),
         tools=_to_json(transcript.tools),
         metrics=_to_json(transcript.metrics),
@@ -219,18 +217,15 @@ def build_run_end(
     )
 
 
-def encode_history(
-    kind: str,
-    parent_run_id: str | None,
-    transcript: Transcript,
-    previous_instructions: str | None = None,
+def _encode_history(
+    run: RunSpec | RunRow, transcript: Transcript, previous_instructions: str | None = None
 ) -> str | None:
     """Return the JSON array that a run adds to `chat_history`.
 
     Return None for workflows and for the runs of members, which have no history
     (docs/contract.md "Session records").
     """
-    if parent_run_id is not None or kind == "workflow":
+    if run.parent_run_id is not None or run.component_type == "workflow":
         return None
     return _to_json(build_chat_history(transcript.messages, previous_instructions))
 
@@ -255,7 +250,7 @@ def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
 def store_question(run: RunRow) -> Steps[None]:
     """Store the message of a run that ended before it started."""
     transcript = build_unfinished_transcript(run, "")
-    history = encode_history(run.component_type, run.parent_run_id, transcript)
+    history = _encode_history(run, transcript)
     yield from runs.store_question(run.run_id, history, _to_json(transcript.messages))
 
 

@@ -181,16 +181,10 @@ class LiveRun:
         self.transcript = Transcript(self.transcript.unstopped)
 
     def emit(self, event: RunEvent) -> None:
-        """Publish an event of the component."""
         if self.stream.recorded and not self._detached:
             self.stream.publish(*event_format.format_event(self.identity, event))
 
     def checkpoint(self) -> None:
-        """Refuse a model call or a tool call of a run that has to stop.
-
-        Raises:
-            asyncio.CancelledError: a stop was requested or the run has ended.
-        """
         if self.is_stopping:
             raise asyncio.CancelledError
 
@@ -201,7 +195,6 @@ class LiveRun:
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
-        """Execute a member or a step as a run under this one."""
         self.checkpoint()
         return await self._run_member(self, component, message)
 

@@ -32,7 +32,6 @@ class MemberResult:
     """The result of the run of a member or of a step.
 
     Attributes:
-        run_id: id of the child run.
         status: its final status.
         content: its content; partial unless the status is COMPLETED.
         error_detail: public text of its failure; None unless the status is ERROR.
@@ -40,7 +39,6 @@ class MemberResult:
             status is ERROR.
     """
 
-    run_id: str
     status: MemberStatus
     content: str
     error_detail: str | None = None

@@ -102,7 +102,7 @@ class FakeContext:
     def ended(
         self, status: Any, detail: str | None = None, code: str | None = None
     ) -> MemberResult:
-        return MemberResult("child", status, self.transcript.content, detail, code)
+        return MemberResult(status, self.transcript.content, detail, code)
 
     async def execute(
         self, kind: ComponentKind, component_id: str, message: str, history: list[dict[str, Any]]

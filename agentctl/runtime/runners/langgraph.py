@@ -106,8 +106,8 @@ class LangGraphRunner:
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
-        graph = self._member_graph if run.is_member else self._graph
-        if self._has_checkpointer and not run.is_member:
+        graph = self._member_graph if run.spec.is_member else self._graph
+        if self._has_checkpointer and not run.spec.is_member:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
