@@ -36,11 +36,7 @@ class Idempotency:
 
 
 class IdempotentReplay(Exception):
-    """The idempotency key of the submission already has a run; nothing was written.
-
-    Args:
-        run_id: that run.
-    """
+    """The idempotency key of the submission already has a run; nothing was written."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)

@@ -125,7 +125,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     events are stored in the same transaction, so a run with a final status has all its events
     (docs/decisions/0014).
     """
-    # The run is locked first, its session by `finish` and later (`store.database`).
+    # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)

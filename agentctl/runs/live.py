@@ -48,9 +48,7 @@ class LiveRun:
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
-        component: the component that executes it.
         database: the database with its row.
-        limits: size limits in bytes.
         root: the root run of its tree; the run itself if it has no parent.
         identity: the fields that all events of the run have.
         worker_id: owner in the row of the run, once it is committed.
@@ -63,9 +61,6 @@ class LiveRun:
             event and the published event have the same time.
         ended: the stored ending, or the expected one if the database has not stored it yet.
         previous_instructions: system message of the session's previous run, if any.
-        earlier_runs: the runs of the session that the component receives, oldest first.
-        summary: the summary of the runs of the session that are not among `earlier_runs`, or None.
-        state: the state of the session, that of the root.
         state_changes: the changes of a root run to the state, once the work has ended.
     """
 

@@ -32,11 +32,11 @@ def test_a_run_keeps_the_objects_of_its_request(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(runs.create(a_run(metadata='{"a":1}', session_state='{"b":[2]}')))
     store.write(runs.create(a_run("r2")))
-    first, second = (store.read(run_reads.get(run_id, EVERYONE)) for run_id in ("r1", "r2"))
-    assert first is not None
-    assert second is not None
-    assert (first.metadata, first.session_state) == ('{"a":1}', '{"b":[2]}')
-    assert (second.metadata, second.session_state) == (None, None)
+    store.write(runs.create(a_run("m1", parent_run_id="r1", metadata="{}", session_state="{}")))
+    rows = [store.read(run_reads.get(run_id, EVERYONE)) for run_id in ("r1", "r2", "m1")]
+    assert [(row.metadata, row.session_state) for row in rows if row is not None] == [
+        ('{"a":1}', '{"b":[2]}'), (None, None), (None, None),
+    ]  # fmt: skip
 
 
 def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:

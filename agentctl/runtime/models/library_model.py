@@ -103,8 +103,8 @@ class LibraryConnection(ModelConnection):
             "extra_body": settings.extra_body,
             "thinking": False if effort == "none" else effort,
         }
-        given = {name: value for name, value in converted.items() if value is not None}
-        return cast("ModelSettings", given) if given else None
+        values = {name: value for name, value in converted.items() if value is not None}
+        return cast("ModelSettings", values) if values else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         settings = self.convert_settings(self.select_settings(call.settings))

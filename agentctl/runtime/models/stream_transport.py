@@ -332,6 +332,6 @@ def _encode_request(request: httpx2.Request, body: bytes) -> bytes:
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % field for field in request.headers.raw]
     fields = b"".join(lines)
-    if any(each in fields for each in _FORBIDDEN):
+    if any(characters in fields for characters in _FORBIDDEN):
         raise httpx2.LocalProtocolError("a header field of the request has a line break")
     return b"\r\n".join([*lines, b"", body])

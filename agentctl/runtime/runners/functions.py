@@ -82,10 +82,10 @@ class _PythonRunner:
         """Do nothing."""
 
     def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        given: dict[str, Any] = {self._message: message}
+        arguments: dict[str, Any] = {self._message: message}
         if self._context is not None:
-            given[self._context] = run.context
-        return partial(self._function, **given)
+            arguments[self._context] = run.context
+        return partial(self._function, **arguments)
 
 
 class FunctionRunner(_PythonRunner):
