@@ -235,21 +235,19 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     count = max(component.history_runs, 1)
     read, session_id = run.database.read, run.spec.session_id
     if (kind := catalog.native_kind(component)) is not None:
-        native = await read(
-            run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind), size="run"
-        )
-        stored = [(earlier.messages, earlier.native) for earlier in native]
+        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind)
+        stored = await read(native, size="run")
     else:
         summary = await _load_summary(run)
         recent = run_reads.list_recent_messages(session_id, count, HISTORY_BYTES, summary.covered)
         stored = [(messages, None) for messages in await read(recent, size="run")]
         if not stored and summary.covered:
             last = run_reads.list_recent_messages(session_id, 1, HISTORY_BYTES)
-            run.previous_instructions = _find_instructions(await read(last, size="run"))
-    parsed: list[tuple[list[dict[str, Any]], str | None]]
+            for messages in await read(last, size="run"):
+                run.previous_instructions = _find_instructions(orjson.loads(messages))
     parsed = [(orjson.loads(messages), native) for messages, native in stored]
-    if stored:
-        run.previous_instructions = _find_instructions([messages for messages, _ in stored])
+    if parsed:
+        run.previous_instructions = _find_instructions(parsed[-1][0])
     return [
         EarlierRun([message for message in messages if message["role"] != "system"], native)
         for messages, native in (parsed if component.history_runs else [])
@@ -267,8 +265,7 @@ async def _load_summary(run: LiveRun) -> StoredSummary:
     return summary if summary.text else StoredSummary()
 
 
-def _find_instructions(stored: list[str]) -> str | None:
-    messages = orjson.loads(stored[-1]) if stored else []
+def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
     return next((message["content"] for message in messages if message["role"] == "system"), None)
 
 

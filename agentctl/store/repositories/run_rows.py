@@ -146,17 +146,3 @@ class RunEnd:
     native_history: str | None = None
     holding: str | None = None
     spans: str | None = None
-
-
-@dataclass(slots=True)
-class EarlierMessages:
-    """The messages of an earlier run of a session.
-
-    Attributes:
-        messages: JSON array of the neutral messages.
-        native: the messages in the JSON form of a library; None if the run has none of the
-            requested kind.
-    """
-
-    messages: str
-    native: str | None
