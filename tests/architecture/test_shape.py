@@ -14,6 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.config.face_tables": "the tables of the faces, which share nothing with the others",
     "agentctl.records.audit": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
