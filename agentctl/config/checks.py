@@ -13,6 +13,7 @@ from agentctl.config.providers import check_models
 from agentctl.config.settings import Database, Settings, Step, Team
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference, key_types, quote_text
+from agentctl.extensions import load_extensions
 from agentctl.records.text import suggest_name
 
 _HIGHEST_PORT = 65_535
@@ -57,7 +58,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_remote_keys,
         _check_bounds,
         _check_metrics,
-        _check_openai,
+        *(extension.check_settings for extension in load_extensions()),
         _check_databases,
         _check_agents,
         _check_references,
@@ -122,14 +123,6 @@ def _check_metrics(settings: Settings, places: Places) -> None:
         places["metrics.listen"].refuse(
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
-        )
-
-
-def _check_openai(settings: Settings, places: Places) -> None:
-    if settings.openai.ignored_parameters and not settings.openai.enabled:
-        places["openai.ignored_parameters"].refuse(
-            "has no effect while openai.enabled is false",
-            hint="set enabled = true in [openai], or remove ignored_parameters",
         )
 
 

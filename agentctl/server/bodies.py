@@ -35,7 +35,7 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
-"""Fields of AgentOS's form that this server does not support (docs/contract.md "Runs")."""
+"""Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 

@@ -14,7 +14,9 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
-    "agentctl.config.face_tables": "the tables of the faces, which share nothing with the others",
+    "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
+    "agentctl.interop.mcp.settings": "the table of one face, which is registered",
+    "agentctl.interop.openai.settings": "the table of one face, which is registered",
     "agentctl.records.audit": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.document": "one record per resource",

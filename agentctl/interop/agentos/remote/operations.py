@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from agentctl import errors
 from agentctl.interop.agentos.records import build_component
+from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
 from agentctl.interop.agentos.remote.runs import RunOperations
 from agentctl.interop.agentos.remote.sessions import SessionOperations
+from agentctl.operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.routes import operation_ids
@@ -23,6 +26,9 @@ _CONCURRENT_REQUESTS = 8
 
 class AgentOSOperations(SessionOperations, RunOperations):
     """The `operations.Operations` of an AgentOS server that have a counterpart there."""
+
+    def list_faults(self) -> Iterable[Fault]:
+        return list_faults(self.server)
 
     async def get_api(self) -> Document[Any]:
         return build_document(await self._get("get_api"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
@@ -13,7 +14,7 @@ from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
 from agentctl.interop.agentos.server.system_endpoints import SystemEndpoints
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import AGENTOS_ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.server.routes import sessions as native
 from agentctl.server.routing import Endpoint, Operation
 

@@ -12,8 +12,8 @@ from agentctl import INTERFACE_VERSION
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.agentos.server.runs import whole_seconds
+from agentctl.interop.mcp import MCP_PATH, is_enabled
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.routes import MCP_PATH
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.server.answers import json_response
@@ -71,7 +71,7 @@ class SystemEndpoints:
     async def get_info(self, call: Call) -> Response:
         """Handle `GET /info`."""
         found = await call.operations.get_info()
-        enabled = call.caller.app_state.settings.mcp_endpoint.enabled
+        enabled = is_enabled(call.caller.app_state.settings)
         mcp = {"enabled": enabled, "path": MCP_PATH if enabled else None, "oauth": None}
         return json_response({**found.value, "agno_version": INTERFACE_VERSION, "mcp": mcp})
 
