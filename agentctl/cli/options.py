@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -14,7 +13,7 @@ from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.requests import (
     MAXIMUM_LIMIT,
 )
@@ -262,9 +261,6 @@ NewerThan = Annotated[
 ]
 
 
-ComponentRef = tuple[ComponentKind, str]
-
-
 def resolve_component(
     agent: str | None, team: str | None, workflow: str | None
 ) -> ComponentRef | None:
@@ -278,29 +274,6 @@ def resolve_component(
     if len(given) > 1:
         raise UsageError("--agent, --team and --workflow exclude each other")
     return given[0] if given else None
-
-
-def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
-    """Return the component that the record of a session or run names, None without one."""
-    for names in KINDS.values():
-        if record.get(names.id_field):
-            return names.kind, cast(str, record[names.id_field])
-    return None
-
-
-def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
-    """Return the component that the record of a run names.
-
-    Raises:
-        UsageError: it names none.
-    """
-    named = find_component(run)
-    if named is not None:
-        return named
-    raise UsageError(
-        "the server did not report the component of the run",
-        hint="pass --agent ID, --team ID or --workflow ID, and --session ID",
-    )
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:

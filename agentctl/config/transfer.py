@@ -14,6 +14,7 @@ from typing import Any
 from agentctl.config.settings import Settings
 from agentctl.config.tables import ENTRY_TABLES, list_sections
 from agentctl.config.types import ValueType, key_types
+from agentctl.records.text import MASK
 
 
 def settings_to_text(settings: Settings) -> str:
@@ -51,9 +52,6 @@ def _decode_value(value: Any, value_type: ValueType) -> Any:
     if dataclasses.is_dataclass(value_type.type):
         return _decode_table(value_type.type, value)
     return Path(value) if value_type.type is Path and value is not None else value
-
-
-MASK = "********"
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:

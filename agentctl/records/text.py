@@ -20,6 +20,9 @@ _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+MASK = "********"
+"""The text that is shown and logged in place of a secret."""
+
 
 def is_storable(text: str) -> bool:
     """Return True if `text` can be stored and sent unchanged."""

@@ -14,11 +14,14 @@ import pytest
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import without_coverage
 
-BASE = {"errors", "records", "extensions", "requests", "operations", "config"}
+BASE = {
+    "errors", "event_loop", "records", "extensions", "requests", "operations", "config"
+}  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
     "": {"agents"},
+    "event_loop": set(),
     "agents": set(),
     "errors": set(),
     "records": {"errors"},

@@ -34,8 +34,8 @@ SHORT = {
     "agentctl.server.routes.authorization": "one module per tag of the API",
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.service.hosting": "a type that all of `service` uses, and imports nothing of it",
-    "agentctl.service.startup_warnings": "warnings of `serve`, without a check of `doctor`",
-    "agentctl.store.totals": "a type that databases and lists share",
+    "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",
+    "agentctl.store.database": "a type that databases and lists share",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }
 """Modules of fewer lines of code than `SHORTEST_FILE`, with the reason."""

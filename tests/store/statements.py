@@ -12,10 +12,9 @@ from typing import Any
 import agentctl.store
 import agentctl.store.repositories
 from agentctl.requests import AccountFilter, MemoryFilter, RunView
-from agentctl.store.database import Sql, Statement, Steps, Work
+from agentctl.store.database import Sql, Statement, Steps, Totals, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
-from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.lists import list_cases, list_runs, list_sessions, statements_of
 

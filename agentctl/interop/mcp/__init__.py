@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.interop.mcp.face import McpFace
 
-MCP_PATH = "/mcp"
-"""The path of the face."""
-
 _DECISION = (
     "that of the tool that is called: explain its request, such as POST /agents/{agent_id}/runs"
 )
@@ -48,6 +45,8 @@ def _build_face(settings: Settings) -> McpFace | None:
 
 
 def _find_route(settings: Settings, method: str, path: str) -> FaceRoute | None:
+    from agentctl.interop.mcp.settings import MCP_PATH
+
     if path != MCP_PATH:
         return None
     return FaceRoute(

@@ -24,7 +24,8 @@ from starlette.types import Message, Receive, Scope, Send
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
-from agentctl.interop.mcp import MCP_PATH, calls
+from agentctl.interop.mcp import calls
+from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.faces import Face, MatchedRoute

@@ -1,8 +1,10 @@
-"""The table `[mcp_endpoint]`."""
+"""The table `[mcp_endpoint]`, and the path of the face."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+MCP_PATH = "/mcp"
 
 
 @dataclass(frozen=True, slots=True)

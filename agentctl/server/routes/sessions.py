@@ -22,7 +22,13 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.server.answers import BytesResponse, document_response, no_content_response
+from agentctl.server.answers import (
+    BytesResponse,
+    KnownTags,
+    document_response,
+    no_content_response,
+    versioned_response,
+)
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Query
 from agentctl.server.requests import (
@@ -31,7 +37,6 @@ from agentctl.server.requests import (
     RenameSessionBody,
     UpdateSessionBody,
 )
-from agentctl.server.revalidation import KnownTags, versioned_response
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,

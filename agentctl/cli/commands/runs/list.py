@@ -17,7 +17,6 @@ from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     Cursor,
     DbId,
     Every,
@@ -54,7 +53,7 @@ from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, w
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.extensions import name_products
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.requests import (
     DEFAULT_LIMIT,
     FULL_VIEW,

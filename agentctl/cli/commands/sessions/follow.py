@@ -16,13 +16,13 @@ from agentctl.cli.commands.runs.watch import (
     WatchedRun,
     follow_streams,
 )
-from agentctl.cli.options import component_of_run
 from agentctl.cli.run_tree import SessionRuns, read_members
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.target import Target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable
+from agentctl.records.kinds import component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator
 

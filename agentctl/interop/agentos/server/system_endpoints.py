@@ -12,7 +12,8 @@ from agentctl import INTERFACE_VERSION
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.agentos.server.runs import whole_seconds
-from agentctl.interop.mcp import MCP_PATH, is_enabled
+from agentctl.interop.mcp import is_enabled
+from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
