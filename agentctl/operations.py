@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agentctl.errors import Unsupported
 from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS, FULL_VIEW
@@ -395,7 +395,7 @@ class PartialOperations:
             hint.
     """
 
-    without_counterpart: Mapping[str, tuple[str, str | None]] = {}
+    without_counterpart: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
 
     def __init__(self, name: str, place: str) -> None:
         self.name = name

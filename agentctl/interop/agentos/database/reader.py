@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from agentctl.interop.agentos.database.source import Layout, Row, Source
-from agentctl.interop.agentos.records import (
-    build_memory,
-    build_run,
+from agentctl.interop.agentos.mapping import (
     find_session_kind,
-    parse_moment,
-    sum_counters,
+    read_memory,
+    read_run,
+    read_session,
 )
+from agentctl.interop.agentos.values import parse_moment
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 
@@ -240,11 +240,11 @@ class AgentOSReader:
 def _build_run(run: Any, session: StoredSession) -> Record:
     if not isinstance(run, dict):
         return _build_unreadable_run("", session, "an element of runs is not an object")
-    return build_run(run, session.session_id)
+    return read_run(run, session.session_id)
 
 
 def _build_unreadable_run(run_id: str, session: StoredSession, reason: str) -> Record:
-    run = build_run(
+    run = read_run(
         {"run_id": run_id, KINDS[session.kind].id_field: session.component_id},
         session.session_id,
     )
@@ -263,7 +263,7 @@ def _parse_memory(row: Record) -> Record:
     except UnreadableRow as failure:
         problem = str(failure)
     built |= {name: row[name] for name in _TIMES}
-    return build_memory(built) | {"problem": problem}
+    return read_memory(built) | {"problem": problem}
 
 
 def _decode_text(value: object) -> str | None:
@@ -311,25 +311,26 @@ def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Reco
     The stored totals are not used: AgentOS loses runs that end at the same time there.
     """
     top_level = [run for run in runs if not run["parent_run_id"]]
-    counters = sum_counters(run["metrics"] for run in runs)
-    record: Record = {
+    tokens = sum(run["metrics"]["total_tokens"] for run in runs)
+    known = {
         "session_id": session.session_id,
         "session_name": session.name(runs),
         "session_type": session.kind,
         "user_id": session.keys["user_id"],
-        **{names.id_field: None for names in KINDS.values()},
         KINDS[session.kind].id_field: session.component_id,
-        "total_tokens": counters["total_tokens"],
+        "total_tokens": tokens,
+    }
+    record = read_session(known) | {
         "run_count": len(runs),
-        "history_bytes": None,
         "last_status": top_level[-1]["status"] if top_level else None,
-        "created_at": _format_time(session.created_at),
-        "updated_at": _format_time(session.updated_at or session.created_at),
+        "created_at": format_time(session.created_at),
+        "updated_at": format_time(session.updated_at or session.created_at),
     }
     if session.problem is not None:
         record |= {"last_status": "UNREADABLE", "problem": session.problem}
     return record
 
 
-def _format_time(microseconds: int | None) -> str | None:
+def format_time(microseconds: int | None) -> str | None:
+    """Return a time as RFC 3339, None without one."""
     return None if microseconds is None else format_rfc3339(microseconds)

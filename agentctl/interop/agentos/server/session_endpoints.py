@@ -10,16 +10,13 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import NotFound, ValidationFailed
+from agentctl.interop.agentos.mapping import write_messages
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import Seconds, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
-from agentctl.interop.agentos.server.runs import (
-    RunBuilder,
-    build_messages,
-    build_metrics,
-    select_runs,
-)
+from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
+from agentctl.interop.agentos.values import write_counters
 from agentctl.records.runs import RunRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -251,9 +248,9 @@ def _build_session(session_id: str, record: Mapping[str, Any]) -> dict[str, Any]
     session = {**record}
     if session.get("chat_history") is not None:
         said = [each for each in session["chat_history"] if each["role"] != "system"]
-        session["chat_history"] = build_messages(session_id, said)
+        session["chat_history"] = write_messages(session_id, said)
     if session.get("metrics") is not None:
-        session["metrics"] = build_metrics(session["metrics"])
+        session["metrics"] = write_counters(session["metrics"])
     return session
 
 
@@ -268,7 +265,7 @@ def _build_session_page(
         "search_time_ms": 0.0,
     }
     items = [
-        {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
+        {**item, "metrics": write_counters({"total_tokens": item["total_tokens"]})}
         for item in sessions
     ]
     return {"data": items, "meta": meta}
