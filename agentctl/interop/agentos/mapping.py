@@ -31,8 +31,11 @@ from agentctl.interop.agentos.values import (
     whole_seconds,
     write_counters,
 )
+from agentctl.records.accounts import AccountRecord
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.memories import MemoryRecord
+from agentctl.records.runs import FINAL_STATUSES, RunRecord
+from agentctl.records.sessions import SessionSummary
 from agentctl.records.times import format_rfc3339
 
 _TOOL_FIELDS = ("tool_call_id", "tool_name", "tool_args", "result", "tool_call_error")
@@ -69,9 +72,12 @@ class Field(NamedTuple):
 Fields = Mapping[str, Field]
 
 
-def read_fields(fields: Fields, record: Record) -> Built:
-    """Return the fields of this interface in a record of AgentOS."""
-    return {name: field.read(record.get(field.theirs or name)) for name, field in fields.items()}
+def read_fields(record_type: type, fields: Fields, record: Record) -> Built:
+    """Return the fields of a record type; those that AgentOS does not have are null."""
+    return {
+        name: fields[name].read(record.get(fields[name].theirs or name)) if name in fields else None
+        for name in record_type.__annotations__
+    }
 
 
 def write_fields(fields: Fields, record: Record, *names: str) -> Built:
@@ -128,6 +134,8 @@ def _read_tool_call(call: Record) -> Built:
             arguments = orjson.loads(arguments)
         except orjson.JSONDecodeError:
             arguments = {"arguments": arguments}
+    if arguments and not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
     return {"id": call.get("id"), "name": function.get("name"), "arguments": arguments or {}}
 
 
@@ -180,80 +188,62 @@ def _read_members(responses: object) -> list[str]:
     return [str(run["run_id"]) for run in read_objects(responses) if run.get("run_id")]
 
 
-_ABSENT = Field(lambda value: None)
+_TEXT, _REQUIRED, _PLAIN = Field(read_text), Field(read_required), Field(read_plain)
 _MOMENT = Field(format_moment, lambda value: None if value is None else whole_seconds(value))
+_IDS: Fields = {names.id_field: _TEXT for names in KINDS.values()}
 
-_NOT_IN_RUNS = (
-    "started_at", "finished_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason",
-    "late_result", "holding", "request_id",
-)  # fmt: skip
-
-RUN: dict[ComponentKind, Fields] = {
-    kind: {
-        "run_id": Field(read_required),
-        "session_id": Field(read_required),
-        "parent_run_id": Field(read_text),
-        names.id_field: Field(read_required),
-        "user_id": Field(read_text),
-        "status": Field(read_status),
-        "input": Field(_keep, theirs="run_input"),
-        "content": Field(format_content),
-        "messages": Field(read_messages),
-        "tools": Field(_read_tools),
-        "metrics": Field(read_counters, write_counters),
-        "output": _ABSENT,
-        "reasoning_content": Field(read_text),
-        "purpose": _ABSENT,
-        "metadata": Field(read_object),
-        "session_state": Field(read_object),
-        "error": _ABSENT,
-        "created_at": _MOMENT,
-        **dict.fromkeys(_NOT_IN_RUNS, _ABSENT),
-        "spans": Field(lambda value: []),
-        "member_runs": Field(_read_members, theirs="member_responses"),
-    }
-    for kind, names in KINDS.items()
+RUN: Fields = {
+    "run_id": _REQUIRED,
+    "session_id": _REQUIRED,
+    "parent_run_id": _TEXT,
+    **_IDS,
+    "user_id": _TEXT,
+    "status": Field(read_status),
+    "input": Field(_keep, theirs="run_input"),
+    "content": Field(format_content),
+    "messages": Field(read_messages),
+    "tools": Field(_read_tools),
+    "metrics": Field(read_counters, write_counters),
+    "reasoning_content": _TEXT,
+    "metadata": Field(read_object),
+    "session_state": Field(read_object),
+    "created_at": _MOMENT,
+    "spans": Field(lambda value: []),
+    "member_runs": Field(_read_members, theirs="member_responses"),
 }
-"""The fields of a run. It has no `stopped_at`, because AgentOS does not know when work stops."""
 
 SESSION: Fields = {
-    "session_id": Field(read_plain),
-    "session_name": Field(read_plain),
-    "session_type": Field(_keep),
-    "user_id": Field(read_text),
-    **{names.id_field: Field(read_text) for names in KINDS.values()},
+    "session_id": _PLAIN,
+    "session_name": _PLAIN,
+    "user_id": _TEXT,
+    **_IDS,
     "total_tokens": Field(_keep),
-    "run_count": _ABSENT,
-    "history_bytes": _ABSENT,
-    "last_status": _ABSENT,
     "created_at": _MOMENT,
     "updated_at": _MOMENT,
 }
-"""The fields of a session of a list."""
 
 MEMORY: Fields = {
-    "memory_id": Field(read_plain),
+    "memory_id": _PLAIN,
     "memory": Field(lambda value: format_content(value) or ""),
     "topics": Field(
         lambda value: [str(topic) for topic in value] if isinstance(value, list) else []
     ),
-    "agent_id": Field(read_text),
-    "team_id": Field(read_text),
-    "user_id": Field(read_required),
-    "run_id": _ABSENT,
+    "agent_id": _TEXT,
+    "team_id": _TEXT,
+    "user_id": _REQUIRED,
     "created_at": _MOMENT,
     "updated_at": _MOMENT,
 }
 
 ACCOUNT: Fields = {
-    "id": Field(read_plain),
-    "name": Field(read_plain),
+    "id": _PLAIN,
+    "name": _PLAIN,
     "scopes": Field(
         lambda value: [_read_grant(scope) for scope in value or []],
         lambda value: [_write_scope(grant["scope"]) for grant in value],
     ),
     "token_hint": Field(read_plain, theirs="token_prefix"),
-    "created_by": Field(read_text),
+    "created_by": _TEXT,
     "created_at": _MOMENT,
     "expires_at": _MOMENT,
     "last_used_at": _MOMENT,
@@ -264,11 +254,17 @@ ACCOUNT: Fields = {
 def read_run(run: Record, session_id: str | None = None) -> Built:
     """Build a run record from the run of a response, of a session or of a database row.
 
+    It has no `stopped_at`, because AgentOS does not know when the work of a run has stopped.
+
     Args:
         run: the object of AgentOS.
         session_id: its session, for an object that does not name it.
     """
-    built = read_fields(RUN[find_kind(run) or "agent"], run)
+    built = read_fields(RunRecord, RUN, run)
+    own = KINDS[find_kind(run) or "agent"].id_field
+    built[own] = built[own] or ""
+    for name in _IDS.keys() - {own} | {"stopped_at"}:
+        del built[name]
     built["session_id"] = built["session_id"] or session_id or ""
     built["input"] = _find_input(run, built["messages"])
     if built["status"] == "ERROR":
@@ -298,7 +294,7 @@ def _find_input(run: Record, messages: list[dict[str, Any]]) -> str:
 
 def read_session(session: Record) -> Built:
     """Build a session of a list. Numbers and states of its runs are null: AgentOS lists none."""
-    built = read_fields(SESSION, session)
+    built = read_fields(SessionSummary, SESSION, session)
     built["session_type"] = find_session_kind(session)
     if "total_tokens" not in session:
         built["total_tokens"] = (read_object(session.get("metrics")) or {}).get("total_tokens")
@@ -341,7 +337,7 @@ def build_history(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def read_memory(memory: Record) -> Built:
     """Build a memory record."""
-    built = read_fields(MEMORY, memory)
+    built = read_fields(MemoryRecord, MEMORY, memory)
     built["created_at"] = built["created_at"] or built["updated_at"]
     return built
 
@@ -355,7 +351,7 @@ def read_account(account: Record, now: int) -> Built:
     """
     expires = parse_moment(account.get("expires_at"))
     state = "expired" if expires is not None and expires <= now else "active"
-    built = read_fields(ACCOUNT, account)
+    built = read_fields(AccountRecord, ACCOUNT, account)
     built["state"] = "revoked" if account.get("revoked_at") else state
     return built | ({"token": account["token"]} if isinstance(account.get("token"), str) else {})
 

@@ -62,15 +62,14 @@ class RunBuilder:
         kind = get_kind(run)
         component_id = run[KINDS[kind].id_field]
         content = build_content(run)
-        fields, id_field = RUN[kind], KINDS[kind].id_field
         built: Built = {
-            **write_fields(fields, run, "run_id", id_field),
+            **write_fields(RUN, run, "run_id", KINDS[kind].id_field),
             f"{kind}_name": self._directory.get_name(kind, component_id),
-            **write_fields(fields, run, "session_id", "user_id", "parent_run_id"),
+            **write_fields(RUN, run, "session_id", "user_id", "parent_run_id"),
             "content": content,
             "content_type": "str" if content is None else type(content).__name__,
             "session_state": self._state,
-            **write_fields(fields, run, "created_at", "status", "metadata", "reasoning_content"),
+            **write_fields(RUN, run, "created_at", "status", "metadata", "reasoning_content"),
         }
         if kind == "workflow":
             built |= self._build_steps(run, component_id)
@@ -223,7 +222,7 @@ def _build_summary(run: Run, *names: str) -> Built:
     """Return fields of an item, in which an absent id is an empty text."""
     return {
         name: "" if value is None else value
-        for name, value in write_fields(RUN[get_kind(run)], run, *names).items()
+        for name, value in write_fields(RUN, run, *names).items()
     }
 
 

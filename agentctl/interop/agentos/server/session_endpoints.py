@@ -150,8 +150,9 @@ class SessionEndpoints:
             await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
         return no_content_response()
 
-    async def get_session_runs(
+    async def list_runs(
         self,
+        previews: bool,
         call: Call,
         session_id: SessionId,
         type: TypeQuery = None,
@@ -161,44 +162,24 @@ class SessionEndpoints:
         db_id: DatabaseId = None,
         table: Table = None,
     ) -> Response:
-        """Handle `GET /sessions/{session_id}/runs`.
+        """Handle `GET /sessions/{session_id}/runs` and `…/run-previews`.
 
-        A session whose first run has not ended is not found, as on AgentOS. agent-ui reads it when
-        the run begins, and a late response without the answer would replace the answer.
+        For whole runs, a session whose first run has not ended is not found, as on AgentOS.
+        agent-ui reads it when the run begins, and a late response without the answer would replace
+        the answer.
         """
         where = SessionLocator(type, user_id, db_id, table)
         parts = await self._read_runs(call, session_id, where)
         statuses = read_repeated(call, "status")
-        key = ("runs", *parts, *statuses, created_after, created_before)
+        key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
 
         def build() -> list[dict[str, Any]]:
-            builder = self._open_builder(parts)
-            if builder.is_starting:
+            runs = [run for part in parts for run in orjson.loads(part)]
+            builder = RunBuilder(self._directory, runs)
+            if builder.is_starting and not previews:
                 raise NotFound("Session not found")
-            return select_runs(builder.build_items(), statuses, created_after, created_before)
-
-        return self._bodies.respond(key, build)
-
-    async def get_session_run_previews(
-        self,
-        call: Call,
-        session_id: SessionId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
-        created_after: Seconds = None,
-        created_before: Seconds = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
-    ) -> Response:
-        """Handle `GET /sessions/{session_id}/run-previews`."""
-        where = SessionLocator(type, user_id, db_id, table)
-        parts = await self._read_runs(call, session_id, where)
-        statuses = read_repeated(call, "status")
-        key = ("previews", *parts, *statuses, created_after, created_before)
-
-        def build() -> list[dict[str, Any]]:
-            previews = self._open_builder(parts).build_previews()
-            return select_runs(previews, statuses, created_after, created_before)
+            items = builder.build_previews() if previews else builder.build_items()
+            return select_runs(items, statuses, created_after, created_before)
 
         return self._bodies.respond(key, build)
 
@@ -222,9 +203,6 @@ class SessionEndpoints:
             descendants.append(member.value)
             waiting += descendants[-1]["member_runs"]
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
-
-    def _open_builder(self, parts: Sequence[bytes]) -> RunBuilder:
-        return RunBuilder(self._directory, [run for part in parts for run in orjson.loads(part)])
 
     async def _read_runs(
         self, call: Call, session_id: str, where: SessionLocator
