@@ -1,15 +1,15 @@
 """The registration of extensions: what packages such as `interop` and `top` add to the core.
 
 The core imports no extension. It loads the modules of `BUILT_IN` and uses the `EXTENSION` of each.
-Such a module is imported at the start of many commands, so its functions import what they need when
-they are called. docs/extending.md "An interface of another system" has the steps.
+These modules are imported at the start of many commands, so their functions import what they need
+when they are called, and the classes here are tuples, which are made faster than dataclasses.
+docs/extending.md "An interface of another system" has the steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -77,8 +77,7 @@ class FaceRoute(NamedTuple):
     decision: str
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseLayout:
+class DatabaseLayout(NamedTuple):
     """The databases of another product, which are only read.
 
     Attributes:
@@ -98,8 +97,7 @@ def _ignore(*_: object) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
+class Extension(NamedTuple):
     """The parts that a package adds to the core. Every part is optional.
 
     `settings` is the `config.settings.Settings` of a process.

@@ -92,7 +92,7 @@ def check_session(where: SessionLocator, kind: ComponentKind, user_id: str | Non
 
 
 def is_match(run: Record, filter: RunFilter) -> bool:
-    """Return True if a run record matches a filter, apart from session and user."""
+    """Return True if a run record matches a filter; its session and user are not compared."""
     kinds = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
     ids = [run.get(names.id_field) for names in kinds]
     created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
