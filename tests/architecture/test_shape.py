@@ -14,6 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.interop.openai.settings": "the table of one face, which is registered",
