@@ -21,6 +21,7 @@ from agentctl.records.ids import is_session_id
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.requests import Page, SessionFilter
 from agentctl.service.imports.records import build_run_row
 from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database, Steps, unit
@@ -35,6 +36,8 @@ ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
 
 PAGE_SESSIONS = 50
+
+_OLDEST_FIRST = SessionFilter(page=Page(sort_order="asc"))
 
 _WORKFLOW_RUNS = "workflow runs"
 
@@ -56,7 +59,7 @@ async def import_agentos(
     made = ImportReport()
     total, done = await reader.count_sessions(), 0
     while True:
-        page = await reader.list_sessions(limit=PAGE_SESSIONS, offset=done, descending=False)
+        page = await reader.list_sessions(PAGE_SESSIONS, done, _OLDEST_FIRST)
         if not page:
             break
         for session in page:

@@ -28,7 +28,7 @@ from agentctl.interop.agentos.values import (
     read_required,
     read_status,
     read_text,
-    whole_seconds,
+    to_seconds,
     write_counters,
 )
 from agentctl.records.accounts import AccountRecord
@@ -189,7 +189,7 @@ def _read_members(responses: object) -> list[str]:
 
 
 _TEXT, _REQUIRED, _PLAIN = Field(read_text), Field(read_required), Field(read_plain)
-_MOMENT = Field(format_moment, lambda value: None if value is None else whole_seconds(value))
+_MOMENT = Field(format_moment, lambda value: None if value is None else to_seconds(value))
 _IDS: Fields = {names.id_field: _TEXT for names in KINDS.values()}
 
 RUN: Fields = {

@@ -78,7 +78,7 @@ def format_content(value: object) -> str | None:
     return orjson.dumps(value, default=str).decode()
 
 
-def whole_seconds(timestamp: str) -> int:
+def to_seconds(timestamp: str) -> int:
     """Return the seconds since the epoch of an RFC 3339 time."""
     return parse_rfc3339(timestamp) // 1_000_000
 

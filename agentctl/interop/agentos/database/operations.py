@@ -98,43 +98,22 @@ class AgentOSDatabase(AgentOSBackend):
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
-        conditions = {
-            name: value
-            for name, value in (
-                ("session_type", filter.where.type),
-                ("user_id", filter.where.user_id),
-            )
-            if value is not None
-        }
         if filter.session_name:
-            return self.build_page(await self._find_named(filter, conditions), page)
+            return self.build_page(await self._find_named(filter), page)
         number = self.get_page_number(page)
-        total = await self.reader.count_matching(conditions, filter.component_id)
-        found = await self._list(filter, conditions, page.limit, (number - 1) * page.limit)
-        records = [await self._summarize(session) for session in found]
+        total = await self.reader.count_sessions(filter)
+        offset = (number - 1) * page.limit
+        sessions = await self.reader.list_sessions(page.limit, offset, filter)
+        records = [await self._summarize(session) for session in sessions]
         return build_document({"data": records, "meta": build_meta(page, number, total)})
 
-    async def _list(
-        self, filter: SessionFilter, conditions: dict[str, str], limit: int, offset: int
-    ) -> list[StoredSession]:
-        return await self.reader.list_sessions(
-            limit=limit,
-            offset=offset,
-            sort_by=filter.page.sort_by,
-            descending=filter.page.sort_order == "desc",
-            conditions=conditions,
-            component_id=filter.component_id,
-        )
-
-    async def _find_named(self, filter: SessionFilter, conditions: dict[str, str]) -> list[Record]:
-        prefix, found, offset = (filter.session_name or "").lower(), list[Record](), 0
-        while sessions := await self._list(filter, conditions, _NAMED_PAGE, offset):
-            for session in sessions:
-                record = await self._summarize(session)
-                if record["session_name"].lower().startswith(prefix):
-                    found.append(record)
+    async def _find_named(self, filter: SessionFilter) -> list[Record]:
+        prefix, named, offset = (filter.session_name or "").lower(), list[Record](), 0
+        while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
+            records = [await self._summarize(session) for session in sessions]
+            named += [each for each in records if each["session_name"].lower().startswith(prefix)]
             offset += _NAMED_PAGE
-        return found
+        return named
 
     async def _summarize(self, session: StoredSession) -> Record:
         return build_session_record(session, await self.reader.list_runs(session))
@@ -169,7 +148,7 @@ class AgentOSDatabase(AgentOSBackend):
             session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
             return self.build_runs_page(await self._list_runs_of_user(session, filter), filter)
         offset = int(filter.page.cursor or 0)
-        while sessions := await self.reader.list_sessions(limit=_STATED_PAGE, offset=offset):
+        while sessions := await self.reader.list_sessions(_STATED_PAGE, offset):
             offset += len(sessions)
             found = [
                 run

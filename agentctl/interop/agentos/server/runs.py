@@ -9,7 +9,7 @@ import orjson
 
 from agentctl.interop.agentos.mapping import RUN, write_fields, write_messages, write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
-from agentctl.interop.agentos.values import Built, whole_seconds, write_counters
+from agentctl.interop.agentos.values import Built, to_seconds, write_counters
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import parse_rfc3339
 
@@ -86,7 +86,7 @@ class RunBuilder:
         return _drop_null(built)
 
     def _build_details(self, run: Run) -> Built:
-        created = whole_seconds(run["created_at"])
+        created = to_seconds(run["created_at"])
         return {
             "metrics": write_counters(run["metrics"]),
             "messages": write_messages(run["run_id"], run["messages"]),
@@ -234,8 +234,8 @@ def select_runs(
         item
         for item in items
         if (not statuses or item["status"] in statuses)
-        and (after is None or whole_seconds(item["created_at"]) >= after)
-        and (before is None or whole_seconds(item["created_at"]) <= before)
+        and (after is None or to_seconds(item["created_at"]) >= after)
+        and (before is None or to_seconds(item["created_at"]) <= before)
     ]
 
 
