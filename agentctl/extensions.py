@@ -167,4 +167,5 @@ def list_layouts() -> list[DatabaseLayout]:
 
 def name_products() -> str:
     """Return the names of the other products, for help texts."""
-    return " or ".join(each.product for each in load_extensions() if each.product)
+    names = [each.product for each in load_extensions() if each.product]
+    return " or ".join(names) or "another product"

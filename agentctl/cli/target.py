@@ -290,19 +290,20 @@ def with_target(
             options = TargetOptions(**{each.name: values.pop(each.name) for each in common})
             server_flags = tuple(name for name in needs_server if values[name])
             rules = LocalRules(create, server_flags, only_locally)
-            database = values.pop("database") if reads_databases else None
-            if reads_databases and (entry := _find_database(options, database, values)):
+            database = values.pop("database") if has_database else None
+            if has_database and (entry := _find_database(options, database, values)):
                 run_until_done(_run_with_database(run_body, options, values, entry))
             else:
                 run_until_done(_run_with_target(run_body, options, values, rules))
 
+        has_database = reads_databases and bool(list_layouts())
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
         run_body = functools.partial(_run_body, body, find_short_ids(own))
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
         parameters = [*own, *common]
-        if reads_databases:
+        if has_database:
             parameters.append(_DATABASE_PARAMETER)
         # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
