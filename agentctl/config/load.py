@@ -24,8 +24,9 @@ from agentctl.config.tables import (
     list_sections,
     section_keys,
 )
-from agentctl.config.types import convert_value, key_types
+from agentctl.config.types import convert_value
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.value_types import field_types
 
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
@@ -149,7 +150,7 @@ def _add_key_of_environment(
     if not key.strip() or key in authorization.verification_keys:
         return authorization
     place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
-    convert_value(key, key_types(Authorization)["verification_keys"].item, place, reader.base)
+    convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
@@ -158,7 +159,7 @@ def _complete_databases(
 ) -> tuple[Database, ...]:
     if not databases:
         databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in key_types(Database):
+        for name in field_types(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
     return _make_absolute(databases, reader)

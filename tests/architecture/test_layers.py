@@ -135,6 +135,16 @@ def test_private_names_are_imported_within_a_folder_only() -> None:
     assert [found for module in modules() for found in private_imports(module)] == []
 
 
+def test_one_module_converts_values_by_their_annotations() -> None:
+    assert {module.name for module in modules() if "get_origin" in module.text} == {
+        "agentctl.records.value_types",
+        "agentctl.auth.keys.fetch",  # the origin of a URL
+        "agentctl.remote.client",  # lists are JSON arrays
+        "agentctl.runtime.context",  # annotations of code of users
+        "agentctl.server.openapi.document",  # declarations for FastAPI
+    }
+
+
 @pytest.mark.parametrize("module", ["agentctl.cli.app", "agentctl.config"])
 def test_the_start_of_the_command_line_stays_light(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"

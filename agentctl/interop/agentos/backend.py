@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from agentctl import errors
-from agentctl.interop.agentos.values import Built, Record
+from agentctl.interop.agentos.values import Built
 from agentctl.operations import PartialOperations
 from agentctl.records.document import Document, build_document
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import parse_rfc3339
 from agentctl.requests import Page, RunFilter, SessionLocator, SessionRunsQuery

@@ -17,7 +17,6 @@ import orjson
 
 from agentctl.interop.agentos.values import (
     Built,
-    Record,
     format_content,
     format_moment,
     parse_moment,
@@ -32,7 +31,7 @@ from agentctl.interop.agentos.values import (
     write_counters,
 )
 from agentctl.records.accounts import AccountRecord
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.memories import MemoryRecord
 from agentctl.records.runs import FINAL_STATUSES, RunRecord
 from agentctl.records.sessions import SessionSummary

@@ -5,16 +5,16 @@ A value of another type is treated as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from agentctl.records.kinds import Record
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 
-Record = Mapping[str, Any]
 Built = dict[str, Any]
 
 _SECONDS_PER_ERA = 253_402_300_800

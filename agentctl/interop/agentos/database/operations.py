@@ -23,6 +23,7 @@ from agentctl.interop.agentos.backend import (
 )
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
+    Record,
     StoredSession,
     build_session_record,
     format_time,
@@ -43,8 +44,6 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-
-Record = dict[str, Any]
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to search their names, most of which are derived."""
