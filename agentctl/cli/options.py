@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -12,7 +11,9 @@ import typer
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
+from agentctl.extensions import name_products
 from agentctl.records.kinds import ComponentKind, ComponentRef
+from agentctl.records.strict import parse_json
 from agentctl.requests import (
     MAXIMUM_LIMIT,
 )
@@ -162,7 +163,7 @@ ForeignDatabase = Annotated[
     _target_option(
         "--database",
         metavar="URL",
-        help="Read this database of AgentOS: a URL, or the path of a SQLite file",
+        help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
 TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Session table")]
@@ -284,18 +285,14 @@ def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        value = json.loads(text, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise UsageError(
             f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
         )
     return value
-
-
-def _reject_constant(text: str) -> None:
-    raise ValueError(text)
 
 
 def parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:

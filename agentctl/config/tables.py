@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from agentctl.config import face_tables, mcp_table, settings
+from agentctl.config import mcp_table, settings
 from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
-from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
-from agentctl.records.text import suggest_name
+from agentctl.config.types import convert_value, parse_variable
+from agentctl.extensions import insert_after, load_extensions
+from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.value_types import ValueType, field_types
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -22,9 +25,7 @@ SECTIONS: dict[str, type] = {
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
-    "openai": face_tables.OpenAI,
-    "mcp_endpoint": face_tables.McpEndpoint,
-    "console": face_tables.Console,
+    "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
@@ -36,9 +37,17 @@ ENTRY_TABLES: dict[str, type] = {
 }
 
 
+@functools.cache
+def list_sections() -> dict[str, type]:
+    """Return the tables `[name]`: those of the core, and those of extensions."""
+    added = [table for extension in load_extensions() for table in extension.list_tables()]
+    return insert_after(SECTIONS, ((table.after, table.name, table.settings) for table in added))
+
+
 def section_keys() -> list[str]:
     """Return every key that the environment can set: `server.id`, `server.name`, …"""
-    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_types(table)]
+    sections = list_sections().items()
+    return [f"{name}.{key}" for name, table in sections for key in field_types(table)]
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,7 +70,7 @@ class TableReader:
 
     def check_names(self, document: Mapping[str, object]) -> None:
         """Reject unknown tables."""
-        self._refuse_unknown(document, {**SECTIONS, **ENTRY_TABLES}, (), "")
+        self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
         """Read the settings of `[name]` from the environment, the file and the defaults.
@@ -73,7 +82,7 @@ class TableReader:
         place = self._place((name,), name)
         if not isinstance(value, dict):
             place.refuse(f"must be a table, written [{name}]")
-        return self._table(value, SECTIONS[name], (name,), name)
+        return self._table(value, list_sections()[name], (name,), name)
 
     def entries(self, document: Mapping[str, object], name: str) -> tuple[Any, ...]:
         """Read the settings of every `[[name]]`, in order.
@@ -96,7 +105,7 @@ class TableReader:
 
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
         path, label = (name, index), f"{name}[{index}]"
-        id_kind = key_types(ENTRY_TABLES[name])["id"]
+        id_kind = field_types(ENTRY_TABLES[name])["id"]
         if "id" not in entry:
             self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.description}")
         known = convert_value(
@@ -105,7 +114,7 @@ class TableReader:
         return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
 
     def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
-        value_types = key_types(cls)
+        value_types = field_types(cls)
         self._refuse_unknown(table, value_types, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
         values = {
@@ -131,9 +140,9 @@ class TableReader:
         elif field.name not in table:
             value = self._default(value_type, place, field)
             place = dataclasses.replace(place, given=False)
-        elif value_type.is_list and value_type.item.type is settings.Step:
+        elif value_type.is_list and value_type.item.kind is settings.Step:
             value = self._steps(table[field.name], place, path)
-        elif dataclasses.is_dataclass(value_type.type):
+        elif dataclasses.is_dataclass(value_type.kind):
             value = self._inner_table(table[field.name], value_type, place, path)
         else:
             value = convert_value(table[field.name], value_type, place, self.base)
@@ -154,7 +163,7 @@ class TableReader:
     ) -> object:
         if not isinstance(value, dict):
             place.refuse("must be a table, such as { temperature = 0.2 }")
-        return self._table(value, cast(type, value_type.type), path, place.key)
+        return self._table(value, value_type.kind, path, place.key)
 
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
         if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):

@@ -12,6 +12,9 @@ ComponentKind = Literal["agent", "team", "workflow"]
 ComponentRef = tuple[ComponentKind, str]
 """The kind and the id of a component."""
 
+Record = Mapping[str, Any]
+"""A parsed record of which a function reads some fields."""
+
 
 @dataclass(frozen=True, slots=True)
 class KindNames:

@@ -123,11 +123,11 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 def page() -> str:
     """Build `configuration.md`."""
     from agentctl.config.settings import Memory, ModelSettings, Step, Summary
-    from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+    from agentctl.config.tables import ENTRY_TABLES, list_sections
 
     comments = _comments()
     lines = [_INTRODUCTION]
-    for name, cls in SECTIONS.items():
+    for name, cls in list_sections().items():
         lines += [f"## [{name}]", "", *_paragraph(comments.get(name, ""))]
         lines += [*_table(name, cls, comments, variables=True), ""]
     for name, cls in ENTRY_TABLES.items():
@@ -149,11 +149,11 @@ def _paragraph(comment: str) -> list[str]:
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
     from agentctl.config.environment import variable_name
-    from agentctl.config.types import key_types
+    from agentctl.records.value_types import field_types
 
     defaults = {field.name: field for field in dataclasses.fields(cls)}
     rows = []
-    for key, kind in key_types(cls).items():
+    for key, kind in field_types(cls).items():
         full = f"{name}.{key}"
         default = "not set" if name == "settings" else _default(defaults[key])
         row = [code(key), _allowed(full, kind), default, _meaning(full, comments)]
@@ -166,14 +166,16 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
 
 
 def _allowed(key: str, kind: Any) -> str:
+    from agentctl.config.types import Reference
+
     if key == "databases.url":
         return '"sqlite:///" and the path of a file, or a "postgresql://" url without a password'
-    refers = kind.item.reference if kind.is_list else kind.reference
+    refers = (kind.item if kind.is_list else kind).find_rule(Reference)
     if refers is None:
         words = "a list of steps" if key == "workflows.steps" else str(kind.description)
         words = "a table" if key.endswith(".settings") else words
         words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
-        return f"{words}, or empty" if kind.type is Path and kind.optional else words
+        return f"{words}, or empty" if kind.kind is Path and kind.optional else words
     tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
     return f"a list of ids of {tables}" if kind.is_list else f"the id of an entry of {tables}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import sys
@@ -22,7 +23,6 @@ from agentctl.runtime.events import Thinking
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.runtime import sample_frameworks
 from tests.runtime.fake_context import FakeContext, settings
 
 pytestmark = pytest.mark.slow
@@ -30,9 +30,14 @@ pytestmark = pytest.mark.slow
 MODULE = "tests.runtime.sample_frameworks"
 
 
+def frameworks() -> Any:
+    """Import the agents when a test needs them, because that takes a second in each process."""
+    return importlib.import_module(MODULE)
+
+
 @pytest.fixture(autouse=True)
 def models(model_endpoint: ModelEndpoint) -> None:
-    sample_frameworks.url = model_endpoint.base_url
+    frameworks().url = model_endpoint.base_url
 
 
 def hosted(name: str, deps: str = "", **options: Any) -> Settings:
@@ -43,7 +48,7 @@ def hosted(name: str, deps: str = "", **options: Any) -> Settings:
 async def run(catalog: Catalog, message: str = "{}", *earlier: EarlierRun) -> FakeContext:
     """Run the agent to its end."""
     context = FakeContext(catalog)
-    context.user_id = "ann"
+    context.change_spec(user_id="ann")
     await execute(context, message, *earlier)
     return context
 
@@ -51,9 +56,10 @@ async def run(catalog: Catalog, message: str = "{}", *earlier: EarlierRun) -> Fa
 async def execute(context: FakeContext, message: str, *earlier: EarlierRun) -> None:
     component = context.catalog.get("agent", "code")
     assert component is not None
-    context.component_id, context.earlier_runs = component.id, list(earlier)
+    context.change_spec(component_id=component.id, input=message)
+    context.earlier_runs = list(earlier)
     try:
-        await execute_component(component, message, context, context.catalog)
+        await execute_component(component, context, context.catalog)
     except (asyncio.CancelledError, ExecutionError):
         context.transcript.close_open_calls(times.now())
         raise
@@ -191,8 +197,8 @@ async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]
     messages = build_messages(user="one", assistant="two")
     catalog = Catalog.from_settings(hosted(name))
     try:
-        first = await run(catalog, "three", EarlierRun(messages, given=True))
-        instruction = EarlierRun(build_messages(user="brief"), given=True)
+        first = await run(catalog, "three", EarlierRun(messages, from_request=True))
+        instruction = EarlierRun(build_messages(user="brief"), from_request=True)
         second = await run(catalog, "four", earlier_run(first), instruction)
     finally:
         await catalog.close()
@@ -202,7 +208,7 @@ async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]
 
 
 async def test_toolsets_are_opened_once_by_one_task() -> None:
-    toolset = sample_frameworks.CountedToolset
+    toolset = frameworks().CountedToolset
     toolset.entered.clear()
     toolset.exited.clear()
     catalog = Catalog.from_settings(hosted("with_toolset"))
@@ -241,10 +247,10 @@ async def test_checkpointer_keeps_the_history_of_a_session() -> None:
         # A session without earlier runs has the id of a deleted one.
         again = await run(catalog, "three")
         other = FakeContext(catalog)
-        other.user_id = "bob"
+        other.change_spec(user_id="bob")
         await execute(other, "four", earlier_run(first))
         member = FakeContext(catalog)
-        member.user_id, member.is_member = "ann", True
+        member.change_spec(user_id="ann", parent_run_id="run")
         await execute(member, "five")
     finally:
         await catalog.close()
@@ -284,12 +290,12 @@ async def test_thread_of_a_cancelled_run_can_go_on() -> None:
 
 
 async def test_cancelled_graph_takes_no_further_step() -> None:
-    sample_frameworks.steps.clear()
+    frameworks().steps.clear()
     catalog = Catalog.from_settings(hosted("swallows_cancellation"))
     context = FakeContext(catalog)
     try:
         work = asyncio.create_task(execute(context, "{}"))
-        await wait_until(lambda: sample_frameworks.steps)
+        await wait_until(lambda: frameworks().steps)
         context.is_stopping = True
         work.cancel()
         await asyncio.wait({work}, timeout=5)
@@ -297,16 +303,16 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
         await asyncio.sleep(1.2)
     finally:
         await catalog.close()
-    assert sample_frameworks.steps == ["first"]
+    assert frameworks().steps == ["first"]
 
 
 async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
-    sample_frameworks.parts.clear()
+    frameworks().parts.clear()
     catalog = Catalog.from_settings(hosted("losing_a_cancellation"))
     context = FakeContext(catalog)
     try:
         work = asyncio.create_task(execute(context, "{}"))
-        await wait_until(lambda: len(sample_frameworks.parts) > 2)
+        await wait_until(lambda: len(frameworks().parts) > 2)
         context.is_stopping = True
         work.cancel()
         await asyncio.wait({work}, timeout=30)
@@ -315,7 +321,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
     finally:
         await catalog.close()
     # The part after the lost cancellation is the last one.
-    assert sample_frameworks.parts[-2:] == ["lost", "part"]
+    assert frameworks().parts[-2:] == ["lost", "part"]
 
 
 # Failures
@@ -333,7 +339,7 @@ async def test_failed_tool_ends_the_run(name: str) -> None:
     assert (failure.code, failure.detail) == ("TOOL_FAILED", "The tool fail failed (ValueError)")
     (call,) = ended.transcript.tools
     assert (call["result"], call["tool_call_error"]) == ("The tool fail failed (ValueError)", True)
-    assert sample_frameworks.SECRET not in str(ended.transcript.messages)
+    assert frameworks().SECRET not in str(ended.transcript.messages)
 
 
 async def test_failed_tool_of_agno_does_not_show_its_exception() -> None:
@@ -365,7 +371,7 @@ async def test_agno_reads_and_changes_the_session_state() -> None:
     catalog = Catalog.from_settings(hosted("counting"))
     try:
         context = FakeContext(catalog)
-        context.metadata = '{"tenant": "north"}'
+        context.change_spec(metadata='{"tenant": "north"}')
         context.state.values["count"] = 4
         await execute(context, "{}")
     finally:
@@ -380,10 +386,10 @@ async def test_agno_reads_and_changes_the_session_state() -> None:
 async def test_factories_make_agents() -> None:
     later = await run_once("made_later", "hello")
     assert users(later) == ["hello"]
-    sample_frameworks.closed.clear()
+    frameworks().closed.clear()
     for_a_while = await run_once("made_for_a_while", "hello")
     assert for_a_while.transcript.content == "hello"
-    assert sample_frameworks.closed == ["closed"]
+    assert frameworks().closed == ["closed"]
 
 
 def test_unusable_objects_are_one_line() -> None:
@@ -400,7 +406,7 @@ async def test_failure_to_open_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> Any:
-        raise ConnectionError(sample_frameworks.SECRET)
+        raise ConnectionError(frameworks().SECRET)
 
     catalog = Catalog.from_settings(hosted("made_later"))
     agent = catalog.get("agent", "code")
@@ -410,7 +416,7 @@ async def test_failure_to_open_is_logged_and_tried_again(
     try:
         with caplog.at_level(logging.WARNING), pytest.raises(ExecutionError) as failure:
             await run(catalog, "hello")
-        assert sample_frameworks.SECRET not in failure.value.detail
+        assert frameworks().SECRET not in failure.value.detail
         monkeypatch.undo()
         assert users(await run(catalog, "hello")) == ["hello"]
     finally:

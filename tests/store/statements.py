@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -32,6 +33,7 @@ def _find_in(value: object) -> Iterator[Sql]:
             yield from _find_in(entry)
 
 
+@functools.cache
 def module_statements() -> dict[Sql, str]:
     """Return each statement of the modules, with the name of its module."""
     found: dict[Sql, str] = {}
@@ -84,9 +86,10 @@ def _memory_lists() -> Iterator[Work[Any]]:
                 yield memories.list_page(wanted, visibility, replace(part, after=after))
 
 
-OF_MODULES = module_statements()
-OF_LISTS = list_statements()
-ALL = OF_MODULES.keys() | OF_LISTS
+@functools.cache
+def all_statements() -> Set[Sql]:
+    """Return each portable statement."""
+    return module_statements().keys() | list_statements()
 
 
 def watched(work: Work[object]) -> Work[object]:
@@ -98,7 +101,7 @@ def watched(work: Work[object]) -> Work[object]:
             while True:
                 statement: Statement = inner.send(rows)  # type: ignore[arg-type]
                 assert type(statement.sql) is Sql
-                assert statement.sql in ALL, f"unknown statement: {statement.sql}"
+                assert statement.sql in all_statements(), f"unknown statement: {statement.sql}"
                 rows = yield statement
         except StopIteration as end:
             return end.value

@@ -187,6 +187,8 @@ class _HttpConnection(asyncio.Protocol):
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
         if self._read_seconds is not None:
+            # A timer that is set is not moved: at its time it is set again for the rest. So a wait
+            # for each of many small parts costs no timer.
             self._deadline = self._loop.time() + self._read_seconds
             if self._timer is None:
                 self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
@@ -251,6 +253,7 @@ class _HttpConnection(asyncio.Protocol):
     def _end(self) -> None:
         names = {name.lower() for name, _ in self.headers}
         is_framed = names & {b"content-length", b"transfer-encoding"}
+        # Without a length the connection ends with the body (RFC 9112, section 6.3).
         if self._has_head and not self._is_complete and not is_framed:
             self._is_complete = True
             self._wake()
@@ -287,6 +290,7 @@ class _HttpConnection(asyncio.Protocol):
             self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
+        # An interim response (1xx) has an end as well.
         self._is_complete = self._has_head
 
 
@@ -321,6 +325,6 @@ def _encode_request(request: httpx2.Request, body: bytes) -> bytes:
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % field for field in request.headers.raw]
     fields = b"".join(lines)
-    if any(mark in fields for mark in _FORBIDDEN):
+    if any(characters in fields for characters in _FORBIDDEN):
         raise httpx2.LocalProtocolError("a header field of the request has a line break")
     return b"\r\n".join([*lines, b"", body])

@@ -11,9 +11,9 @@ from typing import Any
 
 from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
 from agentctl.event_loop import TooManyAbandonedThreads
+from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.run_context import is_run_context
 from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
 

@@ -157,7 +157,7 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
     try:
         recalled = await memories.recall(conversation.message, limit=RECALLED)
     except AgentctlError as error:
-        run_id = conversation.context.run_id
+        run_id = conversation.context.spec.run_id
         _log.warning("run %s: its memories could not be read: %s", run_id, error.detail)
         return
     notes = _format_notes(recalled, memory.context_tokens * CHARACTERS_PER_TOKEN)

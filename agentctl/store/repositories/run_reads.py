@@ -9,7 +9,7 @@ from itertools import product
 from agentctl.requests import RunFilter
 from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
-from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
+from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
@@ -256,11 +256,14 @@ def list_recent_messages(
 @single_unit
 def list_recent_native(
     session_id: str, limit: int, maximum: int, native_kind: str
-) -> Steps[list[EarlierMessages]]:
+) -> Steps[list[tuple[str, str | None]]]:
     """Return the messages of the same runs as `list_recent_messages`, oldest first.
 
+    Each run has its neutral messages, and its messages as JSON of a library; None if the run has
+    none of that kind.
+
     Args:
-        native_kind: the kind of runner whose native messages are returned as well.
+        native_kind: the kind of runner of that library.
     """
     rows = yield Statement(
         _RECENT_NATIVE,
@@ -272,7 +275,7 @@ def list_recent_native(
             "native_kind": native_kind,
         },
     )
-    return [EarlierMessages(*row) for row in reversed(rows)]
+    return [(messages, native) for messages, native in reversed(rows)]
 
 
 @single_unit
