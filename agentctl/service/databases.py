@@ -185,12 +185,9 @@ async def _check_file(
     for table, rows in dangling:
         yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
     differences = await inspect.find_schema_differences(path, version)
-    for text, besides in differences:
-        if besides:
-            yield note(check, text)
-        else:
-            yield wrong(check, text, RESTORE)
-    if not any(not besides for _, besides in differences):
+    for text, is_additional in differences:
+        yield note(check, text) if is_additional else wrong(check, text, RESTORE)
+    if all(is_additional for _, is_additional in differences):
         yield ok(check, f"its schema is that of the migrations, version {version}")
 
 

@@ -180,13 +180,6 @@ def _time_members(row: SummaryRow) -> dict[str, bytes]:
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
-def _component_ids(row: SummaryRow) -> dict[str, str | None]:
-    return {
-        **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
-    }
-
-
 def build_summary_document(row: SummaryRow) -> bytes:
     """Build a session of a list."""
     summary = {
@@ -194,7 +187,8 @@ def build_summary_document(row: SummaryRow) -> bytes:
         "session_name": row.session_name,
         "session_type": row.session_type,
         "user_id": row.user_id,
-        **_component_ids(row),
+        **_NO_COMPONENT,
+        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
         "total_tokens": row.total_tokens,
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,

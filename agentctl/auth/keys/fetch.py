@@ -108,7 +108,11 @@ async def _fetch(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
                 continue
             if response.status_code != 200:
                 raise FetchError("status", f"the server responds with {response.status_code}")
-            return _parse(await _read(response))
+            content = await _read(response)
+        try:
+            return parse_object(content)
+        except NotStrict as failure:
+            raise FetchError("not_json", f"the response {failure}") from None
     raise FetchError("redirect", f"the server redirects more than {MAXIMUM_REDIRECTS} times")
 
 
@@ -119,13 +123,6 @@ async def _read(response: httpx2.Response) -> bytes:
         if len(content) > MAXIMUM_BYTES:
             raise FetchError("too_large", f"the response has more than {MAXIMUM_BYTES} bytes")
     return bytes(content)
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    try:
-        return parse_object(content)
-    except NotStrict as failure:
-        raise FetchError("not_json", f"the response {failure}") from None
 
 
 def _get_origin(url: str) -> tuple[str, str | None, int | None]:

@@ -65,11 +65,16 @@ class Keyring:
         # The stamps are older than the content: the next poll detects a write in between.
         self._read = stamps
         try:
-            return self._take(read_key_files(self._authorization))
+            files = read_key_files(self._authorization)
+            changed = files != self._files
+            if changed:
+                self.keys = load_key_set(self._authorization, files)
         except InvalidKey as failure:
             why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
             self.problem = f"{why}; the previous keys stay in use"
             return False
+        self._files, self.problem = files, None
+        return changed
 
     def _must_wait(self, stamps: list[FileStamp]) -> bool:
         before, self._last_seen = self._last_seen, stamps
@@ -82,14 +87,6 @@ class Keyring:
             return False
         self._waited += 1
         return True
-
-    def _take(self, files: KeyFiles) -> bool:
-        changed = files != self._files
-        if changed:
-            self.keys = load_key_set(self._authorization, files)
-            self._files = files
-        self.problem = None
-        return changed
 
 
 def _key_files(authorization: Authorization) -> tuple[Path, ...]:

@@ -70,12 +70,6 @@ class KeySet:
                 keys.append(key_from_jwk(entry, spec, label))
             else:
                 skipped.append(SkippedKey(entry.get("kid"), reason))
-        return cls._from_entries(spec, keys, skipped)
-
-    @classmethod
-    def _from_entries(
-        cls, spec: AlgorithmSpec, keys: list[VerificationKey], skipped: list[SkippedKey]
-    ) -> KeySet:
         if len(keys) > 1:
             skipped += [SkippedKey(None, _NO_KID) for key in keys if key.kid is None]
             keys = [key for key in keys if key.kid is not None]

@@ -100,11 +100,15 @@ class McpServers:
         actions: dict[str, McpAction] = {}
         for server, tools in zip(servers, tool_lists, strict=True):
             for tool in tools:
-                if tool.name in used:
-                    self._report_clash(tool)
-                    continue
-                used.add(tool.name)
-                actions[tool.name] = McpAction(tool, server, user)
+                if tool.name not in used:
+                    used.add(tool.name)
+                    actions[tool.name] = McpAction(tool, server, user)
+                elif tool.name not in self._clashes:
+                    self._clashes.add(tool.name)
+                    _log.warning(
+                        "mcp server %s: its tool %s is left out: another tool is named %s too",
+                        tool.server, tool.listed_name, tool.name,
+                    )  # fmt: skip
         return actions
 
     def records(self, references: Iterable[str]) -> list[ToolRecord]:
@@ -142,16 +146,6 @@ class McpServers:
         except McpUnavailable:
             return [build_unlisted_tool(server.spec, name) for name in sorted(names)]
         return [tool for tool in tools if not names or tool.listed_name in names]
-
-    def _report_clash(self, tool: McpTool) -> None:
-        if tool.name not in self._clashes:
-            self._clashes.add(tool.name)
-            _log.warning(
-                "mcp server %s: its tool %s is left out: another tool is named %s too",
-                tool.server,
-                tool.listed_name,
-                tool.name,
-            )
 
 
 def group_references(references: Iterable[str]) -> dict[str, set[str]]:

@@ -128,17 +128,17 @@ class DemoConnection(ModelConnection):
         sink.set_usage(_with_total(used))
         async for piece in self._generate(call):
             if isinstance(piece, str):
-                said = piece
+                text = piece
                 texts.append(piece)
             else:
-                said = json.dumps(piece.arguments)
+                text = json.dumps(piece.arguments)
                 calls.append((new_id(), piece.tool_name, piece.arguments))
-            used["output_tokens"] += _count_words(said)
+            used["output_tokens"] += _count_words(text)
             sink.set_usage(_with_total(used))
             if isinstance(piece, str):
                 sink.add_text(piece)
             else:
-                sink.count_arriving(len(said))
+                sink.count_arriving(len(text))
         return ModelAnswer("".join(texts), clean_calls(calls), "tool_call" if calls else "stop")
 
     async def close(self) -> None:

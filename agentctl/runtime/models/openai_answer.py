@@ -115,8 +115,10 @@ class OpenAIAnswer:
     def add_completion(self, data: bytes) -> None:
         """Add an answer that is not a stream. Raises as `add_events`."""
         completion = parse_json(data)
-        for choice in _read_list(completion, "choices")[:1]:
-            choice["delta"] = choice.get("message")
+        choices = completion.get("choices")
+        if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
+            for choice in choices[:1]:
+                choice["delta"] = choice.get("message")
         try:
             self.add_chunk(completion)
         finally:
@@ -170,7 +172,12 @@ class OpenAIAnswer:
             if text:
                 self._add_content(text)
         if calls := fields.get("tool_calls"):
-            self._add_calls(calls)
+            if not isinstance(calls, list):
+                raise UnreadableAnswer("its tool calls are not a list")
+            for piece in calls:
+                if not isinstance(piece, dict):
+                    raise UnreadableAnswer("a tool call is not an object")
+                self._add_call(piece)
 
     def _begin_part(self, kind: PartKind) -> None:
         self._flush()
@@ -225,14 +232,6 @@ class OpenAIAnswer:
         else:
             self._sink.count_arriving(EVENT_OVERHEAD_BYTES)
             self._sink.add_thinking(text)
-
-    def _add_calls(self, pieces: object) -> None:
-        if not isinstance(pieces, list):
-            raise UnreadableAnswer("its tool calls are not a list")
-        for piece in pieces:
-            if not isinstance(piece, dict):
-                raise UnreadableAnswer("a tool call is not an object")
-            self._add_call(piece)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
@@ -365,13 +364,6 @@ def _read_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return 0
     return int(min(max(0, value), MAXIMUM_TOKENS))
-
-
-def _read_list(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    items = value.get(name)
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        return []
-    return items
 
 
 def _join_parts(content: object) -> str:

@@ -76,15 +76,12 @@ class _StderrHandler(logging.Handler):
             self.handleError(record)
             return
         with contextlib.suppress(OSError, ValueError):
-            self._write(line)
-
-    def _write(self, line: str) -> None:
-        if self._number is None:
-            sys.stderr.write(line)
-            return
-        rest = line.encode("utf-8", "backslashreplace")
-        while rest:
-            rest = rest[os.write(self._number, rest) :]
+            if self._number is None:
+                sys.stderr.write(line)
+                return
+            rest = line.encode("utf-8", "backslashreplace")
+            while rest:
+                rest = rest[os.write(self._number, rest) :]
 
 
 class _LineFormatter(logging.Formatter):
@@ -147,11 +144,8 @@ def _format_fields(fields: Mapping[str, FieldValue]) -> str:
 
 
 def _quote_value(text: str) -> str:
-    return (
-        text
-        if _UNQUOTED_VALUE.fullmatch(text)
-        else json.dumps(escape_controls(text), ensure_ascii=False)
-    )
+    is_plain = _UNQUOTED_VALUE.fullmatch(text)
+    return text if is_plain else json.dumps(escape_controls(text), ensure_ascii=False)
 
 
 class _JsonFormatter(_LineFormatter):

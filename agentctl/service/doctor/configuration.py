@@ -142,14 +142,15 @@ def check_versions() -> Iterator[Finding]:
         yield wrong(_CHECK, text, build_install_command("--upgrade", "apsw"))
     good = []
     for name, floor in MINIMUM_VERSIONS.items():
-        version = _installed_version(name)
-        if version is not None and is_at_least(version, floor):
-            good.append(f"{name} {version}")
-            continue
-        there = "is not installed" if version is None else f"{version} has known weaknesses"
-        yield wrong(
-            _CHECK, f"{name} {there}", build_install_command("--upgrade", f"{name}>={floor}")
-        )
+        try:
+            version = metadata.version(name)
+            text = f"{name} {version} has known weaknesses"
+            if is_at_least(version, floor):
+                good.append(f"{name} {version}")
+                continue
+        except metadata.PackageNotFoundError:
+            text = f"{name} is not installed"
+        yield wrong(_CHECK, text, build_install_command("--upgrade", f"{name}>={floor}"))
     if good:
         yield ok(_CHECK, ", ".join(good))
 
@@ -169,13 +170,6 @@ def is_at_least(version: str, floor: str) -> bool:
 
 def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

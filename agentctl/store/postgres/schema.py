@@ -51,7 +51,12 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
     try:
         if create and not await has_tables(connection, entry):
             await apply_pending(connection, entry, lambda _: None)
-        await _require_tables(connection, entry)
+        if not await has_tables(connection, entry):
+            raise errors.Unavailable(
+                "There is no database yet",
+                cause=f"{display_url(entry.url)} has no tables",
+                hint="create them with `agentctl serve` or `agentctl db migrate`",
+            )
         check_version(await read_version(connection), display_url(entry.url))
     finally:
         await connection.close()
@@ -99,15 +104,6 @@ async def read_version(connection: Connection) -> int:
     return version or 0
 
 
-async def _require_tables(connection: Connection, entry: Entry) -> None:
-    if not await has_tables(connection, entry):
-        raise errors.Unavailable(
-            "There is no database yet",
-            cause=f"{display_url(entry.url)} has no tables",
-            hint="create them with `agentctl serve` or `agentctl db migrate`",
-        )
-
-
 async def has_tables(connection: Connection, entry: Entry) -> bool:
     """Return True if the tables of agentctl exist.
 
@@ -144,13 +140,13 @@ _TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
 
 async def find_schema_differences(connection: Connection, version: int) -> list[str]:
     """Return the differences between the schema and the migrations, one line each."""
-    there = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
+    columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
     return [
         *(
             f"column {table}.{name} is missing"
-            for table, name in sorted(expected_columns(version) - there)
+            for table, name in sorted(expected_columns(version) - columns)
         ),
         *_compare_names("index", expected_indexes(version), indexes),
         *_compare_names("trigger", set(_trigger_names(version)), triggers),
