@@ -1,18 +1,18 @@
 """Requests of operations: filters, pages, new resources and changes, with their bounds.
 
 Both backends use these classes: the local one executes them, the remote one sends them. The server
-builds them from HTTP requests, the command line from options.
+builds them from HTTP requests, the command line from options. A field that is a query parameter is
+declared as one, with its description; the others are in the body.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
-if TYPE_CHECKING:
-    from agentctl.records.audit import AuditOutcome
-    from agentctl.records.kinds import ComponentKind
-    from agentctl.records.runs import RunStatus
+from agentctl.declarations import Query
+from agentctl.records.kinds import AuditOutcome, ComponentKind, RunStatus
+from agentctl.records.times import ParsedTimestamp
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
@@ -65,6 +65,19 @@ DEFAULT_ACCOUNT_DAYS = 90
 MAXIMUM_ACCOUNT_DAYS = 3_650
 """Days until a service account expires."""
 
+UserId = Annotated[
+    str | None, Query("Only data of this user, within the data that the caller can see")
+]
+DatabaseId = Annotated[str | None, Query("Id of the database; by default the first one")]
+ComponentId = Annotated[str | None, Query("Only of this agent, team or workflow")]
+OfSession = Annotated[str | None, Query("Only runs of this session")]
+IdPrefix = Annotated[
+    str | None, Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX)
+]
+Limit = Annotated[int, Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT)]
+PageNumber = Annotated[int, Query("Page number; after row 10,000 use `cursor`", ge=1)]
+SortOrder = Annotated[Literal["asc", "desc"], Query("Oldest first or newest first")]
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLocator:
@@ -77,10 +90,12 @@ class SessionLocator:
         table: `sessions` or None; another name is a NotFound.
     """
 
-    type: ComponentKind | None = None
-    user_id: str | None = None
-    db_id: str | None = None
-    table: str | None = None
+    type: Annotated[
+        ComponentKind | None, Query("Type of the session; by default that of the stored session")
+    ] = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
+    table: Annotated[str | None, Query("`sessions`, the only table")] = None
 
 
 DEFAULT_LOCATOR = SessionLocator()
@@ -91,24 +106,37 @@ DEFAULT_LOCATOR = SessionLocator()
 class Page:
     """One page of a list: a page number from 1, or the cursor of the previous page."""
 
-    limit: int = DEFAULT_LIMIT
-    page: int = 1
-    cursor: str | None = None
-    sort_by: Literal["created_at", "updated_at"] = "created_at"
-    sort_order: Literal["asc", "desc"] = "desc"
+    limit: Limit = DEFAULT_LIMIT
+    page: PageNumber = 1
+    cursor: Annotated[
+        str | None,
+        Query(
+            "`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1
+        ),
+    ] = None
+    sort_by: Annotated[Literal["created_at", "updated_at"], Query("Field to sort by")] = (
+        "created_at"
+    )
+    sort_order: SortOrder = "desc"
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The form of the runs in a response.
+    """The form of the runs in a response."""
 
-    Attributes:
-        view: `summary` leaves out the content, the messages and the tool calls.
-        cut: characters after which messages and results of tools are cut; None: not at all.
-    """
-
-    view: Literal["full", "summary"] = "full"
-    cut: int | None = None
+    view: Annotated[
+        Literal["full", "summary"],
+        Query("`summary` leaves out the content, the messages and the tool calls"),
+    ] = "full"
+    cut: Annotated[
+        int | None,
+        Query(
+            "Characters after which messages and results of tools are cut; by default they are"
+            " whole",
+            ge=1,
+            le=MAXIMUM_CUT,
+        ),
+    ] = None
 
 
 FULL_VIEW = RunView()
@@ -117,59 +145,59 @@ FULL_VIEW = RunView()
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """The filter of a list of sessions. `session_name` is a case-insensitive prefix.
-
-    `id_prefix` is the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
-    """
+    """The filter of a list of sessions."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    component_id: str | None = None
-    session_name: str | None = None
+    component_id: ComponentId = None
+    session_name: Annotated[
+        str | None, Query("Only sessions whose name starts with this text, in any case")
+    ] = None
     page: Page = field(default_factory=Page)
-    id_prefix: str | None = None
+    id_prefix: IdPrefix = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """The filter of a list of runs across sessions, ordered by `created_at`, newest first.
 
-    Attributes:
-        live: only runs without a final status; not together with `status`.
-        created_after, created_before: microseconds UTC, the first inclusive, the second exclusive.
-        id_prefix: the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
-        form: the form of the runs.
+    A live run is one without a final status. Times are microseconds UTC.
     """
 
-    status: RunStatus | None = None
-    component_type: ComponentKind | None = None
-    component_id: str | None = None
-    session_id: str | None = None
-    user_id: str | None = None
-    db_id: str | None = None
+    status: Annotated[RunStatus | None, Query("Only runs with this status")] = None
+    component_type: Annotated[
+        ComponentKind | None, Query("Only runs of this kind of component")
+    ] = None
+    component_id: ComponentId = None
+    session_id: OfSession = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
     page: Page = field(default_factory=Page)
-    live: bool = False
-    created_after: int | None = None
-    created_before: int | None = None
-    id_prefix: str | None = None
+    live: Annotated[bool, Query("Only live runs; cannot be combined with `status`")] = False
+    created_after: Annotated[
+        ParsedTimestamp | None, Query("Only runs created at or after this time")
+    ] = None
+    created_before: Annotated[
+        ParsedTimestamp | None, Query("Only runs created before this time")
+    ] = None
+    id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRunsQuery:
-    """The runs of one session: at most `limit`.
-
-    Attributes:
-        after, before: ids of runs of the session, which are not part of the result.
-        parent: `none` leaves out the runs of members and steps, and background work.
-        order: `asc`: oldest first; `desc`: newest first.
-    """
+    """The runs of one session: at most `limit`."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    limit: int = MAXIMUM_LIMIT
-    after: str | None = None
-    before: str | None = None
-    parent: Literal["none"] | None = None
-    order: Literal["asc", "desc"] = "asc"
+    limit: Limit = MAXIMUM_LIMIT
+    after: Annotated[str | None, Query("Only runs after the run with this id", min_length=1)] = None
+    before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
+        None
+    )
+    parent: Annotated[
+        Literal["none"] | None,
+        Query("`none` leaves out the runs of members and steps, and background work"),
+    ] = None
+    order: SortOrder = "asc"
     form: RunView = FULL_VIEW
 
 
@@ -181,14 +209,14 @@ FIRST_RUNS = SessionRunsQuery()
 class NewSession:
     """A session to create. `session_id` None: the service creates an id."""
 
-    type: ComponentKind = "agent"
+    type: Annotated[ComponentKind, Query("Type of the session")] = "agent"
     session_id: str | None = None
     session_name: str = ""
     session_state: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     user_id: str | None = None
     component_id: str | None = None
-    db_id: str | None = None
+    db_id: DatabaseId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +234,22 @@ class BulkDeletion:
     """Sessions to delete in one transaction, all or none; at most `MAXIMUM_DELETED_SESSIONS`."""
 
     session_ids: tuple[str, ...]
-    db_id: str | None = None
+    db_id: DatabaseId = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFilter:
-    """The filter of a list of memories.
+    """The filter of a list of memories."""
 
-    Attributes:
-        topics: only memories that have each of these topics.
-        search_content: only memories that contain each word of this text, or a word that begins
-            with it, in any case.
-        page: sorted by `updated_at` or `created_at`.
-    """
-
-    user_id: str | None = None
-    agent_id: str | None = None
-    team_id: str | None = None
-    topics: tuple[str, ...] = ()
-    search_content: str | None = None
+    user_id: UserId = None
+    agent_id: Annotated[str | None, Query("Only memories that this agent stored")] = None
+    team_id: Annotated[str | None, Query("Only memories that this team stored")] = None
+    topics: Annotated[
+        tuple[str, ...], Query("Only memories with each of these topics, separated by commas")
+    ] = ()
+    search_content: Annotated[
+        str | None, Query("Only memories with each of these words, or with words that begin so")
+    ] = None
     page: Page = field(default_factory=lambda: Page(sort_by="updated_at"))
 
 
@@ -296,11 +321,17 @@ class EarlierMessage:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """A cancel. `wait` is the time in seconds to wait for the end of the run."""
+    """A cancel."""
 
-    session_id: str | None = None
-    wait: float = DEFAULT_CANCEL_WAIT
-    reason: str | None = None
+    session_id: Annotated[
+        str | None, Query("Session of the run; required unless the caller is an administrator")
+    ] = None
+    wait: Annotated[
+        float, Query("Seconds to wait for the run to stop", ge=0, le=MAXIMUM_CANCEL_WAIT)
+    ] = DEFAULT_CANCEL_WAIT
+    reason: Annotated[
+        str | None, Query("Reason to record with the run", max_length=MAXIMUM_REASON_LENGTH)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +390,7 @@ class NewAccount:
 class AccountFilter:
     """The filter of a list of service accounts, revoked ones included, by `created_at`."""
 
-    name: str | None = None
+    name: Annotated[str | None, Query("Only accounts with this name")] = None
     page: Page = field(default_factory=Page)
 
 
@@ -371,16 +402,18 @@ class AuditFilter:
         principal: the authenticated caller: `sub`, `sa:<id>` or `local:<user>`.
         operation: an operation id, or `authenticate` for rejected credentials.
         since: microseconds UTC, inclusive.
-        limit: entries of the page, 1 to `MAXIMUM_LIMIT`.
-        cursor: `meta.next_cursor` of the previous page.
     """
 
-    principal: str | None = None
-    operation: str | None = None
-    outcome: AuditOutcome | None = None
-    since: int | None = None
-    limit: int = DEFAULT_LIMIT
-    cursor: str | None = None
+    principal: Annotated[str | None, Query("Only calls of this principal")] = None
+    operation: Annotated[
+        str | None, Query("Only this operation; `authenticate` selects the counted 401s")
+    ] = None
+    outcome: Annotated[AuditOutcome | None, Query("Only calls with this outcome")] = None
+    since: Annotated[ParsedTimestamp | None, Query("Only entries from this time on")] = None
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

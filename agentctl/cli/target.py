@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -358,7 +358,7 @@ async def _run_with_agentos(
         product = database.name.removeprefix("a database of ")
         note(f"note: {database.place} is {database.name}")
         flags = f" --database {shlex.quote(database.place)}"
-        target = Target(cast("Operations", database), place, flags, product=product)
+        target = Target(database, place, flags, product=product)
         await run_body(target, values)
 
 

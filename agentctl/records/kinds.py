@@ -1,4 +1,4 @@
-"""The three kinds of component and their names in the interface."""
+"""The three kinds of component and their names in the interface; states and outcomes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 ComponentKind = Literal["agent", "team", "workflow"]
+
+RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+
+AuditOutcome = Literal["allowed", "denied", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

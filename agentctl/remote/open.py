@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
 
 from agentctl.interop.agentos.remote import AgentOSOperations, recognize
 from agentctl.operations import Operations
@@ -40,4 +39,4 @@ async def open_remote(
             yield operations, None
         else:
             adapter = AgentOSOperations(operations.connection, server)
-            yield cast(Operations, adapter), str(server)
+            yield adapter, str(server)

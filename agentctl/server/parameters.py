@@ -1,9 +1,8 @@
-"""Path, query and header parameters: their declarations, and the parser that reads them.
+"""Path, query and header parameters: the parser that reads them.
 
-An endpoint declares its parameters in its signature: `limit: Annotated[int, Query("Results on a
-page", ge=1)] = 20`. The OpenAPI document is made from the declarations, and `Parameters` compiles
-them once into converters. FastAPI's own parser is not used: five typed parameters take half of the
-time of a small request in it, and its errors have another shape.
+They are declared with `agentctl.declarations`. The OpenAPI document is made from the declarations,
+and `Parameters` compiles them once into converters. FastAPI's own parser is not used: five typed
+parameters take half of the time of a small request in it, and its errors have another shape.
 
 The parser checks types only. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.requests`, so that local commands have
@@ -20,10 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
-from typing_extensions import TypeAliasType
-
 from agentctl.auth import policy
+from agentctl.declarations import Header
 from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import ParsedTimestamp, parse_rfc3339
 from agentctl.records.validation import check_text
@@ -37,35 +34,6 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 Convert = Callable[[str], Any]
 Headers = Iterable[tuple[bytes, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Declaration of a path parameter."""
-
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Declaration of a query parameter, with the bounds that the OpenAPI document shows."""
-
-    description: str
-    ge: float | None = None
-    le: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Declaration of a header field; `alias` is its name."""
-
-    description: str
-    alias: str
-    ge: float | None = None
-    le: float | None = None
-    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +52,18 @@ class _Parameter:
 
 
 class Parameters:
-    """The parser for the parameters of one endpoint.
+    """The parser for the parameters of one operation.
 
     Args:
-        endpoint: a function whose first parameter is the call. Its other parameters are path
-            parameters or, with a default, query parameters and header fields.
-        path_names: the path parameters: the name in the path, and the name in the signature.
+        parameters: path parameters and, with a default, query parameters and header fields.
+        path_names: the path parameters: the name in the path, and that of the parameter.
     """
 
-    def __init__(self, endpoint: Callable[..., Any], path_names: Mapping[str, str]) -> None:
-        path_arguments = set(path_names.values())
-        declared = [
-            parameter
-            for parameter in inspect.signature(endpoint, eval_str=True).parameters.values()
-            if parameter.name not in path_arguments and not _is_call(parameter.annotation)
-        ]
+    def __init__(
+        self, parameters: Iterable[inspect.Parameter], path_names: Mapping[str, str]
+    ) -> None:
+        path_parameters = set(path_names.values())
+        declared = [each for each in parameters if each.name not in path_parameters]
         self._renamed = [names for names in path_names.items() if names[0] != names[1]]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
         compiled = {
@@ -114,7 +79,7 @@ class Parameters:
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
     ) -> tuple[dict[str, Any], ValidationFailed | None]:
-        """Return the arguments of the endpoint, and the first error in the query and the header.
+        """Return the values of the parameters, and the first error in the query and the header.
 
         That error is returned and not raised, because a 404 for the named resource comes first.
         Its message names the parameter and never repeats the value.
@@ -216,10 +181,6 @@ def parse_integer(text: str) -> int:
     return int(text)
 
 
-def _is_call(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Request)
-
-
 def _compile_parameter(annotation: Any) -> _Parameter:
     """Return the converter of a declared type: text, number, boolean, time, or one of some words.
 
@@ -231,14 +192,14 @@ def _compile_parameter(annotation: Any) -> _Parameter:
         if isinstance(declared, Header):
             return replace(_compile_parameter(annotation), header=declared.alias)
     plain = strip_none(annotation)
-    if isinstance(plain, TypeAliasType):
-        plain = plain.__value__
     if get_origin(plain) is Literal:
         return _compile_choice(get_args(plain))
     if plain is str:
         return _Parameter(str, "text")
     if plain is bool:
         return _Parameter(parse_bool, "true or false")
+    if plain == tuple[str, ...]:
+        return _Parameter(_parse_words, "text")
     if plain == ParsedTimestamp:
         return _Parameter(parse_rfc3339, "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z")
     if plain is int:
@@ -264,6 +225,10 @@ def _compile_choice(words: tuple[str, ...]) -> _Parameter:
         return text
 
     return _Parameter(convert, f"one of: {', '.join(words)}")
+
+
+def _parse_words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
 
 
 def _parse_float(text: str) -> float:

@@ -21,10 +21,10 @@ from urllib.parse import quote
 from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
-from agentctl.records.audit import AuditOutcome
-from agentctl.records.kinds import KINDS
+from agentctl.operations import ROUTES
+from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.records.times import now
 from agentctl.service.audit_counter import EntryCounter
 from agentctl.store.database import Database, Steps, Work, unit

@@ -14,7 +14,7 @@ import pytest
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import without_coverage
 
-BASE = {"errors", "records", "requests", "operations", "config"}
+BASE = {"errors", "records", "declarations", "requests", "operations", "config"}
 LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
@@ -22,8 +22,9 @@ BELOW: dict[str, set[str]] = {
     "agents": set(),
     "errors": set(),
     "records": {"errors"},
-    "requests": {"records"},
-    "operations": {"errors", "records", "requests"},
+    "declarations": {"records"},
+    "requests": {"declarations", "records"},
+    "operations": {"declarations", "errors", "records", "requests"},
     "config": {"errors", "records"},
     "auth": BASE,
     "store": BASE,

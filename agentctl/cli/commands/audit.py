@@ -34,7 +34,7 @@ from agentctl.cli.show.table import Column, Columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
-from agentctl.records.audit import AuditOutcome
+from agentctl.records.kinds import AuditOutcome
 from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,

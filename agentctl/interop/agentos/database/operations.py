@@ -20,8 +20,8 @@ from agentctl.interop.agentos.database.reader import (
     build_session_record,
 )
 from agentctl.interop.agentos.database.source import open_source
+from agentctl.interop.agentos.partial import PartialOperations
 from agentctl.interop.agentos.records import build_chat_history, sum_counters
-from agentctl.operations import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, parse_rfc3339

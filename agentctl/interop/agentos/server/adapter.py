@@ -11,10 +11,9 @@ from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
-from agentctl.interop.agentos.server.system_endpoints import SystemEndpoints
+from agentctl.interop.agentos.server.system_endpoints import BODIES, SystemEndpoints
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import AGENTOS_ROUTES, operation_ids
-from agentctl.server.routes import sessions as native
 from agentctl.server.routing import Endpoint, Operation
 
 if TYPE_CHECKING:
@@ -37,32 +36,34 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     for kind in KINDS:
         endpoints |= _list_run_endpoints(kind, runs, system)
     adapted: list[Operation] = [
-        AdaptedOperation(native, endpoints[name]) if name in endpoints else native
+        AdaptedOperation(native, endpoints[name], BODIES.get(name)) if name in endpoints else native
         for name, native in by_name.items()
     ]
     extra: dict[str, Endpoint] = {"get_session_runs": sessions.get_session_run_previews}
     for kind in KINDS:
         extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
     adapted += [
-        AdaptedOperation(by_name[operation], extra[operation], route)
+        AdaptedOperation(by_name[operation], extra[operation], route=route)
         for operation, route in AGENTOS_ROUTES.items()
     ]
     return adapted
 
 
-def _list_endpoints(system: SystemEndpoints, sessions: SessionEndpoints) -> dict[str, Endpoint]:
+def _list_endpoints(
+    system: SystemEndpoints, sessions: SessionEndpoints
+) -> dict[str, Endpoint | None]:
     return {
         "get_health": system.get_health,
         "get_info": system.get_info,
         "get_config": system.get_config,
         "create_service_account": system.create_service_account,
         "list_service_accounts": system.list_service_accounts,
-        "update_memory": system.update_memory,
+        "update_memory": None,
         "get_sessions": sessions.get_sessions,
-        "create_session": native.create_session,
+        "create_session": None,
         "get_session_by_id": sessions.get_session_by_id,
-        "update_session": native.update_session,
-        "rename_session": native.rename_session,
+        "update_session": None,
+        "rename_session": None,
         "delete_session": sessions.delete_session,
         "delete_sessions": sessions.delete_sessions,
         "get_session_runs": sessions.get_session_runs,
