@@ -83,13 +83,13 @@ class Signature:
             each.name: _read_part(each.name, each.annotation, each.default, without)
             for each in arguments
         }
-        self._builders = {name: _compile_builder(part) for name, part in self._parts.items()}
+        self._builders = [(name, _compile_builder(part)) for name, part in self._parts.items()]
         leaves = {each.name: each for part in self._parts.values() for each in _list_leaves(part)}
         self.parameters = [leaves[name] for name in sort_names(leaves, order)]
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Build the arguments of the function from the values of all parameters."""
-        return {name: build(values) for name, build in self._builders.items()}
+        return {name: build(values) for name, build in self._builders}
 
     def list_values(self, arguments: Mapping[str, Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
         """Yield each parameter with its value in the arguments of the function."""
@@ -158,8 +158,14 @@ def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
     if isinstance(part, inspect.Parameter):
         return operator.itemgetter(part.name)
     request = part.request
-    builders = [(name, _compile_builder(each)) for name, each in part.parts.items()]
-    return lambda values: request(**{name: build(values) for name, build in builders})
+    builders = {name: _compile_builder(each) for name, each in part.parts.items()}
+    if len(builders) < len(fields(request)):
+        return lambda values: request(**{name: build(values) for name, build in builders.items()})
+    in_order = tuple(builders.values())
+    if len(in_order) > 1 and all(isinstance(each, operator.itemgetter) for each in in_order):
+        get_all = operator.itemgetter(*builders)
+        return lambda values: request(*get_all(values))
+    return lambda values: request(*[build(values) for build in in_order])
 
 
 def sort_names(names: Iterable[str], order: Order) -> list[str]:

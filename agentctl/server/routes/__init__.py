@@ -59,7 +59,7 @@ def _build_operation(declared: Declaration) -> Operation:
     return Operation(
         partial(_ENDPOINTS[method], *bound)
         if method in _ENDPOINTS
-        else partial(_execute, method, bound, status),
+        else _build_endpoint(method, bound, status),
         name=declared.name,
         tag=declared.tag,
         result=record | declared.summaries if declared.summaries else record,
@@ -74,8 +74,9 @@ def _build_operation(declared: Declaration) -> Operation:
     )
 
 
-async def _execute(
-    method: str, bound: tuple[str, ...], status: int, call: Call, **arguments: Any
-) -> Response:
-    document = await getattr(call.operations, method)(*bound, **arguments)
-    return no_content_response() if document is None else document_response(document, status)
+def _build_endpoint(method: str, bound: tuple[str, ...], status: int) -> Endpoint:
+    async def endpoint(call: Call, **arguments: Any) -> Response:
+        document = await getattr(call.operations, method)(*bound, **arguments)
+        return no_content_response() if document is None else document_response(document, status)
+
+    return endpoint
