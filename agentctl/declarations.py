@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import EllipsisType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, operation_ids
@@ -30,6 +30,7 @@ _TEXT_WIDTH = 97
 """Characters of a line of a description in the OpenAPI document."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _EMPTY = inspect.Parameter.empty
 
@@ -61,6 +62,30 @@ class Header:
     ge: float | None = None
     le: float | None = None
     pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Declaration of an option of commands that take a request.
+
+    Attributes:
+        flag: the option: `--user`.
+        metavar: the name of its value in the help; None for a flag without a value.
+        help: its help.
+        noun: the kind of record that it names by its id, for completion and short ids.
+        any_case: accept a word in any case.
+    """
+
+    flag: str
+    metavar: str | None
+    help: str
+    noun: Literal["session"] | None = None
+    any_case: bool = False
+
+
+def find_declared(annotation: Any, kinds: type[T] | tuple[type[T], ...]) -> T | None:
+    """Return the first declaration of some classes in an annotation, None without one."""
+    return next((each for each in get_args(annotation) if isinstance(each, kinds)), None)
 
 
 class Signature:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from agentctl.declarations import Query
+from agentctl.declarations import Option, Query
 from agentctl.records.kinds import AuditOutcome, ComponentKind, RunStatus
 from agentctl.records.times import ParsedTimestamp
 
@@ -66,17 +66,42 @@ MAXIMUM_ACCOUNT_DAYS = 3_650
 """Days until a service account expires."""
 
 UserId = Annotated[
-    str | None, Query("Only data of this user, within the data that the caller can see")
+    str | None,
+    Query("Only data of this user, within the data that the caller can see"),
+    Option("--user", "USER", "Filter by user"),
 ]
-DatabaseId = Annotated[str | None, Query("Id of the database; by default the first one")]
+DatabaseId = Annotated[
+    str | None,
+    Query("Id of the database; by default the first one"),
+    Option("--db", "ID", "Database id (default: the first database)"),
+]
 ComponentId = Annotated[str | None, Query("Only of this agent, team or workflow")]
-OfSession = Annotated[str | None, Query("Only runs of this session")]
+OfSession = Annotated[
+    str | None,
+    Query("Only runs of this session"),
+    Option("--session", "ID", "Filter by session", noun="session"),
+]
 IdPrefix = Annotated[
     str | None, Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX)
 ]
-Limit = Annotated[int, Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT)]
-PageNumber = Annotated[int, Query("Page number; after row 10,000 use `cursor`", ge=1)]
-SortOrder = Annotated[Literal["asc", "desc"], Query("Oldest first or newest first")]
+Limit = Annotated[
+    int,
+    Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT),
+    Option("--limit", "NUMBER", "Maximum number of results"),
+]
+PageNumber = Annotated[
+    int,
+    Query("Page number; after row 10,000 use `cursor`", ge=1),
+    Option("--page", "NUMBER", "Page number"),
+]
+SortOrder = Annotated[
+    Literal["asc", "desc"],
+    Query("Oldest first or newest first"),
+    Option("--sort-order", "ORDER", "Sort order: desc (newest first) or asc (oldest first)"),
+]
+
+_KIND = Option("--type", "TYPE", "Filter by component type: agent, team or workflow")
+_CURSOR = Option("--cursor", "CURSOR", "Continue after the previous page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +116,17 @@ class SessionLocator:
     """
 
     type: Annotated[
-        ComponentKind | None, Query("Type of the session; by default that of the stored session")
+        ComponentKind | None,
+        Query("Type of the session; by default that of the stored session"),
+        _KIND,
     ] = None
     user_id: UserId = None
     db_id: DatabaseId = None
-    table: Annotated[str | None, Query("`sessions`, the only table")] = None
+    table: Annotated[
+        str | None,
+        Query("`sessions`, the only table"),
+        Option("--table", "NAME", "Session table"),
+    ] = None
 
 
 DEFAULT_LOCATOR = SessionLocator()
@@ -113,10 +144,13 @@ class Page:
         Query(
             "`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1
         ),
+        _CURSOR,
     ] = None
-    sort_by: Annotated[Literal["created_at", "updated_at"], Query("Field to sort by")] = (
-        "created_at"
-    )
+    sort_by: Annotated[
+        Literal["created_at", "updated_at"],
+        Query("Field to sort by"),
+        Option("--sort-by", "TIME", "Sort key: created_at or updated_at"),
+    ] = "created_at"
     sort_order: SortOrder = "desc"
 
 
@@ -148,9 +182,11 @@ class SessionFilter:
     """The filter of a list of sessions."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    component_id: ComponentId = None
+    component_id: Annotated[ComponentId, Option("--component", "ID", "Filter by component")] = None
     session_name: Annotated[
-        str | None, Query("Only sessions whose name starts with this text, in any case")
+        str | None,
+        Query("Only sessions whose name starts with this text, in any case"),
+        Option("--name", "PREFIX", "Filter by the beginning of the name"),
     ] = None
     page: Page = field(default_factory=Page)
     id_prefix: IdPrefix = None
@@ -163,16 +199,31 @@ class RunFilter:
     A live run is one without a final status. Times are microseconds UTC.
     """
 
-    status: Annotated[RunStatus | None, Query("Only runs with this status")] = None
-    component_type: Annotated[
-        ComponentKind | None, Query("Only runs of this kind of component")
+    status: Annotated[
+        RunStatus | None,
+        Query("Only runs with this status"),
+        Option(
+            "--status",
+            "STATUS",
+            "Filter by status: PENDING, RUNNING, COMPLETED, ERROR or CANCELLED",
+            any_case=True,
+        ),
     ] = None
-    component_id: ComponentId = None
+    component_type: Annotated[
+        ComponentKind | None, Query("Only runs of this kind of component"), _KIND
+    ] = None
+    component_id: Annotated[
+        ComponentId, Option("--component", "ID", "Filter by component id, of any type")
+    ] = None
     session_id: OfSession = None
     user_id: UserId = None
     db_id: DatabaseId = None
     page: Page = field(default_factory=Page)
-    live: Annotated[bool, Query("Only live runs; cannot be combined with `status`")] = False
+    live: Annotated[
+        bool,
+        Query("Only live runs; cannot be combined with `status`"),
+        Option("--live", None, "Filter for live runs: PENDING or RUNNING"),
+    ] = False
     created_after: Annotated[
         ParsedTimestamp | None, Query("Only runs created at or after this time")
     ] = None
@@ -242,13 +293,25 @@ class MemoryFilter:
     """The filter of a list of memories."""
 
     user_id: UserId = None
-    agent_id: Annotated[str | None, Query("Only memories that this agent stored")] = None
-    team_id: Annotated[str | None, Query("Only memories that this team stored")] = None
+    agent_id: Annotated[
+        str | None,
+        Query("Only memories that this agent stored"),
+        Option("--agent", "ID", "Filter by agent"),
+    ] = None
+    team_id: Annotated[
+        str | None,
+        Query("Only memories that this team stored"),
+        Option("--team", "ID", "Filter by team"),
+    ] = None
     topics: Annotated[
-        tuple[str, ...], Query("Only memories with each of these topics, separated by commas")
+        tuple[str, ...],
+        Query("Only memories with each of these topics, separated by commas"),
+        Option("--topic", "TOPIC", "Filter by topic (repeatable: all of them)"),
     ] = ()
     search_content: Annotated[
-        str | None, Query("Only memories with each of these words, or with words that begin so")
+        str | None,
+        Query("Only memories with each of these words, or with words that begin so"),
+        Option("--search", "TEXT", "Filter by words, or beginnings of words"),
     ] = None
     page: Page = field(default_factory=lambda: Page(sort_by="updated_at"))
 
@@ -390,7 +453,11 @@ class NewAccount:
 class AccountFilter:
     """The filter of a list of service accounts, revoked ones included, by `created_at`."""
 
-    name: Annotated[str | None, Query("Only accounts with this name")] = None
+    name: Annotated[
+        str | None,
+        Query("Only accounts with this name"),
+        Option("--name", "NAME", "Filter by name"),
+    ] = None
     page: Page = field(default_factory=Page)
 
 
@@ -404,15 +471,29 @@ class AuditFilter:
         since: microseconds UTC, inclusive.
     """
 
-    principal: Annotated[str | None, Query("Only calls of this principal")] = None
-    operation: Annotated[
-        str | None, Query("Only this operation; `authenticate` selects the counted 401s")
+    principal: Annotated[
+        str | None,
+        Query("Only calls of this principal"),
+        Option("--principal", "NAME", "Filter by caller"),
     ] = None
-    outcome: Annotated[AuditOutcome | None, Query("Only calls with this outcome")] = None
-    since: Annotated[ParsedTimestamp | None, Query("Only entries from this time on")] = None
+    operation: Annotated[
+        str | None,
+        Query("Only this operation; `authenticate` selects the counted 401s"),
+        Option("--operation", "ID", "Filter by operation, such as cancel_agent_run"),
+    ] = None
+    outcome: Annotated[
+        AuditOutcome | None,
+        Query("Only calls with this outcome"),
+        Option("--outcome", "OUTCOME", "Filter by outcome: allowed, denied or failed"),
+    ] = None
+    since: Annotated[
+        ParsedTimestamp | None,
+        Query("Only entries from this time on"),
+        Option("--since", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
+    ] = None
     limit: Limit = DEFAULT_LIMIT
     cursor: Annotated[
-        str | None, Query("`meta.next_cursor` of the previous page", min_length=1)
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
     ] = None
 
 

@@ -33,11 +33,12 @@ from agentctl.cli.options import (
     TokenFile,
     Url,
 )
+from agentctl.cli.request_options import CommandSignature
 from agentctl.cli.show.terminal import note, note_detail
+from agentctl.declarations import Order
 from agentctl.errors import AgentctlError, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from agentctl.cli.ids import Noun
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
@@ -268,11 +269,15 @@ def with_target(
     needs_server: tuple[str, ...] = (),
     only_locally: str = "",
     reads_agentos: bool = False,
+    without: tuple[str, ...] = (),
+    order: Order = (...,),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
-    The command has the other parameters of the function, and the options of `TargetOptions`. The
-    function receives whole ids for short ones (`agentctl.cli.ids`).
+    The command has the other parameters of the function, and the options of `TargetOptions`. A
+    parameter that is a request, such as a `RunFilter`, becomes the options of its fields
+    (`agentctl.cli.request_options`). The function receives whole ids for short ones
+    (`agentctl.cli.ids`).
 
     Args:
         create: create a local database that does not exist.
@@ -280,7 +285,9 @@ def with_target(
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
         reads_agentos: the command can read a database of AgentOS. It has the option `--database`
-            then, and the parameters `db` and `table` of the function select one, too.
+            then, and the options `db` and `table` select one, too.
+        without: fields of requests that are no options.
+        order: the order of the options, if it is not that of the parameters and fields.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -295,12 +302,12 @@ def with_target(
             else:
                 run_until_done(_run_with_target(run_body, options, values, rules))
 
-        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
-        run_body = functools.partial(_run_body, body, find_short_ids(own))
+        own = CommandSignature(body, without, order)
+        run_body = functools.partial(_run_body, body, own)
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
-        parameters = [*own, *common]
+        parameters = [*own.parameters, *common]
         if reads_agentos:
             parameters.append(_DATABASE_PARAMETER)
         # Typer reads the parameters of the command from these two.
@@ -375,14 +382,16 @@ async def _run_with_target(
 
 async def _run_body(
     body: Callable[..., Awaitable[None]],
-    short_ids: Mapping[str, Noun],
+    signature: CommandSignature,
     target: Target,
     values: dict[str, Any],
 ) -> None:
+    short_ids = find_short_ids(signature.parameters)
     if target.product is not None:  # another product has no list of the runs of all sessions
         short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
     try:
-        await body(target, **await resolve_short_ids(target.operations, short_ids, values))
+        whole = await resolve_short_ids(target.operations, short_ids, values)
+        await body(target, **signature.build_arguments(whole))
     except NotFound as failure:
         noun = failure.detail.partition(" ")[0].lower()
         if failure.cause is None:

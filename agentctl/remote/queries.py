@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.declarations import Path, Query, list_request_values
+from agentctl.declarations import Path, Query, find_declared, list_request_values
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
@@ -36,7 +36,7 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
     ids, query, body = dict[str, str](), list[tuple[str, str]](), dict[str, Any]()
     has_body = False
     for parameter, value in declared.signature.list_values(arguments):
-        place = _find_place(parameter)
+        place = find_declared(parameter.annotation, (Path, Query))
         if isinstance(place, Path):
             ids[parameter.name] = value
         elif place is None:
@@ -103,11 +103,6 @@ def body_of(value: DataclassInstance) -> dict[str, Any]:
         for parameter, item in list_request_values(value)
         if item != parameter.default
     }
-
-
-def _find_place(parameter: Parameter) -> Path | Query | None:
-    places = [each for each in get_args(parameter.annotation) if isinstance(each, Path | Query)]
-    return places[0] if places else None
 
 
 def _query_pairs(parameter: Parameter, value: Any) -> Pairs:

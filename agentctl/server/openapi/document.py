@@ -156,7 +156,7 @@ def _build_signature_function(operation: Operation) -> Any:
 def _fastapi_annotation(annotation: Any) -> Any:
     if get_origin(annotation) is not Annotated:
         return annotation
-    plain, declared = get_args(annotation)
+    plain, declared, *_ = get_args(annotation)
     kind = {Path: fastapi.Path, Query: fastapi.Query, Header: fastapi.Header}[type(declared)]
     if plain == tuple[str, ...]:
         plain = str | None
