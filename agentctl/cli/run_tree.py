@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agentctl.records.kinds import Record
 from agentctl.requests import (
     MAXIMUM_LIMIT,
     RunView,
@@ -25,8 +26,6 @@ CONCURRENT_READS = 8
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -22,6 +22,7 @@ from agentctl.records.memories import (
     MAXIMUM_TOPIC_LENGTH,
     MAXIMUM_TOPICS,
 )
+from agentctl.records.value_types import compile_type
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
@@ -34,7 +35,6 @@ from agentctl.requests import (
     RunRequest,
 )
 from agentctl.server.bodies import RequestBody
-from agentctl.server.parameters import strip_none
 
 
 class RunBody(TypedDict):
@@ -383,11 +383,10 @@ class BodyFields:
 
 
 def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
-    plain = strip_none(annotation)
-    if get_origin(plain) is not tuple:
+    value_type = compile_type(annotation)
+    if value_type.kind is not tuple:
         return lambda value: value
-    item = get_args(plain)[0]
-    if item is Grant:
+    if value_type.item.kind is Grant:
         return lambda value: tuple(Grant(**each) for each in value)
     return tuple
 

@@ -32,11 +32,11 @@ from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.requests import (
     SessionLocator,
 )
+from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.refusals import count_rejection
 from agentctl.server.requests import Adapt, BodyFields
-from agentctl.server.revalidation import revalidate
 from agentctl.server.state import CALLER_KEY, Call
 
 if TYPE_CHECKING:

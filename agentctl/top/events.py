@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from agentctl.cli.options import component_of_run, find_component
 from agentctl.cli.show.answer import parse_event
 from agentctl.cli.show.event_lines import describe_event
 from agentctl.cli.show.transcript.model import clean_line, parse_time
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
+from agentctl.records.kinds import component_of_run, find_component
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
 from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.times import format_span, now
 from agentctl.top.feed import is_live
 from agentctl.top.tree import Row
@@ -25,8 +24,6 @@ MAXIMUM_WIDTH = 100
 _LONGEST_CELL = 200
 _LONGEST_INPUT = 200
 _DEEPEST = 4
-
-Record = Mapping[str, Any]
 
 
 def build_cells(row: Row) -> list[Text]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rich.text import Text
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,
@@ -52,8 +51,6 @@ SESSION_RUNS = 20
 
 COMPONENT_SECONDS = 30.0
 """Seconds between two readings of the components, which change with the configuration only."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

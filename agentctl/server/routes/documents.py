@@ -9,8 +9,7 @@ from starlette.responses import Response
 from agentctl.operations import SessionId
 from agentctl.records.document import build_document
 from agentctl.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
-from agentctl.server.answers import BytesResponse, document_response
-from agentctl.server.revalidation import KnownTags, versioned_response
+from agentctl.server.answers import BytesResponse, KnownTags, document_response, versioned_response
 from agentctl.server.routes.console import (
     is_console_enabled,
     prefers_html,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.options import find_component
 from agentctl.cli.show.answer import RunOutput, parse_event
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.model import (
@@ -23,7 +22,7 @@ from agentctl.cli.show.transcript.model import (
     clean_line,
     clean_text,
 )
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, find_component
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer

@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from agentctl.cli.options import find_component
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.text import escape_controls
 
 DELEGATIONS = ("delegate_task_to_member", "route_to_member")
@@ -20,8 +19,6 @@ DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 
 MAXIMUM_LEVELS = 8
 """Levels of members; a server could return runs that are their own parents."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agentctl.cli.show.transcript.model import Record, RunView, clean_line
+from agentctl.cli.show.transcript.model import RunView, clean_line
+from agentctl.records.kinds import Record
 from agentctl.records.phase import Phase, describe_phase
 from agentctl.records.times import now, parse_rfc3339
 from agentctl.requests import RunView as RunForm

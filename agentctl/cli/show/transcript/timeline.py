@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.transcript.model import clean_line, parse_time
+from agentctl.records.kinds import Record
 
 LABEL_WIDTH = 26
 TIME_WIDTH = 8
 MAXIMUM_LEVELS = 4
 MAXIMUM_ROWS = 1_000
 
-Record = Mapping[str, Any]
 
 _GLYPHS = {"model": "◇", "tool": "ƒ", "member": "→", "step": "→"}
 _OUTCOMES = {"failed": " ✗", "cancelled": " ■"}

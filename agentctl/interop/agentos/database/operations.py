@@ -16,6 +16,7 @@ from agentctl.config.places import Place
 from agentctl.config.settings import Database
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
+    Record,
     StoredSession,
     build_session_record,
 )
@@ -37,8 +38,6 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-
-Record = dict[str, Any]
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to search their names, most of which are derived."""
