@@ -217,6 +217,7 @@ class Declaration:
         records: the type of the document by kind; None: it is that of the method.
         without: fields of the requests that are no parameters.
         order: the order of the parameters in the OpenAPI document.
+        wait: seconds that it may take longer than others.
         kind: the kind of component that the operation is about.
     """
 
@@ -230,6 +231,7 @@ class Declaration:
     records: Mapping[ComponentKind, Any] | None = None
     without: tuple[str, ...] = ()
     order: Order = (...,)
+    wait: float = 0.0
     kind: ComponentKind | None = None
 
     @functools.cached_property
@@ -318,6 +320,12 @@ def dispatch(function: F, *declared: Declaration) -> F:
 
     call.declared = declared  # type: ignore[attr-defined]
     return cast(F, call)
+
+
+def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
+    """Return the declaration of a method, for a kind of component if it takes one."""
+    declared: tuple[Declaration, ...] = method.declared
+    return next(each for each in declared if each.kind == kind)
 
 
 def list_declarations(operations: type) -> list[Declaration]:

@@ -18,7 +18,6 @@ from functools import cache
 from typing import Annotated, Any
 
 from agentctl.declarations import (
-    Declaration,
     Path,
     Query,
     component_operation,
@@ -56,6 +55,7 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     FULL_VIEW,
+    SUMMARY_WAIT,
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -236,7 +236,11 @@ class Operations:
 
     @component_operation("resume_run", "POST", f"{_RUN}/resume")
     def resume_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: ResumeRequest,
     ) -> AsyncIterator[StreamEvent]:
         """Follow a run of a component.
 
@@ -248,7 +252,11 @@ class Operations:
 
     @component_operation("follow_run", "GET", f"{_RUN}/events")
     def follow_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: ResumeRequest,
     ) -> AsyncIterator[StreamEvent]:
         """Read the events of a run of a component.
 
@@ -337,7 +345,7 @@ class Operations:
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
-    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,))
+    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
     async def summarize_session(
         self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
@@ -468,14 +476,6 @@ class Operations:
 
 OPERATIONS = {declared.name: declared for declared in list_declarations(Operations)}
 """The declared operations by operation id, in the order of the OpenAPI document."""
-
-_BY_METHOD = {(each.function.__name__, each.kind): each for each in OPERATIONS.values()}
-
-
-def find_declaration(method: str, kind: ComponentKind | None) -> Declaration:
-    """Return the declaration of a method, for a kind of component if it takes one."""
-    return _BY_METHOD[method, kind]
-
 
 ROUTES: dict[str, Route] = {
     **{name: declared.route for name, declared in OPERATIONS.items()},

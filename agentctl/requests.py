@@ -108,11 +108,7 @@ _CURSOR = Option("--cursor", "CURSOR", "Continue after the previous page")
 class SessionLocator:
     """The database and table of a session, and conditions on the session.
 
-    Attributes:
-        type: the required type of the session; None: any type.
-        user_id: limits the operation to the sessions of this user; it never widens visibility.
-        db_id: id of a configured database; None: the default database.
-        table: `sessions` or None; another name is a NotFound.
+    `user_id` never widens visibility. Another `table` than `sessions` is a NotFound.
     """
 
     type: Annotated[
@@ -174,7 +170,6 @@ class RunView:
 
 
 FULL_VIEW = RunView()
-"""The whole record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +248,6 @@ class SessionRunsQuery:
 
 
 FIRST_RUNS = SessionRunsQuery()
-"""The first runs of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,12 +457,9 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """The filter of a list of audit entries, newest first. None: no condition.
+    """The filter of a list of audit entries, newest first.
 
-    Attributes:
-        principal: the authenticated caller: `sub`, `sa:<id>` or `local:<user>`.
-        operation: an operation id, or `authenticate` for rejected credentials.
-        since: microseconds UTC, inclusive.
+    A principal is `sub`, `sa:<id>` or `local:<user>`. `since` is microseconds UTC.
     """
 
     principal: Annotated[

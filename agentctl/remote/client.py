@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.declarations import Declaration
-from agentctl.operations import Operations, find_declaration
+from agentctl.declarations import Declaration, find_declaration
+from agentctl.operations import Operations
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
@@ -22,10 +22,9 @@ from agentctl.remote.connection import (
     Request,
     Shape,
     Timeouts,
-    build_path,
 )
 from agentctl.remote.events import EventParser, ServerEvent
-from agentctl.remote.queries import build_query, build_request, build_run_body
+from agentctl.remote.queries import build_request, build_run_body
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest, RunRequest, StreamEvent
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
@@ -86,7 +85,7 @@ class RemoteOperations(Operations):
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Awaitable[Any]:
         """Send the request of an operation, as it is declared."""
-        declared = find_declaration(name, arguments.get("kind"))
+        declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
         return self._request(declared, build_request(declared, arguments))
 
     async def _request(self, declared: Declaration, request: Request) -> Any:
@@ -101,7 +100,7 @@ class RemoteOperations(Operations):
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "request": request}
-        post = build_request(find_declaration("create_run", kind), arguments)
+        post = build_request(find_declaration(Operations.create_run, kind), arguments)
         post = replace(post, body=build_run_body(request, stream=True))
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(post, BEFORE_FIRST_EVENT)) as events:
@@ -113,39 +112,26 @@ class RemoteOperations(Operations):
     def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        return self._follow("resume_run", kind, component_id, run_id, request)
+        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
+        return self._follow(find_declaration(Operations.resume_run, kind), arguments)
 
     def follow_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        return self._follow("follow_run", kind, component_id, run_id, request)
+        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
+        return self._follow(find_declaration(Operations.follow_run, kind), arguments)
 
     async def _follow(
-        self,
-        name: str,
-        kind: ComponentKind,
-        component_id: str,
-        run_id: str,
-        request: ResumeRequest,
+        self, declared: Declaration, arguments: Mapping[str, Any]
     ) -> AsyncGenerator[StreamEvent]:
-        declared = find_declaration(name, kind)
-        after = None if request.after == BEFORE_FIRST_EVENT else request.after
-        query = build_query(session_id=request.session_id, last_event_index=after)
-        path = build_path(declared.name, **{KINDS[kind].id_field: component_id, "run_id": run_id})
-        get = Request(declared.route.method, path, query)
-        async with contextlib.aclosing(self._events_after(kind, get, request.after)) as events:
-            async for event in events:
-                yield event
-
-    async def _events_after(
-        self, kind: ComponentKind, request: Request, after: int
-    ) -> AsyncGenerator[StreamEvent]:
+        after = arguments["request"].after
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(request, after)) as events:
+        events = self._events(build_request(declared, arguments), after)
+        async with contextlib.aclosing(events):
             async for event in events:
                 yield event
         # After the last event of a run there are none, so an empty stream is complete.
-        complete = after > BEFORE_FIRST_EVENT if event is None else _is_final(kind, event)
+        complete = after > BEFORE_FIRST_EVENT if event is None else _is_final(declared.kind, event)
         if not complete:
             raise _interrupted_stream()
 
@@ -169,7 +155,8 @@ def _number_event(received: ServerEvent, before: int) -> StreamEvent:
     return StreamEvent(seq, received.name, received.data)
 
 
-def _is_final(kind: ComponentKind, event: StreamEvent) -> bool:
+def _is_final(kind: ComponentKind | None, event: StreamEvent) -> bool:
+    assert kind is not None
     prefix = KINDS[kind].event_prefix
     return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
 

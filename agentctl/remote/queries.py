@@ -11,7 +11,7 @@ from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.remote.connection import Request, build_path
-from agentctl.requests import DELETION_WAIT, SUMMARY_WAIT, Grant
+from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, Grant
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from agentctl.declarations import Declaration
-    from agentctl.requests import MemoryFilter, NewMemory, NewSession, RunRequest
+    from agentctl.requests import MemoryFilter, NewMemory, NewSession, ResumeRequest, RunRequest
 
 Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""
@@ -48,7 +48,9 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
     if declared.kind is not None and "component_id" in ids:
         ids[KINDS[declared.kind].id_field] = ids.pop("component_id")
     method, path = declared.route.method, build_path(declared.name, **ids)
-    request = Request(method, path, tuple(query), body if has_body else None)
+    request = Request(
+        method, path, tuple(query), body if has_body else None, extra_wait=declared.wait
+    )
     special = _SPECIAL.get(declared.function.__name__)
     return request if special is None else dataclasses.replace(request, **special(**arguments))
 
@@ -68,11 +70,17 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     },
     "update_session": lambda patch, **_: {"body": patch.changes},
     "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
-    "summarize_session": lambda **_: {"extra_wait": SUMMARY_WAIT},
+    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
     "create_memory": lambda memory: {"body": build_memory_body(memory)},
 }
 """Parts of requests that are not declared, by the name of the method."""
+
+
+def _build_position(request: ResumeRequest) -> Pairs:
+    after = None if request.after == BEFORE_FIRST_EVENT else request.after
+    return build_query(session_id=request.session_id, last_event_index=after)
 
 
 def _build_memory_query(filter: MemoryFilter) -> Pairs:

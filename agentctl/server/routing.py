@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, getdoc
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_origin
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
-from agentctl.declarations import Signature
+from agentctl.declarations import Header, Query, Signature, find_declared
 from agentctl.errors import BadRequest, Unauthenticated, UnsupportedMediaType, ValidationFailed
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS
@@ -119,8 +119,8 @@ class Operation(Route):
         in_path = set(self.path_names.values())
         self.declared, in_body = list[Parameter](), list[Parameter]()
         for each in self.signature.parameters:
-            is_declared = each.name in in_path or get_origin(each.annotation) is Annotated
-            (self.declared if is_declared else in_body).append(each)
+            place = find_declared(each.annotation, (Query, Header))
+            (self.declared if each.name in in_path or place else in_body).append(each)
         self.parameters = Parameters(self.declared, self.path_names)
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
         self.app = self._respond
