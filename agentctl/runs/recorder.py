@@ -76,6 +76,7 @@ class Recorder:
             self._writing = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
+        # Before the write: an event that arrives during it sets this again.
         self._write_now = False
         try:
             await self._store_waiting()
@@ -91,6 +92,7 @@ class Recorder:
             self._schedule("Content")
 
     async def _store_waiting(self) -> None:
+        # Events that arrive during these writes wait for the next tick, to share its transaction.
         first_new = self._stream.next
         while not self._ended and (batch := self._stream.next_batch()) and batch.first < first_new:
             append = events.append_batch(
