@@ -126,7 +126,6 @@ class SessionLocator:
 
 
 DEFAULT_LOCATOR = SessionLocator()
-"""Any session with the id, in the default database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,13 +426,9 @@ class Grant:
 class NewAccount:
     """A service account to create (docs/contract.md "Service accounts").
 
-    Attributes:
-        name: for people; unique among active accounts.
-        scopes: 1 to `MAXIMUM_SCOPES` scopes that the caller has.
-        expires_in_days: 1 to `MAXIMUM_ACCOUNT_DAYS`; None: `DEFAULT_ACCOUNT_DAYS`.
-        never_expires: not together with `expires_in_days`.
-        allow_privileged_scopes: required for scopes that write, delete, administer or manage
-            service accounts.
+    `name` is unique among active accounts. `expires_in_days` None is `DEFAULT_ACCOUNT_DAYS`, not
+    together with `never_expires`. Scopes that write, delete, administer or manage service accounts
+    need `allow_privileged_scopes`.
     """
 
     name: str

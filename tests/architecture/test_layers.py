@@ -126,7 +126,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.auth.keys.fetch",  # the origin of a URL
         "agentctl.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
-        "agentctl.runtime.run_context",  # annotations of code of users
+        "agentctl.runtime.context",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
 
