@@ -129,10 +129,11 @@ def list_request_values(request: Any) -> Iterator[tuple[inspect.Parameter, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A request as an argument: the class, and its fields."""
+    """A request as an argument: the class, its parameters, and the values of its other fields."""
 
     request: type
     parts: Mapping[str, _Part]
+    fixed: Mapping[str, Any]
 
 
 _Part = inspect.Parameter | _Group
@@ -143,16 +144,14 @@ def _read_part(name: str, annotation: Any, default: Any, without: Sequence[str])
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
     hints = get_type_hints(annotation, include_extras=True)
-    return _Group(
-        annotation,
-        {
-            field.name: _read_part(
-                field.name, hints[field.name], _find_default(field, default), without
-            )
-            for field in fields(annotation)
-            if field.name not in without
-        },
-    )
+    defaults = {each.name: _find_default(each, default) for each in fields(annotation)}
+    parts = {
+        name: _read_part(name, hints[name], value, without)
+        for name, value in defaults.items()
+        if name not in without
+    }
+    fixed = {name: value for name, value in defaults.items() if name in without}
+    return _Group(annotation, parts, fixed)
 
 
 def _find_default(field: Field[Any], request: Any) -> Any:
@@ -182,14 +181,16 @@ def _list_values(part: _Part, value: Any) -> Iterator[tuple[inspect.Parameter, A
 def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
     if isinstance(part, inspect.Parameter):
         return operator.itemgetter(part.name)
-    request = part.request
+    request, fixed = part.request, part.fixed
     builders = {name: _compile_builder(each) for name, each in part.parts.items()}
-    if len(builders) < len(fields(request)):
-        return lambda values: request(**{name: build(values) for name, build in builders.items()})
+    if fixed:
+        parts = tuple(builders.items())
+        return lambda values: request(**fixed, **{name: build(values) for name, build in parts})
+    # Each request is built like this, so arguments are positional, and read at once if possible.
     in_order = tuple(builders.values())
-    if len(in_order) > 1 and all(isinstance(each, operator.itemgetter) for each in in_order):
-        get_all = operator.itemgetter(*builders)
-        return lambda values: request(*get_all(values))
+    if len(in_order) > 1 and not any(isinstance(each, _Group) for each in part.parts.values()):
+        read_all = operator.itemgetter(*part.parts)
+        return lambda values: request(*read_all(values))
     return lambda values: request(*[build(values) for build in in_order])
 
 
