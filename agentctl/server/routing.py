@@ -51,7 +51,7 @@ _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 
 
 class Operation(Route):
-    """An operation of the HTTP interface. Its method and path are in `records.routes.ROUTES`.
+    """An operation of the HTTP interface. Its method and path are in `operations.ROUTES`.
 
     Args:
         endpoint: the function that handles a call. Its arguments are the call, and the parameters
