@@ -13,6 +13,7 @@ from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.declarations import Option, Query, find_declared
 from agentctl.errors import InvalidConfiguration, UsageError
+from agentctl.extensions import name_products
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 
@@ -172,7 +173,7 @@ ForeignDatabase = Annotated[
     _target_option(
         "--database",
         metavar="URL",
-        help="Read this database of AgentOS: a URL, or the path of a SQLite file",
+        help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
 AgentId = Annotated[

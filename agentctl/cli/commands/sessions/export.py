@@ -35,7 +35,7 @@ Form = Literal["jsonl", "json", "markdown"]
 Record = dict[str, Any]
 
 
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def export_sessions(
     target: Target,
     session_ids: OptionalSessionIds = None,

@@ -76,7 +76,7 @@ _PAGE = ("limit", "page", "cursor", "sort_by", "sort_order")
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
 @with_target(
-    reads_agentos=True,
+    reads_databases=True,
     order=("type", "component_id", "user_id", "session_name", *_PAGE, "db_id", "table", ...),
 )
 async def list_sessions(
@@ -116,7 +116,7 @@ def _note_problems(sessions: Sequence[Mapping[str, Any]]) -> None:
 
 
 @app.command("get", epilog="Example: agentctl sessions get s1 --last 3")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def get_session(
     target: Target,
     session_id: SessionId,
@@ -169,7 +169,7 @@ async def get_session(
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def list_session_runs(
     target: Target,
     session_id: SessionId,
