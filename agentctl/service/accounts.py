@@ -91,7 +91,6 @@ class AccountOperations(OperationFamily):
             )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
-        """Return a page of all accounts, in any state."""
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
