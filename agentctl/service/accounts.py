@@ -160,7 +160,7 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
     for place, grant in enumerate(account.scopes):
         if grant.effect != "allow":
-            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
+            raise errors.ValidationFailed(f"scopes[{place}].effect must be one of: allow")
     if _NAME.fullmatch(account.name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"

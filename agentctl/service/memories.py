@@ -136,7 +136,9 @@ class MemoryOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"memory_ids must have 1 to {MAXIMUM_MEMORIES_DELETED} ids"
                 )
-            wanted = [check_text("memory_ids", each) for each in dict.fromkeys(deletion.memory_ids)]
+            wanted = list(dict.fromkeys(deletion.memory_ids))
+            for index, memory_id in enumerate(deletion.memory_ids):
+                check_text(f"memory_ids[{index}]", memory_id)
             call.add_resource("memory", *wanted)
             await call.write(database, _delete(wanted, deletion.user_id, visibility))
 

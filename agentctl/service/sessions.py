@@ -222,11 +222,11 @@ class SessionOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
                 )
-            wanted = [
-                check_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
-            ]
-            call.add_resource("session", *wanted)
-            await call.write(database, self._delete(wanted, DEFAULT_LOCATOR))
+            session_ids = list(dict.fromkeys(deletion.session_ids))
+            for index, session_id in enumerate(deletion.session_ids):
+                check_text(f"session_ids[{index}]", session_id)
+            call.add_resource("session", *session_ids)
+            await call.write(database, self._delete(session_ids, DEFAULT_LOCATOR))
 
     @unit
     def _delete(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
