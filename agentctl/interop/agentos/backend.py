@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from agentctl import errors
 from agentctl.interop.agentos.values import Built
-from agentctl.operations import PartialOperations
+from agentctl.partial_operations import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.runs import FINAL_STATUSES

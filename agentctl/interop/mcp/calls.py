@@ -13,9 +13,9 @@ import orjson
 
 from agentctl.errors import AgentctlError
 from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
-from agentctl.operations import LocalOperations
 from agentctl.records.kinds import KINDS
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
+from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
 
@@ -26,7 +26,7 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def read(
-    tool: ReadTool, operations: LocalOperations, arguments: Arguments
+    tool: ReadTool, operations: ServiceOperations, arguments: Arguments
 ) -> mcp_types.CallToolResult:
     """Execute a read and return its document."""
     document = await tool.read(operations, arguments)
@@ -35,7 +35,7 @@ async def read(
 
 async def run(
     tool: RunTool,
-    operations: LocalOperations,
+    operations: ServiceOperations,
     arguments: Arguments,
     disconnected: asyncio.Event,
 ) -> mcp_types.CallToolResult:
@@ -113,7 +113,7 @@ class _RunReader:
 
 async def _cancel_run(
     tool: RunTool,
-    operations: LocalOperations,
+    operations: ServiceOperations,
     reader: _RunReader,
     work: asyncio.Future[mcp_types.CallToolResult],
 ) -> None:

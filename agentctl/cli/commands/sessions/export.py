@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.options import DbId, KindOption, OptionalSessionIds, TableName, ToFile, UserId
+from agentctl.cli.options import OptionalSessionIds, ToFile
 from agentctl.cli.paging import read_pages
 from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show.output import write_bytes
@@ -18,7 +18,14 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.pages import MarkdownPage, create_look
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator, SessionRunsQuery
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    MAXIMUM_LIMIT,
+    Page,
+    SessionFilter,
+    SessionLocator,
+    SessionRunsQuery,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -39,10 +46,7 @@ async def export_sessions(
         Form, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
     ] = "jsonl",
     to_file: ToFile = None,
-    type: KindOption = None,
-    user: UserId = None,
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Export sessions with all their runs.
 
@@ -51,7 +55,6 @@ async def export_sessions(
     """
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
-    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
     async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
         if to_file is None or str(to_file) == "-":
