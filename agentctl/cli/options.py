@@ -13,7 +13,7 @@ import typer
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.requests import (
     MAXIMUM_LIMIT,
 )
@@ -277,14 +277,6 @@ def resolve_component(
     if len(given) > 1:
         raise UsageError("--agent, --team and --workflow exclude each other")
     return given[0] if given else None
-
-
-def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
-    """Return the component that the record of a session or run names, None without one."""
-    for names in KINDS.values():
-        if record.get(names.id_field):
-            return names.kind, cast(str, record[names.id_field])
-    return None
 
 
 def component_of_run(run: Mapping[str, Any]) -> ComponentRef:

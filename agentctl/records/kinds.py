@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 ComponentKind = Literal["agent", "team", "workflow"]
 
@@ -18,7 +19,8 @@ class KindNames:
         noun: for people (`Agent`).
         tag: OpenAPI tag (`Agents`).
         id_field: name of its id in records and path parameters (`agent_id`).
-        event_prefix: prefix of its stream events (`TeamRunStarted`, `RunStarted`).
+        event_prefix: prefix of the events about its runs (`TeamRunStarted`, `RunStarted`).
+        part_prefix: prefix of the events about a part of its runs (`TeamToolCallStarted`).
     """
 
     kind: ComponentKind
@@ -27,12 +29,21 @@ class KindNames:
     tag: str
     id_field: str
     event_prefix: str
+    part_prefix: str
 
 
 KINDS: dict[ComponentKind, KindNames] = {
-    "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run"),
-    "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun"),
+    "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run", ""),
+    "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun", "Team"),
     "workflow": KindNames(
-        "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow"
+        "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow", ""
     ),
 }
+
+
+def find_component(record: Mapping[str, Any]) -> tuple[ComponentKind, str] | None:
+    """Return kind and id of the component that a session, run or event names, None without one."""
+    for names in KINDS.values():
+        if record.get(names.id_field):
+            return names.kind, str(record[names.id_field])
+    return None

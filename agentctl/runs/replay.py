@@ -11,9 +11,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
-from agentctl.records.kinds import KINDS
+from agentctl.errors import InvalidResponse
+from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
+from agentctl.records.kinds import find_component
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import parse_rfc3339
 from agentctl.runtime.spans import Spans, SpanStatus
 from agentctl.runtime.transcript import CANCELLED_RESULT
@@ -21,16 +22,9 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.run_rows import RunRow
 
-_SUFFIXES: dict[str, SpanStatus] = {
-    "Completed": "completed", "Cancelled": "cancelled", "Error": "failed"
+_SPAN_STATUSES: dict[FinalStatus, SpanStatus] = {
+    "COMPLETED": "completed", "CANCELLED": "cancelled", "ERROR": "failed"
 }  # fmt: skip
-
-_ENDS = {
-    f"{names.event_prefix}{suffix}": status
-    for names in KINDS.values()
-    for suffix, status in _SUFFIXES.items()
-}
-"""The last events of runs, with the status of the span of such a run."""
 
 
 class ReplayedRun:
@@ -72,44 +66,46 @@ class ReplayedRun:
         # Not `splitlines`: JSON text may contain line separators other than the line feed.
         for line in lines.split("\n"):
             name, _, data = line.partition(" ")
-            if self._run.run_id in data and (content or not name.endswith(("Content", "Delta"))):
-                with suppress(ValueError, TypeError, AttributeError, KeyError):
-                    self._apply(name, orjson.loads(data))
+            kind = find_event_kind(name)
+            if self._run.run_id in data and kind and (content or kind not in TEXT_KINDS):
+                with suppress(InvalidResponse, ValueError, TypeError, KeyError):
+                    self._apply(parse_event(name, data))
 
-    def _apply(self, name: str, event: dict[str, Any]) -> None:
-        if event.get("parent_run_id") == self._run.run_id:
-            self._apply_member(name, event)
-        if event.get("run_id") != self._run.run_id:
+    def _apply(self, event: Event) -> None:
+        if event.data.get("parent_run_id") == self._run.run_id:
+            self._apply_member(event)
+        if event.run_id != self._run.run_id:
             return
-        self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
-        if name.endswith("Content"):
-            self._content.append(str(event["content"]))
-        elif name == "StepStarted":
-            self.spans.start_step(event["step_index"], event["step_name"], _get_time(event))
-        elif name == "StepCompleted":
-            self._content = [str(event["content"])]
-            self.spans.end(f"step-{event['step_index']}", "completed", _get_time(event))
-        elif "tool" in event:
-            tool = event["tool"]
-            call_id = tool["tool_call_id"]
-            is_new = call_id not in self._tools
-            self._tools[call_id] = tool
-            if is_new:
-                self.spans.start_tool_call(call_id, tool["tool_name"], _get_time(event))
-            if tool["tool_call_error"] is not None:
-                status: SpanStatus = "failed" if tool["tool_call_error"] else "completed"
-                self.spans.end(call_id, status, _get_time(event))
+        data = event.data
+        self.component_name = data.get(f"{self._run.component_type}_name", self.component_name)
+        match event.kind:
+            case EventKind.CONTENT:
+                self._content.append(str(data["content"]))
+            case EventKind.STEP_STARTED:
+                self.spans.start_step(data["step_index"], data["step_name"], _get_time(event))
+            case EventKind.STEP_COMPLETED:
+                self._content = [str(data["content"])]
+                self.spans.end(f"step-{data['step_index']}", "completed", _get_time(event))
+            case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
+                self._apply_tool(dict(data["tool"]), _get_time(event))
 
-    def _apply_member(self, name: str, event: dict[str, Any]) -> None:
-        member_run_id = event["run_id"]
-        if not self.spans.has(member_run_id):
-            component_id = next(
-                event[names.id_field] for names in KINDS.values() if names.id_field in event
-            )
-            parent = self._find_delegation(component_id)
-            self.spans.start_member(member_run_id, component_id, _get_time(event), parent)
-        if name in _ENDS:
-            self.spans.end(member_run_id, _ENDS[name], _get_time(event))
+    def _apply_tool(self, tool: dict[str, Any], at: int) -> None:
+        call_id = tool["tool_call_id"]
+        is_new = call_id not in self._tools
+        self._tools[call_id] = tool
+        if is_new:
+            self.spans.start_tool_call(call_id, tool["tool_name"], at)
+        if tool["tool_call_error"] is not None:
+            self.spans.end(call_id, "failed" if tool["tool_call_error"] else "completed", at)
+
+    def _apply_member(self, event: Event) -> None:
+        if not self.spans.has(event.run_id):
+            component = find_component(event.data)
+            assert component is not None
+            parent = self._find_delegation(component[1])
+            self.spans.start_member(event.run_id, component[1], _get_time(event), parent)
+        if event.end_status is not None:
+            self.spans.end(event.run_id, _SPAN_STATUSES[event.end_status], _get_time(event))
 
     def _find_delegation(self, component_id: str) -> str | None:
         for span in self.spans.find_open_without_member():
@@ -119,8 +115,8 @@ class ReplayedRun:
         return None
 
 
-def _get_time(event: dict[str, Any]) -> int:
-    return parse_rfc3339(event["at"]) if "at" in event else int(event["created_at"]) * 1_000_000
+def _get_time(event: Event) -> int:
+    return parse_rfc3339(event.at) if event.at else int(event.data["created_at"]) * 1_000_000
 
 
 @unit

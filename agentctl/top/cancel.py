@@ -14,12 +14,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.options import component_of_run, find_component
+from agentctl.cli.options import component_of_run
 from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import AgentctlError
+from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_holding
 from agentctl.requests import CancelRequest
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
 from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span, now
 from agentctl.top.feed import is_live
 from agentctl.top.tree import Row

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.cli.show.transcript.texts import describe_run
+from agentctl.records.kinds import find_component
 from agentctl.top.feed import Run, is_live
 
 FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from rich.text import Text
 
 from agentctl.cli.durations import format_elapsed
-from agentctl.cli.options import find_component
 from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, find_component
 from agentctl.records.times import format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,

@@ -9,8 +9,8 @@ from typing import Any
 
 from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
-from agentctl.cli.options import find_component
 from agentctl.cli.show.table import Column, Columns
+from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_phase
 from agentctl.records.times import format_span, now
 

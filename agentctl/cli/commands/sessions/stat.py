@@ -21,7 +21,6 @@ from agentctl.cli.options import (
     TeamId,
     UserId,
     WorkflowId,
-    find_component,
     resolve_component,
 )
 from agentctl.cli.paging import read_pages
@@ -30,6 +29,7 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, Record
 from agentctl.cli.show.transcript.model import parse_time
 from agentctl.cli.target import Target, with_target
+from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
 

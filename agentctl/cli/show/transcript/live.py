@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.options import find_component
-from agentctl.cli.show.answer import RunOutput, parse_event
+from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.model import (
     DELEGATIONS,
@@ -23,15 +22,14 @@ from agentctl.cli.show.transcript.model import (
     clean_line,
     clean_text,
 )
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.events import Event, EventKind, parse_event
+from agentctl.records.kinds import ComponentKind, find_component
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
     from agentctl.requests import StreamEvent
 
 Data = Mapping[str, Any]
-
-_ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 
 _TRY_AGAIN = 1.25
 """Growth of a text that has no complete block, after which it is parsed again."""
@@ -139,24 +137,23 @@ class LiveRun:
 
     def take(self, event: StreamEvent) -> None:
         """Draw one event."""
-        data: Data = parse_event(event)
-        self.output.take_data(event.name, data)
-        run_id = str(data.get("run_id") or "")
-        own = run_id == self.output.run_id
-        part = None if own else self._find_part(run_id, data)
-        if event.name.endswith("ToolCallStarted"):
-            tool = data.get("tool") or {}
-            self._started[str(tool.get("tool_call_id"))] = str(data.get("at") or "")
-            if own:
+        parsed = parse_event(event.name, event.data, event.seq)
+        self.output.take_parsed(parsed)
+        own = parsed.run_id == self.output.run_id
+        part = None if own else self._find_part(parsed)
+        match parsed.kind:
+            case EventKind.TOOL_CALL_STARTED:
+                self._started[parsed.call_id] = parsed.at or ""
+                if own:
+                    self._answer.end()
+            case EventKind.TOOL_CALL_COMPLETED:
+                self._take_tool(parsed, part)
+            case EventKind.STEP_STARTED:
+                self._step = clean_line(parsed.data.get("step_name"))
+            case _ if part is not None:
+                self._take_member(parsed, part)
+            case _ if self.output.end:
                 self._answer.end()
-        elif event.name.endswith("ToolCallCompleted"):
-            self._take_tool(data, part)
-        elif event.name == "StepStarted":
-            self._step = clean_line(data.get("step_name"))
-        elif part is not None:
-            self._take_member(event.name, data, part)
-        elif self.output.end:
-            self._answer.end()
 
     def conclude(self, record: Data) -> None:
         """Draw the rest of a run whose last event is missing, from its record."""
@@ -170,12 +167,12 @@ class LiveRun:
         """Draw the text so far although its last block is not complete."""
         self._answer.end()
 
-    def _take_tool(self, data: Data, part: _Part | None) -> None:
-        tool = data.get("tool") or {}
-        began = self._started.pop(str(tool.get("tool_call_id")), "")
+    def _take_tool(self, event: Event, part: _Part | None) -> None:
+        tool = event.tool
+        began = self._started.pop(event.call_id, "")
         if tool.get("tool_name") in DELEGATIONS and not tool.get("tool_call_error"):
             return
-        span = {"started_at": began, "finished_at": data.get("at")}
+        span = {"started_at": began, "finished_at": event.at}
         call = build_call(tool, span, {"status": "RUNNING"})
         if part is not None:
             part.end_text()
@@ -184,31 +181,31 @@ class LiveRun:
         self._answer.end_part()
         self._printer.print_tool(call, self._indent)
 
-    def _find_part(self, run_id: str, data: Data) -> _Part:
+    def _find_part(self, event: Event) -> _Part:
+        run_id, data = event.run_id, event.data
         if run_id not in self._parts:
             names = ("run_id", "parent_run_id", "agent_id", "team_id", "workflow_id")
             record = {name: data[name] for name in names if data.get(name)}
-            record |= {"status": "RUNNING", "started_at": data.get("at")}
+            record |= {"status": "RUNNING", "started_at": event.at}
             self._parts[run_id] = _Part(record)
             if data.get("parent_run_id") == self.output.run_id:
                 self._steps[run_id] = self._step
         return self._parts[run_id]
 
-    def _take_member(self, name: str, data: Data, part: _Part) -> None:
-        if name.endswith("Content"):
-            part.text.append(str(data.get("content") or ""))
-            return
-        status = next((_ENDS[end] for end in _ENDS if name.endswith(end)), None)
-        if status is None or name == "StepCompleted":
+    def _take_member(self, event: Event, part: _Part) -> None:
+        if event.kind is EventKind.CONTENT:
+            part.text.append(event.text)
+        status, data = event.end_status, event.data
+        if status is None:
             return
         part.end_text()
         if not part.items and data.get("content"):  # of a workflow: only its end has the text
             part.items.append(Answer(clean_text(data["content"])))
-        part.record |= {"status": status, "finished_at": data.get("at")}
+        part.record |= {"status": status, "finished_at": event.at}
         part.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
         named = find_component(part.record)
         view = RunView(part.record, clean_line(named[1] if named else "run"), "", part.items)
-        run_id = str(data.get("run_id"))
+        run_id = event.run_id
         del self._parts[run_id]
         member = Member(view, self._steps.pop(run_id, ""), "")
         parent = self._parts.get(str(part.record.get("parent_run_id")))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agentctl.cli.options import find_component
+from agentctl.records.kinds import find_component
 from agentctl.records.text import escape_controls
 
 DELEGATIONS = ("delegate_task_to_member", "route_to_member")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import component_of_run, find_component
+from agentctl.cli.options import component_of_run
 from agentctl.cli.show.transcript import source
 from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
 from agentctl.cli.show.transcript.texts import Look, format_day
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import find_component
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
