@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         CancelRequest,
         EarlierMessage,
         ExplainRequest,
+        ExportFormat,
         MemoryDeletion,
         MemoryFilter,
         MemoryPatch,
@@ -182,6 +183,16 @@ class Operations(Protocol):
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         """Summarize a session now and return it; without new runs the summary stays."""
+        ...
+
+    def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        """Yield a session with all its runs as a file. Errors are raised before the first part."""
         ...
 
     async def get_session_runs(

@@ -98,17 +98,28 @@ class Page:
     sort_order: Literal["asc", "desc"] = "desc"
 
 
+ViewName = Literal["full", "summary", "phase", "items"]
+
+ExportFormat = Literal["jsonl", "json", "markdown"]
+
+
 @dataclass(frozen=True, slots=True)
 class RunView:
     """The form of the runs in a response.
 
     Attributes:
-        view: `summary` leaves out the content, the messages and the tool calls.
+        view: `summary` leaves out the content, the messages and the tool calls; `phase` is the
+            summary with the state in words; `items` has the items instead of them.
         cut: characters after which messages and results of tools are cut; None: not at all.
     """
 
-    view: Literal["full", "summary"] = "full"
+    view: ViewName = "full"
     cut: int | None = None
+
+    @property
+    def is_summary(self) -> bool:
+        """True if the large columns of a run are not read."""
+        return self.view in ("summary", "phase")
 
 
 FULL_VIEW = RunView()

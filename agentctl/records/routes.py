@@ -99,6 +99,7 @@ ROUTES: dict[str, Route] = {
     "delete_session": Route("DELETE", _SESSION),
     "rename_session": Route("POST", f"{_SESSION}/rename"),
     "summarize_session": Route("POST", f"{_SESSION}/summarize"),
+    "export_session": Route("GET", f"{_SESSION}/export"),
     "get_session_runs": Route("GET", f"{_SESSION}/runs"),
     "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
     "get_runs": Route("GET", "/runs"),

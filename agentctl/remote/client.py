@@ -64,6 +64,7 @@ from agentctl.requests import (
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
+    ExportFormat,
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
@@ -378,6 +379,22 @@ class RemoteOperations:
         query = build_query(db_id=deletion.db_id)
         body = {"session_ids": list(deletion.session_ids)}
         await self.connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
+
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        path = build_path("export_session", session_id=session_id)
+        request = Request("GET", path, build_query(format=format) + query_of(where))
+        async with self.connection.open_raw(request) as response:
+            chunks = response.read_chunks()
+            if response.response.status_code != 200:
+                response.check_status(b"".join([chunk async for chunk in chunks]))
+            async for chunk in chunks:
+                yield chunk
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS

@@ -13,6 +13,7 @@ from typing import Any
 
 from agentctl.errors import InvalidResponse
 from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
+from agentctl.records.items import RunReader
 from agentctl.records.kinds import find_component
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import parse_rfc3339
@@ -144,6 +145,20 @@ def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
     root_id = yield from find_root_id(run)
     replayed = yield from replay_stored_events(run, root_id, content=False)
     return replayed.spans.records()
+
+
+@unit
+def read_stored_items(root_id: str) -> Steps[RunReader]:
+    """Read the items of a live run and of the runs below it from its stored events."""
+    reader, seq = RunReader(), -1
+    while batches := (yield from events.list_after(root_id, seq)):
+        for batch in batches:
+            for line in batch.events.split("\n"):
+                name, _, data = line.partition(" ")
+                if data:
+                    reader.apply(parse_event(name, data))
+        seq = batches[-1].last_seq
+    return reader
 
 
 @unit

@@ -14,7 +14,9 @@ from typing import Any, cast
 import orjson
 
 import agentctl
+from agentctl.records.items import REPLACED_FIELDS, Child, RunReader, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.phase import build_phase
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
@@ -24,6 +26,7 @@ from agentctl.requests import (
     RunView,
 )
 from agentctl.runs.cancel import CancelResult
+from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
@@ -357,8 +360,11 @@ def read_run_documents(
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
     """
-    if form.view == "summary":
-        return (yield from _read_run_summaries(rows))
+    if form.is_summary:
+        summaries = yield from _read_run_summaries(rows)
+        return summaries if form.view == "summary" else [*map(_add_phase, summaries)]
+    if form.view == "items":
+        return (yield from _read_run_items(rows, form.cut, find_spans))
     members = yield from run_reads.list_children([row.run_id for row in rows])
     return [
         build_run_document(
@@ -369,6 +375,42 @@ def read_run_documents(
         )
         for row in rows
     ]
+
+
+def _add_phase(summary: bytes) -> bytes:
+    run = orjson.loads(summary)
+    return orjson.dumps({**run, "phase": build_phase(run)})
+
+
+@unit
+def _read_run_items(
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+) -> Steps[list[bytes]]:
+    child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
+    summaries = yield from _read_run_summaries(child_rows)
+    children: dict[str | None, list[Child]] = {}
+    for child, summary in zip(child_rows, summaries, strict=True):
+        run = orjson.loads(_add_phase(summary))
+        children.setdefault(child.parent_run_id, []).append(Child(run, child.input))
+    readers: dict[str, RunReader] = {}
+    found = []
+    for row in rows:
+        below = children.get(row.run_id, ())
+        live = not is_final(row.status)
+        spans = find_spans(row.run_id) if live else None
+        run = orjson.loads(
+            build_run_document(row, [child.run["run_id"] for child in below], None, spans)
+        )
+        items = build_items(run, below, cut)
+        if live:
+            root_id = yield from find_root_id(row)
+            if root_id not in readers:
+                readers[root_id] = yield from read_stored_items(root_id)
+            so_far = readers[root_id].runs.get(row.run_id)
+            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
+        rest = {name: value for name, value in run.items() if name not in REPLACED_FIELDS}
+        found.append(orjson.dumps({**rest, "phase": build_phase(run), "items": items}))
+    return found
 
 
 @unit

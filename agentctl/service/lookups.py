@@ -200,7 +200,7 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from run_reads.get(run_id, self.visibility, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, self.visibility, summary=form.is_summary)
         if row is None:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))
@@ -208,9 +208,10 @@ class Lookups:
     @unit
     def _build_document(self, row: RunRow, form: RunView, replay: bool) -> Steps[bytes | None]:
         spans = self._hosting.engine.find_spans(row.run_id)
-        if spans is None and form.view == "full" and not is_final(row.status):
-            if not replay:
-                return None
+        is_live = not form.is_summary and not is_final(row.status)
+        if is_live and not replay and (spans is None or form.view == "items"):
+            return None
+        if is_live and spans is None:
             spans = yield from read_stored_spans(row)
         (document,) = yield from read_run_documents([row], form, lambda _: spans)
         return document
@@ -235,7 +236,7 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from run_reads.get(run_id, EVERYONE, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, EVERYONE, summary=form.is_summary)
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.transcript.draw import STYLES
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind, find_component
-from agentctl.records.times import format_span
+from agentctl.records.times import format_elapsed, format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,
     Page,
@@ -36,6 +34,7 @@ from agentctl.top.texts import (
     number,
 )
 from agentctl.top.tree import SORTS, arrange_runs
+from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -166,12 +165,12 @@ class RunsView:
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:
         operations = self.feed.operations
-        run: Record = (await operations.get_run(key, form=RunView(cut=CUT))).value
+        run: Record = (await operations.get_run(key, form=RunView("items", CUT))).value
         children: dict[str, list[Record]] = {}
         if run.get("member_runs"):
             # One request for all members, which begin after their run.
             where = SessionLocator(db_id=self.feed.filter.db_id)
-            query = SessionRunsQuery(where, after=key, form=RunView(cut=CUT))
+            query = SessionRunsQuery(where, after=key, form=RunView("items", CUT))
             session_id = str(run["session_id"])
             for each in (await operations.get_session_runs(session_id, query)).value:
                 children.setdefault(str(each.get("parent_run_id")), []).append(each)
@@ -250,7 +249,7 @@ class SessionsView:
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:
         where = SessionLocator(db_id=self._filter.db_id)
-        query = SessionRunsQuery(where, SESSION_RUNS, order="desc", form=RunView(cut=CUT))
+        query = SessionRunsQuery(where, SESSION_RUNS, order="desc", form=RunView("items", CUT))
         runs = (await self._operations.get_session_runs(key, query)).value
         children: dict[str, list[Record]] = {}
         for run in reversed(runs):

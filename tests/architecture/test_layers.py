@@ -15,7 +15,7 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {"errors", "records", "requests", "operations", "config"}
-LOWER = BASE | {"auth", "store", "runtime"}
+LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
     "": {"agents"},
@@ -25,6 +25,7 @@ BELOW: dict[str, set[str]] = {
     "requests": {"records"},
     "operations": {"errors", "records", "requests"},
     "config": {"errors", "records"},
+    "transcripts": {"errors", "records", "requests"},
     "auth": BASE,
     "store": BASE,
     "runtime": BASE | {"agents"},
@@ -34,7 +35,7 @@ BELOW: dict[str, set[str]] = {
     "remote": BASE | {"interop"},
     "cli": LOWER | {"runs", "service", "server", "remote", "interop", "top"},
     "interop": LOWER | {"runs", "service", "server", "remote"},
-    "top": BASE | {"auth", "cli", "service"},
+    "top": BASE | {"auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself."""

@@ -37,6 +37,7 @@ QUERIES = {
         "", "?type=agent", "?type=team", "?type=workflow", "?user_id=other", "?user_id=me",
         "?db_id=main", "?db_id=second", "?table=sessions", "?type=user", "?user_id=",
     ),
+    "export_session": ("", "?format=markdown", "?format=xml", "?type=agent", "?user_id=other"),
     "get_session_runs": ("", "?limit=1", "?limit=0", "?after={run_id}", "?type=agent"),
     "get_session_run": ("", "?type=agent", "?user_id=other"),
     "get_run": ("", "?db_id=main", "?db_id=second"),

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalTarget, Target
 from agentctl.errors import AgentctlError, RunFailed, Unavailable
 from agentctl.records.events import Event, EventKind, parse_event
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.times import format_elapsed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns
 from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_phase
-from agentctl.records.times import format_span, now
+from agentctl.records.times import format_elapsed, format_span, now
+from agentctl.transcripts.texts import get_look
 
 Record = Mapping[str, Any]
 
@@ -48,14 +48,16 @@ def _format_tokens(record: Record) -> str:
 
 def _format_state(record: Record) -> str:
     phase = describe_phase(record, now())
-    glyph = phase.glyph if _is_unicode() else phase.ascii
+    look = get_look(phase)
+    glyph = look.glyph if _is_unicode() else look.ascii
     warning = f" ! {phase.warning}" if phase.warning else ""
     return f"{glyph} {phase.words}{warning}"
 
 
 def _style_state(record: Record) -> str:
     phase = describe_phase(record, now())
-    return "yellow" if phase.warning else PHASE_STYLES.get(phase.color, phase.color)
+    color = get_look(phase).color
+    return "yellow" if phase.warning else PHASE_STYLES.get(color, color)
 
 
 def _format_last_state(session: Record) -> str:

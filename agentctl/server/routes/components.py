@@ -7,21 +7,19 @@ the operations of one kind, with the operation ids and texts of that kind.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from starlette.responses import Response
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.items import AnyRun, AnyRunPage
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import (
     CancelRecord,
-    RunPage,
     RunRecord,
-    RunSummary,
-    RunSummaryPage,
     ToolCallRecord,
 )
 from agentctl.requests import (
@@ -37,6 +35,7 @@ from agentctl.requests import (
     RunFilter,
     RunView,
 )
+from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -102,6 +101,11 @@ LastEventId = Annotated[
         ge=BEFORE_FIRST_EVENT,
         le=MAXIMUM_EVENT_NUMBER,
     ),
+]
+
+EventsView = Annotated[
+    Literal["events", "items"],
+    Query("`items` has, instead of the events, the changes of the items that they cause"),
 ]
 
 _RUN = RequestBody(RunBody, form=True)
@@ -224,6 +228,7 @@ async def resume_run(
     last_event_index: LastEventIndex = None,
     session_id: SessionOfRun = None,
     last_event_id: LastEventId = None,
+    view: EventsView = "events",
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
@@ -235,12 +240,9 @@ async def resume_run(
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
     sessions = {session_id, body.get("session_id")}
     after = _single_value("last_event_index", indexes)
-    request = ResumeRequest(
-        _single_value("session_id", sessions), BEFORE_FIRST_EVENT if after is None else after
-    )
-    return EventStreamResponse(
-        None, await operations.open_resumed_stream(kind, component_id, run_id, request)
-    )
+    request = _build_resume(_single_value("session_id", sessions), after, view)
+    events = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
 async def follow_run(
@@ -251,13 +253,19 @@ async def follow_run(
     last_event_index: LastEventIndex = None,
     session_id: SessionIdQuery = None,
     last_event_id: LastEventId = None,
+    view: EventsView = "events",
 ) -> Response:
     """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
     after = _single_value("last_event_index", {last_event_index, last_event_id})
-    request = ResumeRequest(session_id, BEFORE_FIRST_EVENT if after is None else after)
-    return EventStreamResponse(
-        None, await call.operations.open_followed_stream(kind, component_id, run_id, request)
-    )
+    request = _build_resume(session_id, after, view)
+    events = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
+
+
+def _build_resume(session_id: str | None, after: int | None, view: str) -> ResumeRequest:
+    if after is None or view == "items":  # items are built from all events of a run
+        after = BEFORE_FIRST_EVENT
+    return ResumeRequest(session_id, after)
 
 
 async def get_tool_call(
@@ -334,9 +342,9 @@ def _build_family(kind: ComponentKind) -> list[Operation]:
             ids.list_runs,
             f"List the runs of {a_component}",
             "One page of the runs that the caller can see.",
-            result=RunPage | RunSummaryPage,
+            result=AnyRunPage,
         ),
-        build(get_run, ids.get_run, f"Get a run of {a_component}", result=RunRecord | RunSummary),
+        build(get_run, ids.get_run, f"Get a run of {a_component}", result=AnyRun),
         build(
             cancel_run,
             ids.cancel_run,

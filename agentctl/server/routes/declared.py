@@ -12,6 +12,7 @@ from agentctl.requests import (
     MAXIMUM_LIMIT,
     MINIMUM_ID_PREFIX,
     SessionLocator,
+    ViewName,
 )
 from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import Path, Query
@@ -42,8 +43,11 @@ IdPrefix = Annotated[
     Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX),
 ]
 ViewQuery = Annotated[
-    Literal["full", "summary"],
-    Query("`summary` leaves out the content, the messages and the tool calls"),
+    ViewName,
+    Query(
+        "`summary` leaves out the content, the messages and the tool calls, `phase` adds the state"
+        " in words to it, and `items` has the ordered items of the run instead of them"
+    ),
 ]
 CutQuery = Annotated[
     int | None,

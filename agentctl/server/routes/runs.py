@@ -6,7 +6,8 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from agentctl.records.runs import RunPage, RunRecord, RunStatus, RunSummary, RunSummaryPage
+from agentctl.records.items import AnyRun, AnyRunPage
+from agentctl.records.runs import RunStatus
 from agentctl.records.times import ParsedTimestamp
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -97,6 +98,6 @@ async def get_run(
 def build_operations() -> list[Operation]:
     """Return the operations on runs."""
     return [
-        Operation(get_runs, tag="Runs", result=RunPage | RunSummaryPage),
-        Operation(get_run, tag="Runs", result=RunRecord | RunSummary),
+        Operation(get_runs, tag="Runs", result=AnyRunPage),
+        Operation(get_run, tag="Runs", result=AnyRun),
     ]

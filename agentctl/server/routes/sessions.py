@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from starlette.responses import Response
 
 from agentctl.errors import ValidationFailed
+from agentctl.records.items import AnyRun
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import RunRecord, RunSummary
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     BulkDeletion,
+    ExportFormat,
     NewSession,
     Page,
     RunView,
@@ -22,8 +23,14 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.server.answers import BytesResponse, document_response, no_content_response
+from agentctl.server.answers import (
+    BytesResponse,
+    PartsResponse,
+    document_response,
+    no_content_response,
+)
 from agentctl.server.bodies import RequestBody
+from agentctl.server.openapi.responses import EXPORT_RESPONSES, EXPORT_TYPES
 from agentctl.server.parameters import Query
 from agentctl.server.requests import (
     DeleteSessionsBody,
@@ -224,6 +231,25 @@ async def summarize_session(
     return document_response(await call.operations.summarize_session(session_id, where))
 
 
+async def export_session(
+    call: Call,
+    session_id: SessionId,
+    format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Export a session.
+
+    The session with all its runs as a file: `jsonl` is one line, `json` an array with the same
+    object, `markdown` a transcript.
+    """
+    where = SessionLocator(type, user_id, db_id, table)
+    parts = call.operations.export_session(session_id, where, format=format)
+    return PartsResponse(await anext(parts), parts, EXPORT_TYPES[format])
+
+
 async def get_session_runs(
     call: Call,
     session_id: SessionId,
@@ -291,6 +317,7 @@ def build_operations() -> list[Operation]:
         Operation(delete_session, tag=tag, status=204, errors=(409,)),
         Operation(rename_session, tag=tag, result=SessionDetail, errors=(413, 415), body=_RENAME),
         Operation(summarize_session, tag=tag, result=SessionDetail, errors=(409,)),
-        Operation(get_session_runs, tag=tag, result=list[RunRecord] | list[RunSummary]),
-        Operation(get_session_run, tag=tag, result=RunRecord | RunSummary),
+        Operation(export_session, tag=tag, responses=EXPORT_RESPONSES),
+        Operation(get_session_runs, tag=tag, result=list[AnyRun]),
+        Operation(get_session_run, tag=tag, result=AnyRun),
     ]

@@ -129,6 +129,12 @@ _CHILDREN_USAGE = Sql(
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
 )
 
+_CHILD_ROWS = Sql(
+    f"SELECT {SUMMARY_COLUMNS.replace(_SUMMARY['input'], 'input')} FROM runs"
+    f" WHERE parent_run_id IN ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    " ORDER BY parent_run_id, seq"
+)
+
 _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
@@ -171,6 +177,15 @@ def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
         for parent_run_id, run_id in rows:
             found[parent_run_id].append(run_id)
     return found
+
+
+@unit
+def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
+    """Return the children of some runs, with `SUMMARY_COLUMNS` and the whole input."""
+    rows: list[RunRow] = []
+    for parameters in _group_parents(run_ids):
+        rows += [RunRow(*row) for row in (yield Statement(_CHILD_ROWS, parameters))]
+    return rows
 
 
 @unit
@@ -376,7 +391,7 @@ def list_page(
         bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
         before, part = bounds
     matching = _within(conditions, since, before)
-    listing = _SUMMARIES if filter.form.view == "summary" else LISTING
+    listing = _SUMMARIES if filter.form.is_summary else LISTING
     sort_ids = live or filter.id_prefix is not None
     return (yield from listing.read(matching, part, RunRow, total, sort_ids=sort_ids))
 

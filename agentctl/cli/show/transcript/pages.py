@@ -7,23 +7,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.cli.io import current_io
 from agentctl.cli.options import component_of_run
-from agentctl.cli.show.transcript import source
-from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
-from agentctl.cli.show.transcript.texts import Look, format_day
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.kinds import find_component
+from agentctl.transcripts import markdown
+from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
+from agentctl.transcripts.runs import SessionRuns, read_members
+from agentctl.transcripts.texts import (
+    SESSION_OBJECTS,
+    Look,
+    count_session_tokens,
+    describe_objects,
+    describe_session,
+    format_day,
+)
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
     from agentctl.cli.show.transcript.live import LiveRun
+    from agentctl.operations import Operations
+    from agentctl.requests import RunView, SessionLocator
 
 Record = Mapping[str, Any]
 Write = Callable[[str], object]
 
 TIMELINE_WIDTH = 100
 """Columns of a timeline in Markdown."""
-
-_OBJECTS = ("output", "metadata", "session_state")
 
 
 class TranscriptPage(Protocol):
@@ -33,7 +40,7 @@ class TranscriptPage(Protocol):
         """Print the head of a session; `shown` describes the runs that follow."""
         ...
 
-    def print_run(self, view: RunView, number: int | None = None) -> None:
+    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
         """Print a top-level run."""
         ...
 
@@ -44,7 +51,7 @@ class TranscriptPage(Protocol):
         """
         ...
 
-    def end_run(self, view: RunView) -> None:
+    def end_run(self, run: DrawnRun) -> None:
         """Print the end of a run whose events were drawn."""
         ...
 
@@ -59,6 +66,31 @@ class TranscriptPage(Protocol):
     def print_foot(self, text: str) -> None:
         """Print a last line."""
         ...
+
+
+async def print_transcript(
+    operations: Operations,
+    session: Record,
+    where: SessionLocator,
+    page: TranscriptPage,
+    last: int | None,
+    form: RunView,
+) -> None:
+    """Print a session and its newest `last` runs, None: all, one after the other.
+
+    Args:
+        form: the form in which the runs are read.
+    """
+    runs = SessionRuns(operations, str(session["session_id"]), where, form)
+    part = await runs.find_last(last)
+    page.print_session(session, part.describe())
+    number = part.first
+    async for run in runs.read(part.after):
+        children = await read_members(operations, run, where, form)
+        page.print_run(build_drawn_run(run, children), number)
+        number += 1
+    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
+    page.print_foot(" · ".join(hints))
 
 
 def is_transcript(form: str) -> bool:
@@ -91,37 +123,37 @@ class DrawnPage:
     def print_session(self, session: Record, shown: str) -> None:
         from rich.text import Text
 
-        name, facts = _describe_session(session)
+        name, facts = describe_session(session)
         last = parse_time(session.get("updated_at"))
-        counts = [shown, *_count_tokens(session)]
+        counts = [shown, *count_session_tokens(session)]
         if last is not None:
             counts.append(format_day(last, self._look))
             self._printer.set_day(last)
         self._printer.print_line(Text(name, style="bold"), Text(" · ".join(facts), style="dim"))
         self._printer.print(Text(" · ".join(counts), style="dim"))
-        for label, value in _describe_objects(session, ("session_summary", *_OBJECTS)):
+        for label, value in describe_objects(session, SESSION_OBJECTS):
             self._printer.print_line(Text(f"{label}: {value}", style="dim"))
         self._printer.print_rule()
 
-    def print_run(self, view: RunView, number: int | None = None) -> None:
-        self._printer.print_run(view, number)
+    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
+        self._printer.print_run(run, number)
         self._printer.print()
 
     def start_run(self, run: Record, number: int) -> LiveRun:
         from agentctl.cli.show.transcript.draw import INDENT
         from agentctl.cli.show.transcript.live import LiveRun
 
-        view = build_run_view(run)
-        self._printer.print_input(view, number)
-        self._printer.print_head(view, indent=INDENT)
+        drawn = build_drawn_run(run)
+        self._printer.print_input(drawn, number)
+        self._printer.print_head(drawn, indent=INDENT)
         kind, _ = component_of_run(dict(run))
         return LiveRun(self._printer, kind, str(run["run_id"]), indent=INDENT)
 
-    def end_run(self, view: RunView) -> None:
+    def end_run(self, run: DrawnRun) -> None:
         from agentctl.cli.show.transcript.draw import INDENT
 
-        self._printer.print_head(view, indent=INDENT)
-        self._printer.print_end(view, INDENT)
+        self._printer.print_head(run, indent=INDENT)
+        self._printer.print_end(run, INDENT)
         self._printer.print()
 
     def print_details(self, run: Record) -> None:
@@ -152,19 +184,15 @@ class MarkdownPage:
         self._write = write
 
     def print_session(self, session: Record, shown: str) -> None:
-        name, facts = _describe_session(session)
-        lines = [f"# {name}", "", " · ".join([*facts, shown, *_count_tokens(session)]), ""]
-        objects = _describe_objects(session, ("session_summary", *_OBJECTS))
-        lines += [f"- {label}: {value}" for label, value in objects]
-        self._write("\n".join(lines).rstrip() + "\n\n")
+        self._write(markdown.format_session(session, shown))
 
-    def print_run(self, view: RunView, number: int | None = None) -> None:
-        self._write(source.format_run(view, self._look, number))
+    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
+        self._write(markdown.format_run(run, self._look, number))
 
     def start_run(self, run: Record, number: int) -> None:
         """Print nothing: a run is printed at its end."""
 
-    def end_run(self, view: RunView) -> None:
+    def end_run(self, run: DrawnRun) -> None:
         """Print nothing: no run is drawn from its events."""
 
     def print_details(self, run: Record) -> None:
@@ -179,43 +207,10 @@ class MarkdownPage:
         """Print nothing: the last line is about the command."""
 
 
-def _describe_session(session: Record) -> tuple[str, list[str]]:
-    session_id = clean_line(session.get("session_id"))
-    named = find_component(session)
-    facts = [f"session {session_id}"]
-    if named is not None:
-        facts.append(f"{named[0]} {clean_line(named[1])}")
-    if session.get("user_id"):
-        facts.append(clean_line(session["user_id"]))
-    return clean_line(session.get("session_name") or session_id), facts
-
-
-def _count_tokens(session: Record) -> Iterator[str]:
-    metrics = session.get("metrics") or {}
-    total = metrics.get("total_tokens", session.get("total_tokens"))
-    if not isinstance(total, int) or not total:
-        return
-    inward, outward = metrics.get("input_tokens"), metrics.get("output_tokens")
-    both = isinstance(inward, int) and isinstance(outward, int)
-    yield f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
-
-
-def _describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    import orjson
-
-    for name in names:
-        value = record.get(name)
-        if name == "session_summary" and isinstance(value, dict):
-            value = value.get("summary")
-        if value:
-            text = value if isinstance(value, str) else orjson.dumps(value).decode()
-            yield name.removeprefix("session_"), clean_line(text)
-
-
 def _describe_details(run: Record) -> Iterator[tuple[str, str]]:
     yield "session", clean_line(run.get("session_id"))
     if run.get("parent_run_id"):
         yield "parent run", clean_line(run["parent_run_id"])
     if run.get("member_runs"):
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
-    yield from _describe_objects(run, _OBJECTS)
+    yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from agentctl.cli.durations import format_elapsed
-from agentctl.cli.show.transcript.model import clean_line, parse_time
+from agentctl.records.times import format_elapsed
+from agentctl.transcripts.model import clean_line, parse_time
 
 LABEL_WIDTH = 26
 TIME_WIDTH = 8

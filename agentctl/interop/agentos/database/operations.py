@@ -23,12 +23,14 @@ from agentctl.interop.agentos.database.source import open_source
 from agentctl.interop.agentos.records import build_chat_history, sum_counters
 from agentctl.operations import PartialOperations
 from agentctl.records.document import Document, build_document
+from agentctl.records.items import view_runs
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     FULL_VIEW,
+    ExportFormat,
     MemoryFilter,
     Page,
     RunFilter,
@@ -37,6 +39,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.transcripts.export import export_session
 
 Record = dict[str, Any]
 
@@ -154,17 +157,27 @@ class AgentOSDatabase(PartialOperations):
             raise errors.NotFound("Session not found")
         return session
 
+    def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        return export_session(self, session_id, where, format)
+
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[Any]:
         session = await self._require_session(session_id, query.where)
-        runs = await self.reader.list_runs(session)
+        found = runs = await self.reader.list_runs(session)
         if query.after is not None:
             ids = [run["run_id"] for run in runs]
             if query.after not in ids:
                 raise errors.NotFound("Run not found")
-            runs = runs[ids.index(query.after) + 1 :]
-        return build_document(runs[: query.limit])
+            found = runs[ids.index(query.after) + 1 :]
+        form = query.form
+        return build_document(view_runs(found[: query.limit], form.view, runs, form.cut))
 
     async def get_runs(self, filter: RunFilter) -> Document[Any]:
         """Return matching runs, session by session, the newest session first.
@@ -197,9 +210,10 @@ class AgentOSDatabase(PartialOperations):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
-        for run in await self.reader.list_runs(session):
+        runs = await self.reader.list_runs(session)
+        for run in runs:
             if run["run_id"] == run_id:
-                return build_document(run)
+                return build_document(view_runs([run], form.view, runs, form.cut)[0])
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:

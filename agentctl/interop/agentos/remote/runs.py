@@ -13,6 +13,7 @@ from agentctl.interop.agentos.records import build_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record, build_json_fields
 from agentctl.records.document import Document, build_document
+from agentctl.records.items import view_run
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES
@@ -191,7 +192,8 @@ class RunOperations(AgentOSRequests):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
-        return build_document(await self._read_run(kind, component_id, run_id, session_id))
+        run = await self._read_run(kind, component_id, run_id, session_id)
+        return build_document(view_run(run, form.view, (), form.cut))
 
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from agentctl import errors
@@ -15,6 +17,7 @@ from agentctl.interop.agentos.records import (
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
+from agentctl.records.items import view_run, view_runs
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import (
@@ -31,6 +34,7 @@ from agentctl.requests import (
     FULL_VIEW,
     AccountFilter,
     BulkDeletion,
+    ExportFormat,
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
@@ -43,6 +47,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.transcripts.export import export_session
 
 _CONCURRENT_REQUESTS = 8
 
@@ -141,6 +146,15 @@ class SessionOperations(AgentOSRequests):
         except errors.AgentctlError as failure:
             raise self.server.add_name(failure) from None
 
+    def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        return export_session(self, session_id, where, format)
+
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[Any]:
@@ -153,7 +167,8 @@ class SessionOperations(AgentOSRequests):
         first = 0 if query.after is None else ids.index(query.after) + 1
         end = len(ids) if query.before is None else ids.index(query.before)
         found = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
-        return build_document((found[::-1] if query.order == "desc" else found)[: query.limit])
+        found = (found[::-1] if query.order == "desc" else found)[: query.limit]
+        return build_document(view_runs(found, query.form.view, runs, query.form.cut))
 
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
@@ -169,9 +184,19 @@ class SessionOperations(AgentOSRequests):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
+        run = await self._read_session_run(session_id, run_id, where)
+        children = list[Record]()
+        for child in run["member_runs"] if form.view == "items" else ():
+            with suppress(errors.NotFound):
+                children.append(await self._read_session_run(session_id, child, where))
+        return build_document(view_run(run, form.view, children, form.cut))
+
+    async def _read_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Record:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         found = await self.read_object(Request("GET", path, query_of(where)))
-        return build_document(build_run(found, session_id))
+        return build_run(found, session_id)
 
     # Memories
 
