@@ -25,7 +25,7 @@ from agentctl.records.runs import (
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-DELEGATIONS = ("delegate_task_to_member", "route_to_member")
+DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 """The tools of a team that start the run of a member, which takes the place of the call."""
 
 LIVE_STATUSES = ("PENDING", "RUNNING")
