@@ -24,7 +24,7 @@ demo: $(VENV)/.installed
 serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve
 
-# The fast tests, under 90 seconds on two cores: for daily work.
+# The fast tests, under 120 seconds on two cores: for daily work.
 check: $(VENV)/.installed-test
 	$(PYTEST) -q -m 'not slow'
 

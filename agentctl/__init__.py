@@ -35,7 +35,7 @@ __all__ = [
     "__version__",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 INTERFACE_VERSION = "2.7.2"
 """Version of the HTTP API, `info.version` of the OpenAPI document (docs/contract.md "Routes")."""

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     """
     code = _run_command(arguments, io)
     if arguments is None and "asyncio" in sys.modules:
-        from agentctl.runtime.event_loop import finish_process
+        from agentctl.event_loop import finish_process
 
         finish_process(code)
     return code

@@ -93,7 +93,7 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
         from agentctl.cli.options import resolve_admin_scope
 
         return [*KNOWN_SCOPES, resolve_admin_scope(None)]
-    from agentctl.runtime.event_loop import run_event_loop
+    from agentctl.event_loop import run_event_loop
 
     given: dict[str, Any] = {
         each.name: parameters[each.name]

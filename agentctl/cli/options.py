@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -13,7 +11,8 @@ import typer
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
-from agentctl.records.kinds import ComponentKind, find_component
+from agentctl.records.kinds import ComponentKind, ComponentRef
+from agentctl.records.strict import parse_json
 from agentctl.requests import (
     MAXIMUM_LIMIT,
 )
@@ -261,9 +260,6 @@ NewerThan = Annotated[
 ]
 
 
-ComponentRef = tuple[ComponentKind, str]
-
-
 def resolve_component(
     agent: str | None, team: str | None, workflow: str | None
 ) -> ComponentRef | None:
@@ -279,21 +275,6 @@ def resolve_component(
     return given[0] if given else None
 
 
-def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
-    """Return the component that the record of a run names.
-
-    Raises:
-        UsageError: it names none.
-    """
-    named = find_component(run)
-    if named is not None:
-        return named
-    raise UsageError(
-        "the server did not report the component of the run",
-        hint="pass --agent ID, --team ID or --workflow ID, and --session ID",
-    )
-
-
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
     """Return the JSON object of an option, None without the option.
 
@@ -303,18 +284,14 @@ def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        value = json.loads(text, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise UsageError(
             f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
         )
     return value
-
-
-def _reject_constant(text: str) -> None:
-    raise ValueError(text)
 
 
 def parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     import asyncio
     import signal
 
-    from agentctl.runtime.event_loop import handle_signals, run_event_loop, stop_signals
+    from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
 
     received: list[int] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
+from typing import Any
 from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
@@ -12,8 +13,9 @@ from agentctl.config.places import Place
 from agentctl.config.providers import check_models
 from agentctl.config.settings import Database, Settings, Step, Team
 from agentctl.config.tables import ENTRY_TABLES
-from agentctl.config.types import Reference, key_types, quote_text
-from agentctl.records.text import suggest_name
+from agentctl.config.types import Reference
+from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.value_types import field_types
 
 _HIGHEST_PORT = 65_535
 
@@ -178,9 +180,10 @@ def _check_references(settings: Settings, places: Places) -> None:
             _check_entry(step, f"workflows.{workflow.id}.steps[{index}]", ids, places)
 
 
-def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
-    for name, value_type in key_types(type(entry)).items():
-        refers = value_type.item.reference if value_type.is_list else value_type.reference
+def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
+    for name, value_type in field_types(entry.__class__).items():
+        one = value_type.item if value_type.is_list else value_type
+        refers = one.find_rule(Reference)
         if refers is None:
             continue
         value = getattr(entry, name)
@@ -193,7 +196,7 @@ def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: 
 def _refuse_unknown_id(wanted: str, refers: Reference, known: list[str], place: Place) -> None:
     near = suggest_name(wanted, known)
     guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
-    place.refuse(f"no entry of {refers.description} has the id {quote_text(wanted)}; {guess}")
+    place.refuse(f"no entry of {refers.notation} has the id {quote_text(wanted)}; {guess}")
 
 
 def _check_steps(settings: Settings, places: Places) -> None:

@@ -18,8 +18,9 @@ from agentctl.config.environment import VERIFICATION_KEY_VARIABLE, find_variable
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS, TableReader, section_keys
-from agentctl.config.types import convert_value, key_types
+from agentctl.config.types import convert_value
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.value_types import field_types
 
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
@@ -141,7 +142,7 @@ def _add_key_of_environment(
     if not key.strip() or key in authorization.verification_keys:
         return authorization
     place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
-    convert_value(key, key_types(Authorization)["verification_keys"].item, place, reader.base)
+    convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
@@ -150,7 +151,7 @@ def _complete_databases(
 ) -> tuple[Database, ...]:
     if not databases:
         databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in key_types(Database):
+        for name in field_types(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
     return _make_absolute(databases, reader)

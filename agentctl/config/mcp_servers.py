@@ -14,8 +14,7 @@ from typing import NamedTuple
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.places import Place
 from agentctl.config.settings import Settings
-from agentctl.config.types import quote_text
-from agentctl.records.text import suggest_name
+from agentctl.records.text import quote_text, suggest_name
 
 MCP_PREFIX = "mcp:"
 """Begins a reference to the tools of an MCP server, where the module of a function would be."""

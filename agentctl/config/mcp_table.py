@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from agentctl.config.types import Form, Range, Repeats, Secret
+from agentctl.config.types import Repeats, Secret
+from agentctl.records.value_types import Pattern, Range
 
 BaseUrl = Annotated[
     str,
-    Form(
+    Pattern(
         r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
         'a URL like "http://127.0.0.1:8000/v1" without credentials or query, or empty',
     ),
@@ -17,23 +18,24 @@ BaseUrl = Annotated[
 ]
 McpServerId = Annotated[
     str,
-    Form(
+    Pattern(
         r"^[A-Za-z][A-Za-z0-9_-]{0,31}$",
         'an id: 1 to 32 letters, digits, "_" and "-", starting with a letter',
     ),
 ]
 ToolPattern = Annotated[
-    str, Form(r"^[\w./*?-]{1,128}$", 'the name of a tool, with "*" for any characters')
+    str, Pattern(r"^[\w./*?-]{1,128}$", 'the name of a tool, with "*" for any characters')
 ]
 EnvironmentName = Annotated[
-    str, Form(r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable")
+    str, Pattern(r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable")
 ]
 HeaderName = Annotated[
-    str, Form(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "the name of a header: letters, digits and signs")
+    str,
+    Pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "the name of a header: letters, digits and signs"),
 ]
 Template = Annotated[
     str,
-    Form(
+    Pattern(
         r"^[ -~]*$",
         'a text of printable ASCII characters, with "${env:NAME}" for an environment variable',
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from agentctl.config.extras import build_extra_command
 from agentctl.config.places import Place, join_quoted
 from agentctl.config.settings import DemoModel, Model, Provider, Settings
 from agentctl.errors import InvalidConfiguration
@@ -103,7 +104,7 @@ def require_extra(model: Model) -> None:
     if missing := find_missing_extra(model):
         raise InvalidConfiguration(
             f"the library of the model {model.id} (provider {model.provider}) is not installed",
-            hint=f"pip install 'agentctl[{missing}]'",
+            hint=build_extra_command(missing),
         )
 
 

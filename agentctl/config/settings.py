@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from agentctl.config.face_tables import Console, McpEndpoint, OpenAI
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
-from agentctl.config.types import Form, JsonTable, Range, Reference, Secret
+from agentctl.config.types import Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
+from agentctl.records.value_types import Pattern, Range
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
@@ -36,61 +37,63 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 Id = Annotated[
     str,
-    Form(
+    Pattern(
         COMPONENT_ID,
         'an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a letter or a digit',
     ),
 ]
 Host = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?)$",
         "a host name or an address without a port",
     ),
 ]
 Origin = Annotated[
     str,
-    Form(
+    Pattern(
         r"^(\*|https?://[^\s/?#@]+)$",
         'an origin like "https://app.example.org" without a path, or "*"',
     ),
 ]
 AdminScope = Annotated[
     str,
-    Form(
+    Pattern(
         r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
         'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
     ),
 ]
 TokenPrefix = Annotated[
     str,
-    Form(
+    Pattern(
         r"^[a-z][a-z0-9]{0,30}$",
         "1 to 31 lower-case letters and digits, starting with a letter",
     ),
 ]
 Tool = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
         '"package.module:function", "mcp:server" or "mcp:server.tool"',
     ),
 ]
 ObjectName = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$",
         '"package.module:name", or empty',
     ),
 ]
-Region = Annotated[str, Form(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')]
+Region = Annotated[
+    str, Pattern(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')
+]
 ApiVersion = Annotated[
     str,
-    Form(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
+    Pattern(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
 ]
 VariableName = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([A-Za-z_][A-Za-z0-9_]*)?$",
         "the name of an environment variable with the API key, never the key itself",
     ),
@@ -98,7 +101,7 @@ VariableName = Annotated[
 ]
 PasswordVariable = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([A-Za-z_][A-Za-z0-9_]*)?$",
         "the name of an environment variable with the password, never the password itself",
     ),
@@ -107,19 +110,19 @@ PasswordVariable = Annotated[
 DatabaseUrl = Annotated[str, Secret(masked=False)]
 SchemaName = Annotated[
     str,
-    Form(
+    Pattern(
         r"^([a-z_][a-z0-9_]{0,62})?$",
         'the name of a schema: lower-case letters, digits and "_", not starting with a digit',
     ),
 ]
 ListenAddress = Annotated[
     str,
-    Form(
+    Pattern(
         r"^(([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
         'a host and a port like "127.0.0.1:9464" or "[::1]:9464", or empty',
     ),
 ]
-NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a non-empty text")]
+NotEmpty = Annotated[str, Pattern(r"^(?s:.*\S.*)$", "a non-empty text")]
 ModelId = Annotated[str, Reference("models")]
 DatabaseId = Annotated[str, Reference("databases")]
 HistoryRuns = Annotated[int, Range(0, 1_000)]
@@ -299,11 +302,11 @@ class ModelSettings:
     temperature: Annotated[float | None, Range(0, 2)] = None
     max_tokens: Annotated[int | None, Range(1, 100_000_000)] = None
     top_p: Annotated[float | None, Range(0, 1)] = None
-    stop: tuple[Annotated[str, Form(r"^(?s:.+)$", "a non-empty text")], ...] = ()
+    stop: tuple[Annotated[str, Pattern(r"^(?s:.+)$", "a non-empty text")], ...] = ()
     seed: Annotated[int | None, Range(0, 2**63 - 1)] = None
     reasoning_effort: ReasoningEffort | None = None
     timeout_seconds: Annotated[float | None, Range(0.01, 86_400)] = None
-    extra_body: Annotated[dict[str, Any] | None, JsonTable()] = None
+    extra_body: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from agentctl.config import face_tables, mcp_table, settings
 from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
-from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
-from agentctl.records.text import suggest_name
+from agentctl.config.types import convert_value, parse_variable
+from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.value_types import ValueType, field_types
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -38,7 +39,7 @@ ENTRY_TABLES: dict[str, type] = {
 
 def section_keys() -> list[str]:
     """Return every key that the environment can set: `server.id`, `server.name`, …"""
-    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_types(table)]
+    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in field_types(table)]
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,7 +97,7 @@ class TableReader:
 
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
         path, label = (name, index), f"{name}[{index}]"
-        id_kind = key_types(ENTRY_TABLES[name])["id"]
+        id_kind = field_types(ENTRY_TABLES[name])["id"]
         if "id" not in entry:
             self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.description}")
         known = convert_value(
@@ -105,7 +106,7 @@ class TableReader:
         return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
 
     def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
-        value_types = key_types(cls)
+        value_types = field_types(cls)
         self._refuse_unknown(table, value_types, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
         values = {
@@ -131,9 +132,9 @@ class TableReader:
         elif field.name not in table:
             value = self._default(value_type, place, field)
             place = dataclasses.replace(place, given=False)
-        elif value_type.is_list and value_type.item.type is settings.Step:
+        elif value_type.is_list and value_type.item.kind is settings.Step:
             value = self._steps(table[field.name], place, path)
-        elif dataclasses.is_dataclass(value_type.type):
+        elif dataclasses.is_dataclass(value_type.kind):
             value = self._inner_table(table[field.name], value_type, place, path)
         else:
             value = convert_value(table[field.name], value_type, place, self.base)
@@ -154,7 +155,7 @@ class TableReader:
     ) -> object:
         if not isinstance(value, dict):
             place.refuse("must be a table, such as { temperature = 0.2 }")
-        return self._table(value, cast(type, value_type.type), path, place.key)
+        return self._table(value, value_type.kind, path, place.key)
 
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
         if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):

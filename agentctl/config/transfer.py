@@ -13,7 +13,9 @@ from typing import Any
 
 from agentctl.config.settings import Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
-from agentctl.config.types import ValueType, key_types
+from agentctl.config.types import Secret
+from agentctl.records.text import MASK
+from agentctl.records.value_types import ValueType, field_types
 
 
 def settings_to_text(settings: Settings) -> str:
@@ -37,7 +39,7 @@ def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
     return cls(
         **{
             name: _decode_value(table[name], value_type)
-            for name, value_type in key_types(cls).items()
+            for name, value_type in field_types(cls).items()
         }
     )
 
@@ -45,12 +47,9 @@ def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
 def _decode_value(value: Any, value_type: ValueType) -> Any:
     if value_type.is_list:
         return tuple(_decode_value(item, value_type.item) for item in value)
-    if dataclasses.is_dataclass(value_type.type):
-        return _decode_table(value_type.type, value)
-    return Path(value) if value_type.type is Path and value is not None else value
-
-
-MASK = "********"
+    if dataclasses.is_dataclass(value_type.kind):
+        return _decode_table(value_type.kind, value)
+    return Path(value) if value_type.kind is Path and value is not None else value
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:
@@ -66,10 +65,10 @@ def effective_settings(settings: Settings) -> dict[str, Any]:
     return tables
 
 
-def _plain_table(table: object) -> dict[str, Any]:
+def _plain_table(table: Any) -> dict[str, Any]:
     return {
         name: _plain_value(getattr(table, name), value_type)
-        for name, value_type in key_types(type(table)).items()
+        for name, value_type in field_types(table.__class__).items()
     }
 
 
@@ -80,7 +79,8 @@ def _plain_value(value: Any, value_type: ValueType) -> Any:
         return {key: item for key, item in _plain_table(value).items() if item not in ("", [])}
     if isinstance(value, dict):
         return dict(value)
-    if value_type.masked:
+    secret = value_type.find_rule(Secret)
+    if secret is not None and secret.masked:
         return MASK
     if isinstance(value, Path):
         return str(value)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, cast
 from typing_extensions import TypedDict
 
 from agentctl.records.events import Event, EventKind
-from agentctl.records.kinds import KINDS, find_component
+from agentctl.records.kinds import KINDS, Record, find_component
 from agentctl.records.phase import PhaseRecord, build_phase
 from agentctl.records.runs import (
     RunPage,
@@ -29,8 +29,6 @@ DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 """The tools of a team that start the run of a member, which takes the place of the call."""
 
 LIVE_STATUSES = ("PENDING", "RUNNING")
-
-Record = Mapping[str, Any]
 
 
 class TruncatedRecord(TypedDict):

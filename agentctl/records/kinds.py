@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from agentctl.errors import UsageError
 
 ComponentKind = Literal["agent", "team", "workflow"]
+ComponentRef = tuple[ComponentKind, str]
+"""The kind and the id of a component."""
+
+Record = Mapping[str, Any]
+"""A parsed record of which a function reads some fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +48,24 @@ KINDS: dict[ComponentKind, KindNames] = {
 }
 
 
-def find_component(record: Mapping[str, Any]) -> tuple[ComponentKind, str] | None:
-    """Return kind and id of the component that a session, run or event names, None without one."""
+def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
+    """Return the component that the record of a session or run names, None without one."""
     for names in KINDS.values():
         if record.get(names.id_field):
-            return names.kind, str(record[names.id_field])
+            return names.kind, cast(str, record[names.id_field])
     return None
+
+
+def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
+    """Return the component that the record of a run names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    named = find_component(run)
+    if named is not None:
+        return named
+    raise UsageError(
+        "the server did not report the component of the run",
+        hint="pass --agent ID, --team ID or --workflow ID, and --session ID",
+    )

@@ -6,13 +6,11 @@ are allowed, and only the fields in `REQUIRED_FIELDS` must be present.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
+from typing import Any, Union
 
-from typing_extensions import get_type_hints, is_typeddict
-
-from agentctl.records.times import Timestamp
+from agentctl.records.value_types import ValueType, compile_type, field_types
 
 REQUIRED_FIELDS = frozenset(
     {
@@ -23,7 +21,7 @@ REQUIRED_FIELDS = frozenset(
 )  # fmt: skip
 """Fields that a command reads without a default, if their record type requires them."""
 
-_SCALARS = (str, int, float, bool, NoneType)
+_compile = cache(compile_type)
 
 
 def find_mismatch(value: object, expected: Any) -> str | None:
@@ -38,68 +36,42 @@ def find_mismatch(value: object, expected: Any) -> str | None:
         `data[0].status`, an empty text for the whole value, or None if everything matches.
     """
     try:
-        return _find(value, expected, "")
+        place = _find(value, _compile(expected), "")
     except RecursionError:  # a type that contains itself, and a value that is as deep
         return ""
+    return place and place.removeprefix(".")
 
 
-def _find(value: object, expected: Any, path: str) -> str | None:
-    origin, arguments = get_origin(expected), get_args(expected)
-    if expected is Any:
+def _find(value: object, expected: ValueType, path: str) -> str | None:
+    kind = expected.kind
+    if kind is Any or (value is None and expected.optional):
         return None
-    if expected == Timestamp:
-        return None if isinstance(value, _SCALARS) else path
-    if origin in (Annotated, NotRequired, Required):
-        return _find(value, arguments[0], path)
-    if origin in (Union, UnionType):
-        records = [each for each in arguments if is_typeddict(each)]
-        if isinstance(value, dict) and records:
-            # The record that shares most fields with the value is the one that is meant.
-            names = value.keys()
-            return _find(
-                value, max(records, key=lambda each: len(_fields(each).keys() & names)), path
-            )
-        found = [_find(value, each, path) for each in arguments]
-        return None if None in found else max(found, key=lambda each: len(each or ""))
-    if origin is list:
-        if not isinstance(value, list):
-            return path
-        places = (_find(item, arguments[0], f"{path}[{at}]") for at, item in enumerate(value))
-        return next((place for place in places if place is not None), None)
-    if origin is dict:
-        if not isinstance(value, dict):
-            return path
-        places = (_find(item, arguments[1], _join(path, name)) for name, item in value.items())
-        return next((place for place in places if place is not None), None)
-    if is_typeddict(expected):
-        return _find_in_record(value, expected, path)
-    return None if _is_scalar_of(value, expected, origin, arguments) else path
-
-
-def _find_in_record(value: object, expected: Any, path: str) -> str | None:
-    if not isinstance(value, dict):
+    if expected.classes:
+        return None if type(value) in expected.classes else path
+    if kind is Union:
+        return _find_in_union(value, expected.parts, path)
+    if not isinstance(value, list if kind is list else dict):
         return path
-    for name, kind in _fields(expected).items():
-        if name in value:
-            place = _find(value[name], kind, _join(path, name))
-            if place is not None:
-                return place
-        elif name in REQUIRED_FIELDS and expected.__total__ and get_origin(kind) is not NotRequired:
-            return _join(path, name)
-    return None
+    places: Iterable[str | None]
+    if isinstance(value, list):
+        places = (_find(part, expected.item, f"{path}[{at}]") for at, part in enumerate(value))
+    elif kind is dict:
+        places = (_find(part, expected.item, f"{path}.{name}") for name, part in value.items())
+    else:
+        places = (
+            _find(value[name], field, f"{path}.{name}") if name in value else f"{path}.{name}"
+            for name, field in field_types(kind).items()
+            if name in value or (name in REQUIRED_FIELDS and field.required)
+        )
+    return next((place for place in places if place is not None), None)
 
 
-@cache
-def _fields(record: Any) -> dict[str, Any]:
-    return get_type_hints(record, include_extras=True)
-
-
-def _is_scalar_of(value: object, expected: Any, origin: Any, arguments: tuple[object, ...]) -> bool:
-    allowed = {type(each) for each in arguments} if origin is Literal else {expected}
-    if float in allowed:
-        allowed.add(int)
-    return type(value) in allowed
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _find_in_union(value: object, parts: tuple[ValueType, ...], path: str) -> str | None:
+    records = [part for part in parts if part.is_record]
+    if isinstance(value, dict) and records:
+        # The record that shares most fields with the value is the one that is meant.
+        names = value.keys()
+        best = max(records, key=lambda record: len(field_types(record.kind).keys() & names))
+        return _find(value, best, path)
+    places = [_find(value, part, path) for part in parts]
+    return None if None in places else max(places, key=lambda place: len(place or ""))

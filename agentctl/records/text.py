@@ -19,6 +19,10 @@ _control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
 _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_QUOTED = 40
+
+MASK = "********"
+"""The text that is shown and logged in place of a secret."""
 
 
 def is_storable(text: str) -> bool:
@@ -61,6 +65,13 @@ def _escape_json(match: re.Match[str]) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def quote_text(text: str) -> str:
+    """Quote `text` on one line, cut at 40 characters, with control characters escaped."""
+    cut = text if len(text) <= _QUOTED else text[:_QUOTED] + "…"
+    quoted = json.dumps(cut, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in quoted)
 
 
 def suggest_name(name: str, names: Iterable[str], *, cutoff: float = 0.75) -> str | None:

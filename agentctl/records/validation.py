@@ -6,6 +6,7 @@ surrogates, and not every JSON reader keeps an integer of more than 64 bits.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from agentctl.errors import ValidationFailed
@@ -17,6 +18,9 @@ INTEGERS = range(-(2**63), 2**63)
 
 MAXIMUM_DEPTH = 64
 """Levels of a free-form JSON object."""
+
+UNSTORABLE = "must not contain NUL or lone surrogates"
+"""The error of a text that not every database stores."""
 
 
 def check_text(name: str, text: str) -> str:
@@ -30,7 +34,7 @@ def check_text(name: str, text: str) -> str:
         ValidationFailed: the text contains NUL or a lone surrogate.
     """
     if not is_storable(text):
-        raise ValidationFailed(f"{name} must not contain NUL or lone surrogates")
+        raise ValidationFailed(f"{name} {UNSTORABLE}")
     return text
 
 
@@ -46,33 +50,46 @@ def check_texts(**texts: str | None) -> None:
 
 
 def check_json(name: str, value: object) -> None:
-    """Check every text and integer of a free-form JSON value, and its depth.
+    """Check a free-form JSON value.
 
     Args:
         name: the field, for the error.
         value: objects, arrays, strings, numbers, booleans and null.
 
     Raises:
-        ValidationFailed: a text as in `check_text`, an integer of more than 64 bits, or more than
-            `MAXIMUM_DEPTH` levels.
+        ValidationFailed: it has a problem (`find_json_problem`).
+    """
+    if problem := find_json_problem(value):
+        raise ValidationFailed(f"{name} {problem}")
+
+
+def find_json_problem(value: object) -> str | None:
+    """Return why a value cannot be stored as JSON, to follow its name; None if it can.
+
+    It has a text as in `check_text`, an integer of more than 64 bits, more than `MAXIMUM_DEPTH`
+    levels, or something that JSON does not have, such as NaN or a date.
     """
     level: list[Any] = [value]
     for _ in range(MAXIMUM_DEPTH):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
-                check_text(name, item)
+                if not is_storable(item):
+                    return UNSTORABLE
             elif isinstance(item, dict):
                 inner += item.keys()
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item
-            elif isinstance(item, int) and item not in INTEGERS:
-                raise ValidationFailed(f"{name} holds an integer of more than 64 bits")
+            elif isinstance(item, int):
+                if item not in INTEGERS:
+                    return "holds an integer of more than 64 bits"
+            elif item is not None and not (isinstance(item, float) and isfinite(item)):
+                return "holds a value that JSON does not have"
         if not inner:
-            return
+            return None
         level = inner
-    raise ValidationFailed(f"{name} nests deeper than {MAXIMUM_DEPTH} levels")
+    return f"nests deeper than {MAXIMUM_DEPTH} levels"
 
 
 def check_session_id(session_id: str) -> str:

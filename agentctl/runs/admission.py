@@ -16,6 +16,7 @@ from agentctl.records.times import now
 from agentctl.runs.live import RunSpec
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import idempotency, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun
@@ -137,7 +138,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         now=now(),
         component_id=component.id,
         component_name=component.name,
-        component_data=orjson.dumps(catalog.data(component)).decode(),
+        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
         session_name=name,
         session_state=given_text,
         first_status=status,

@@ -97,7 +97,7 @@ class Engine:
     ) -> None:
         self.closing = asyncio.Event()
         self.counters = RunCounters()
-        self.model_counters = catalog.model_counters
+        self.model_counters = catalog.models.counters
         self._worker = worker
         self._databases = databases
         self._catalog = catalog

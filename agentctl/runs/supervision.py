@@ -17,6 +17,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
+from agentctl.event_loop import wait_until_done
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
@@ -32,7 +33,6 @@ from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.unstopped import wait_until_done
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Agent, OnBusy, Team, Workflow
@@ -29,3 +29,23 @@ class Component:
     on_busy: OnBusy
     history_runs: int
     spec: Agent | Team | Workflow
+
+    @property
+    def agent(self) -> Agent:
+        """The table of a component whose kind is `agent`."""
+        return cast("Agent", self.spec)
+
+    @property
+    def team(self) -> Team:
+        """The table of a component whose kind is `team`."""
+        return cast("Team", self.spec)
+
+    @property
+    def workflow(self) -> Workflow:
+        """The table of a component whose kind is `workflow`."""
+        return cast("Workflow", self.spec)
+
+    @property
+    def worker(self) -> Agent | Team:
+        """The table of an agent, or of a team, whose leader works as an agent does."""
+        return cast("Agent | Team", self.spec)

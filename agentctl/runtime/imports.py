@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from agentctl.config.extras import build_extra_command
+
 _EXTRAS = {
     "agno": "agno",
     "langchain_core": "langgraph",
@@ -62,7 +64,7 @@ def _missing_module_hint(name: str, error: BaseException) -> str | None:
         return None
     extra = _EXTRAS.get(error.name.partition(".")[0])
     if extra is not None:
-        return f"install the library: pip install 'agentctl[{extra}]'"
+        return f"install the library: {build_extra_command(extra)}"
     if not f"{name}.".startswith(f"{error.name}."):
         return None
     top = name.partition(".")[0]

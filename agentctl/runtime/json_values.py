@@ -2,12 +2,135 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.json_pieces import encode_json
+
+_BATCH = 256
+_ROW = 16
+_LONG_TEXT = 1_024
+_MAXIMUM_DEPTH = 255
+
+_ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
+_SCALARS = {bool, float, int, str, type(None)}
+
+_dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+
+
+def encode_json(value: object, limit: int) -> Iterator[str]:
+    """Encode a value like `json.dumps(to_jsonable_python(value))`, but in pieces.
+
+    A tool can return a list of millions of items, of which a run stores the first megabyte. The
+    encoders in C convert a whole list in one step, during which no other thread runs.
+
+    The caller may stop at any piece; the rest of the value is not converted. Items of iterators,
+    such as generators, are taken one by one. A model of pydantic is one piece.
+
+    Args:
+        limit: maximum number of characters that the caller takes; a longer string is cut after
+            them, without its closing quotation mark.
+
+    Raises:
+        Exception: the value has no JSON form: any exception of its methods, or of pydantic.
+    """
+    return _Encoder(limit).encode(value, ())
+
+
+class _Encoder:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def encode(self, value: Any, outer: tuple[int, ...]) -> Iterator[str]:
+        """Encode a value.
+
+        Args:
+            outer: identities of the values that contain it.
+        """
+        if id(value) in outer or len(outer) > _MAXIMUM_DEPTH:
+            raise ValueError("the value contains itself, or is too deep")
+        if isinstance(value, _ARRAYS):
+            # Call the method of the base class: a subclass can replace it.
+            base: Any = next(kind for kind in _ARRAYS if isinstance(value, kind))
+            return self._encode_array(base.__iter__(value), _BATCH, (*outer, id(value)))
+        if isinstance(value, Iterator):
+            return self._encode_array(value, 1, (*outer, id(value)))
+        if isinstance(value, dict):
+            return self._encode_object(dict.items(value), (*outer, id(value)))
+        if _is_plain_dataclass(value):
+            fields = (
+                (field.name, getattr(value, field.name)) for field in dataclasses.fields(value)
+            )
+            return self._encode_object(fields, (*outer, id(value)))
+        return self._encode_leaf(value)
+
+    def _encode_leaf(self, value: object) -> Iterator[str]:
+        plain = value if type(value) in _SCALARS else to_jsonable_python(value)
+        if isinstance(plain, str) and len(plain) > self._limit:
+            yield _dumps(plain[: self._limit])[:-1]
+        else:
+            yield _dumps(plain)
+
+    def _encode_array(
+        self, items: Iterator[Any], size: int, outer: tuple[int, ...]
+    ) -> Iterator[str]:
+        start = "["
+        while batch := [*islice(items, size)]:
+            if all(_is_short(item) for item in batch):
+                yield start + _dumps(batch)[1:-1]
+                start = ","
+                continue
+            for item in batch:
+                yield start
+                start = ","
+                yield from self.encode(item, outer)
+        yield "[]" if start == "[" else "]"
+
+    def _encode_object(
+        self, items: Iterable[tuple[Any, Any]], outer: tuple[int, ...]
+    ) -> Iterator[str]:
+        start = "{"
+        remaining = iter(items)
+        while batch := [*islice(remaining, _BATCH)]:
+            if all(_is_short(item) and type(key) is str for key, item in batch):
+                yield start + _dumps(dict(batch))[1:-1]
+                start = ","
+                continue
+            for key, item in batch:
+                yield start + _dumps(to_jsonable_python({key: None}))[1 : -len("null}")]
+                start = ","
+                yield from self.encode(item, outer)
+        yield "{}" if start == "{" else "}"
+
+
+def _is_short(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return len(value) <= _ROW and all(
+            type(key) is str and _is_short_scalar(item) for key, item in value.items()
+        )
+    if kind is list or kind is tuple:
+        return len(value) <= _ROW and all(map(_is_short_scalar, value))
+    return _is_short_scalar(value)
+
+
+def _is_short_scalar(value: Any) -> bool:
+    kind = type(value)
+    return kind in _SCALARS and not (kind is str and len(value) > _LONG_TEXT)
+
+
+def _is_plain_dataclass(value: object) -> bool:
+    kind = type(value)
+    return dataclasses.is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__")
+
 
 _MAXIMUM_DEPTH = 100
 """Maximum nesting of a value: JSON writers have a limit."""

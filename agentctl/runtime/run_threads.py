@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from agentctl.event_loop import abandoned_threads
 from agentctl.runtime.spans import current_call
-from agentctl.runtime.unstopped import RUNNER, UnstoppedWork, abandoned_threads
+from agentctl.runtime.unstopped import RUNNER, UnstoppedWork
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -10,28 +10,17 @@ abandoned threads is limited, because each keeps its stack and all that it has o
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
-import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+from agentctl.event_loop import abandoned_threads
 
 T = TypeVar("T")
 
 RUNNER = "runner"
 """Name of unstopped work that is not a tool: the code or the library of an agent."""
-
-MAXIMUM_ABANDONED = 64
-"""Number of abandoned threads of a process that still run, from which no tool call is made."""
-
-_LOG_SECONDS = 60.0
-"""Minimum time between two log lines about too many threads."""
-
-_TURNS = 20
-
-_log = logging.getLogger("agentctl.runtime")
 
 _retained: set[asyncio.Future[Any]] = set()
 """Abandoned work that has not ended: the event loop itself has only weak references to tasks."""
@@ -42,20 +31,6 @@ def abandon_task(task: asyncio.Task[Any]) -> None:
     if not task.done():
         task.cancel()
         _retain(task)
-
-
-async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bool:
-    """Wait for cancelled work. Return True if all of it has ended.
-
-    Args:
-        seconds: maximum time on an idle event loop. A busy loop takes longer for each turn, also
-            for the turns of the work, so the work gets `_TURNS` turns in any case.
-    """
-    for _ in range(_TURNS):
-        _, pending = await asyncio.wait(works, timeout=seconds / _TURNS)
-        if not pending:
-            return True
-    return False
 
 
 class UnstoppedWork:
@@ -144,10 +119,6 @@ def _release(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
-class TooManyAbandonedThreads(Exception):
-    """`MAXIMUM_ABANDONED` abandoned threads still run, so no thread was started."""
-
-
 async def run_in_thread(
     function: Callable[[], T],
     name: str,
@@ -218,44 +189,3 @@ class _ThreadCall(Generic[T]):
         with abandoned_threads.lock:
             self._abandoned = not self._ended
             abandoned_threads.count += self._abandoned
-
-
-class AbandonedThreads:
-    """The number of abandoned threads of this process that still run."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.count = 0
-        self._logged_at = -_LOG_SECONDS
-
-    def check(self, name: str) -> None:
-        """Raise TooManyAbandonedThreads if the limit is reached."""
-        if self.count < MAXIMUM_ABANDONED:
-            return
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = now
-            _log.error(
-                "the tool %s was not called: %d cancelled tool calls still run in this process",
-                name,
-                self.count,
-            )
-        raise TooManyAbandonedThreads
-
-    def add(self, call: concurrent.futures.Future[Any]) -> None:
-        """Count the thread of this call until the call is done."""
-        with self.lock:
-            self.count += 1
-        call.add_done_callback(self._remove)
-
-    def _remove(self, _: concurrent.futures.Future[Any]) -> None:
-        with self.lock:
-            self.count -= 1
-
-
-abandoned_threads = AbandonedThreads()
-
-
-def count_abandoned_threads() -> int:
-    """Return the number of abandoned threads of this process that still run."""
-    return abandoned_threads.count

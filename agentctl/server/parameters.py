@@ -13,29 +13,20 @@ the same limits and the same messages.
 from __future__ import annotations
 
 import inspect
-import re
-import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from typing_extensions import TypeAliasType
 
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, ValidationFailed
-from agentctl.records.times import ParsedTimestamp, parse_rfc3339
-from agentctl.records.validation import check_text
+from agentctl.records.value_types import ValueType, WrongValue, compile_type
 
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""
 
-_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
-_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-
-Convert = Callable[[str], Any]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -68,21 +59,6 @@ class Header:
     pattern: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """A compiled query parameter or header field.
-
-    Attributes:
-        convert: converts the text; raises ValueError if the text is not `expected`.
-        expected: description of valid texts, for the error message.
-        header: name of the header field, None for a query parameter.
-    """
-
-    convert: Convert
-    expected: str
-    header: str | None = None
-
-
 class Parameters:
     """The parser for the parameters of one endpoint.
 
@@ -101,15 +77,16 @@ class Parameters:
         ]
         self._renamed = [names for names in path_names.items() if names[0] != names[1]]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
-        compiled = {
-            parameter.name: _compile_parameter(parameter.annotation) for parameter in declared
-        }
-        self._query = {name: one for name, one in compiled.items() if one.header is None}
-        self._headers = {
-            one.header.lower().encode("ascii"): (name, one)
-            for name, one in compiled.items()
-            if one.header is not None
-        }
+        self._query: dict[str, ValueType] = {}
+        self._headers: dict[bytes, tuple[str, str, ValueType]] = {}
+        for parameter in declared:
+            name, value_type = parameter.name, compile_type(parameter.annotation)
+            (declaration,) = parameter.annotation.__metadata__
+            if isinstance(declaration, Header):
+                field = declaration.alias
+                self._headers[field.lower().encode("ascii")] = (name, field, value_type)
+            else:
+                self._query[name] = value_type
 
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
@@ -143,10 +120,9 @@ class Parameters:
         for field, content in headers:
             if field not in self._headers:
                 continue
-            name, parameter = self._headers[field]
+            name, shown, value_type = self._headers[field]
             try:
-                shown = parameter.header or name
-                values[name] = _convert_once(shown, content.decode("latin-1"), parameter, seen)
+                values[name] = _parse_once(shown, content.decode("latin-1"), value_type, seen)
             except ValidationFailed as error:
                 first_error = first_error or error
         return first_error
@@ -158,20 +134,20 @@ class Parameters:
             if name not in self._query:
                 continue
             try:
-                values[name] = _convert_once(name, text, self._query[name], seen)
+                values[name] = _parse_once(name, text, self._query[name], seen)
             except ValidationFailed as error:
                 first_error = first_error or error
         return first_error
 
 
-def _convert_once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
+def _parse_once(name: str, text: str, value_type: ValueType, seen: set[str]) -> Any:
     if name in seen:
         raise ValidationFailed(f"{name} is given more than once")
     seen.add(name)
     try:
-        return parameter.convert(check_text(name, text))
-    except ValueError:
-        raise ValidationFailed(f"{name} must be {parameter.expected}") from None
+        return value_type.parse(text)
+    except WrongValue as wrong:
+        raise ValidationFailed(f"{name} {wrong.problem}") from None
 
 
 def parse_pairs(text: bytes) -> list[tuple[str, str]]:
@@ -193,80 +169,5 @@ def parse_pairs(text: bytes) -> list[tuple[str, str]]:
         raise BadRequest(f"More than {MAXIMUM_PAIRS} fields") from None
 
 
-def parse_bool(text: str) -> bool:
-    """Return the truth value that `text` spells: true, false, 1 or 0, in any case.
-
-    Raises:
-        ValueError: another text.
-    """
-    try:
-        return _BOOLEANS[text.lower()]
-    except KeyError:
-        raise ValueError from None
-
-
-def parse_integer(text: str) -> int:
-    """Return the integer that `text` spells, of up to 18 digits.
-
-    Raises:
-        ValueError: another text.
-    """
-    if _INTEGER.fullmatch(text) is None:
-        raise ValueError
-    return int(text)
-
-
 def _is_call(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Request)
-
-
-def _compile_parameter(annotation: Any) -> _Parameter:
-    """Return the converter of a declared type: text, number, boolean, time, or one of some words.
-
-    Raises:
-        TypeError: another type.
-    """
-    if get_origin(annotation) is Annotated:
-        annotation, declared, *_ = get_args(annotation)
-        if isinstance(declared, Header):
-            return replace(_compile_parameter(annotation), header=declared.alias)
-    plain = strip_none(annotation)
-    if isinstance(plain, TypeAliasType):
-        plain = plain.__value__
-    if get_origin(plain) is Literal:
-        return _compile_choice(get_args(plain))
-    if plain is str:
-        return _Parameter(str, "text")
-    if plain is bool:
-        return _Parameter(parse_bool, "true or false")
-    if plain == ParsedTimestamp:
-        return _Parameter(parse_rfc3339, "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z")
-    if plain is int:
-        return _Parameter(parse_integer, "an integer")
-    if plain is float:
-        return _Parameter(_parse_float, "a number")
-    raise TypeError(f"unsupported type of a query parameter: {plain!r}")
-
-
-def strip_none(annotation: Any) -> Any:
-    """Return `X` for `X | None`, and any other annotation unchanged."""
-    if get_origin(annotation) in (types.UnionType, Union):
-        (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
-    return annotation
-
-
-def _compile_choice(words: tuple[str, ...]) -> _Parameter:
-    allowed = frozenset(words)
-
-    def convert(text: str) -> str:
-        if text not in allowed:
-            raise ValueError
-        return text
-
-    return _Parameter(convert, f"one of: {', '.join(words)}")
-
-
-def _parse_float(text: str) -> float:
-    if _NUMBER.fullmatch(text) is None:
-        raise ValueError
-    return float(text)

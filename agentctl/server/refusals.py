@@ -6,7 +6,7 @@ from agentctl.auth.explain.checks import CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.times import now
-from agentctl.service.audit_counter import EntryCounter
+from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import NewAuditEntry
 
 NO_CREDENTIAL = "no credential"

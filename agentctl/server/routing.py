@@ -29,10 +29,10 @@ from agentctl.records.routes import Route as Place
 from agentctl.requests import (
     SessionLocator,
 )
+from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.refusals import count_rejection
-from agentctl.server.revalidation import revalidate
 from agentctl.server.state import CALLER_KEY, Call
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from agentctl.requests import (
     SessionLocator,
 )
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import build_record
 from agentctl.service.family import OperationFamily
 
 
@@ -50,7 +51,9 @@ class ComponentOperations(OperationFamily):
     def _listed(self, kind: ComponentKind, shown: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
         components = catalog.components(kind).values()
-        return build_document([catalog.record(each) for each in components if each.id in shown])
+        return build_document(
+            [build_record(catalog, each) for each in components if each.id in shown]
+        )
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
         """Raise NotFound unless the component is configured (`LocalOperations`)."""
@@ -65,7 +68,7 @@ class ComponentOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
             return build_document(
-                self.hosting.catalog.record(self.lookups.component(kind, component_id))
+                build_record(self.hosting.catalog, self.lookups.component(kind, component_id))
             )
 
     async def get_api(self) -> Document[ApiRecord]:
@@ -140,10 +143,10 @@ class ComponentOperations(OperationFamily):
             settings = self.hosting.settings
             catalog, databases = self.hosting.catalog, list(self.hosting.databases)
             agents: list[tuple[Component, Any]] = [
-                (each, catalog.record(each)) for each in catalog.components("agent").values()
+                (each, build_record(catalog, each)) for each in catalog.components("agent").values()
             ]
             teams: list[tuple[Component, Any]] = [
-                (each, catalog.record(each)) for each in catalog.components("team").values()
+                (each, build_record(catalog, each)) for each in catalog.components("team").values()
             ]
             return build_document(
                 ConfigRecord(

@@ -23,7 +23,7 @@ from agentctl.requests import (
 from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.catalog import SESSION_TABLE
+from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Work, single_unit, unit

@@ -42,10 +42,9 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Database, Steps, Totals, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, run_reads
-from agentctl.store.totals import Totals
 
 DISCONNECT_WAIT_SECONDS = 1.0
 """Seconds that a call waits for the run that it stops because its client disconnected."""

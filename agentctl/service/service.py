@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
@@ -30,7 +32,6 @@ from agentctl.service.readiness import Readiness
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.service.startup_warnings import log_startup_warnings
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
@@ -167,3 +168,29 @@ def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
     from agentctl.auth.verifier import Verifier
 
     return Verifier(settings, accounts)
+
+
+_log = logging.getLogger("agentctl.store")
+
+
+def log_startup_warnings(settings: Settings) -> None:
+    """Log conditions that can damage a database; `agentctl doctor` reports the remedies."""
+    paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
+    if not paths:
+        return
+    from agentctl.service.doctor.configuration import MINIMUM_SQLITE_VERSION, is_at_least
+    from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, detect_filesystem
+    from agentctl.store.sqlite.inspect import get_sqlite_version
+
+    version = get_sqlite_version()
+    if not is_at_least(version, MINIMUM_SQLITE_VERSION):
+        _log.warning(
+            "SQLite %s can damage a database; %s is required", version, MINIMUM_SQLITE_VERSION
+        )
+    for path in paths:
+        if (kind := detect_filesystem(path)) in NETWORK_FILESYSTEMS:
+            _log.warning(
+                "%s is on a network filesystem (%s), where SQLite locks are not reliable",
+                path,
+                kind,
+            )

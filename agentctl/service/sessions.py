@@ -36,6 +36,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
@@ -90,7 +91,7 @@ class SessionOperations(OperationFamily):
         if session.component_id is not None:
             component = self.lookups.component(session.type, session.component_id)
             name = component.name
-            data = orjson.dumps(self.hosting.catalog.data(component)).decode()
+            data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
         return sessions.build_session(
             session_id,
             session.type,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Generic, Literal, TypeVar
 
-from agentctl.store.database import Sql, Statement, Steps, Value, unit
-from agentctl.store.totals import Totals
+from agentctl.store.database import Sql, Statement, Steps, Totals, Value, unit
 
 MAXIMUM_TOTAL = 10_000
 """The largest exact total (docs/contract.md "Lists")."""

@@ -13,11 +13,10 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from agentctl.cli.options import component_of_run
 from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.errors import AgentctlError
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import component_of_run, find_component
 from agentctl.records.phase import describe_holding, describe_run
 from agentctl.records.times import format_elapsed
 from agentctl.requests import CancelRequest

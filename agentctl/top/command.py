@@ -75,9 +75,11 @@ def create_app(
     """
     from importlib.util import find_spec
 
+    from agentctl.config.extras import build_extra_command
+
     if find_spec("textual") is None:
         raise UsageError(
-            "top needs the package textual", hint="install it: pip install 'agentctl[top]'"
+            "top needs the package textual", hint=f"install it: {build_extra_command('top')}"
         )
     from agentctl.top.app import TopApp
     from agentctl.top.feed import RunFeed

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from agentctl.cli.options import component_of_run
 from agentctl.cli.show.event_lines import describe_event
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
 from agentctl.records.events import TEXT_KINDS, parse_event
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import component_of_run, find_component
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
 from agentctl.transcripts.model import clean_line, parse_time

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed, format_span, now
 from agentctl.top.feed import is_live
@@ -25,8 +24,6 @@ MAXIMUM_WIDTH = 100
 _LONGEST_CELL = 200
 _LONGEST_INPUT = 200
 _DEEPEST = 4
-
-Record = Mapping[str, Any]
 
 
 def build_cells(row: Row) -> list[Text]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.errors import AgentctlError, Forbidden
-from agentctl.records.kinds import KINDS, ComponentKind, find_component
+from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,
@@ -50,8 +50,6 @@ SESSION_RUNS = 20
 
 COMPONENT_SECONDS = 30.0
 """Seconds between two readings of the components, which change with the configuration only."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

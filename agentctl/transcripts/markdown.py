@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from agentctl.records.items import Item
+from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed
 from agentctl.transcripts.model import (
     DrawnCall,
     DrawnMember,
     DrawnRun,
-    Record,
     clean_line,
     clean_text,
     count_characters,

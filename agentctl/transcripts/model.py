@@ -10,16 +10,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.text import escape_controls
 
 MAXIMUM_LEVELS = 8
 """Levels of members; a server could return runs that are their own parents."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.errors import NotFound
+from agentctl.records.kinds import Record
 from agentctl.requests import (
     MAXIMUM_LIMIT,
     RunView,
@@ -26,8 +27,6 @@ CONCURRENT_READS = 8
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
-
-Record = Mapping[str, Any]
 
 
 class SessionReads(Protocol):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import Phase
 from agentctl.requests import RunView
-from agentctl.transcripts.model import DrawnRun, Record, clean_line
+from agentctl.transcripts.model import DrawnRun, clean_line
 
 SHORT_RESULT = 200
 """Characters of a result of a tool that is shown without `full`; of a longer one its size is."""

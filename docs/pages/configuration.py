@@ -19,7 +19,7 @@ The file is TOML. It is searched in this order: `--config FILE`, the variable `A
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first ten tables can be set by environment variables, which override the file. A list
+Keys of the first eleven tables can be set by environment variables, which override the file. A list
 is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable of
 this form that names no key is rejected, and so is every key that is unknown, has a wrong type,
 refers to nothing, or has no effect.
@@ -149,11 +149,11 @@ def _paragraph(comment: str) -> list[str]:
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
     from agentctl.config.environment import variable_name
-    from agentctl.config.types import key_types
+    from agentctl.records.value_types import field_types
 
     defaults = {field.name: field for field in dataclasses.fields(cls)}
     rows = []
-    for key, kind in key_types(cls).items():
+    for key, kind in field_types(cls).items():
         full = f"{name}.{key}"
         default = "not set" if name == "settings" else _default(defaults[key])
         row = [code(key), _allowed(full, kind), default, _meaning(full, comments)]
@@ -166,14 +166,16 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
 
 
 def _allowed(key: str, kind: Any) -> str:
+    from agentctl.config.types import Reference
+
     if key == "databases.url":
         return '"sqlite:///" and the path of a file, or a "postgresql://" url without a password'
-    refers = kind.item.reference if kind.is_list else kind.reference
+    refers = (kind.item if kind.is_list else kind).find_rule(Reference)
     if refers is None:
         words = "a list of steps" if key == "workflows.steps" else str(kind.description)
         words = "a table" if key.endswith(".settings") else words
         words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
-        return f"{words}, or empty" if kind.type is Path and kind.optional else words
+        return f"{words}, or empty" if kind.kind is Path and kind.optional else words
     tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
     return f"a list of ids of {tables}" if kind.is_list else f"the id of an entry of {tables}"
 

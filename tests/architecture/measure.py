@@ -1,4 +1,4 @@
-"""Sizes of the code and of its prose: `python -m tests.architecture.measure [CHECKOUT]`."""
+"""Sizes and copies in the code: `python -m tests.architecture.measure [CHECKOUT]`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,38 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.architecture.prose import QUESTION_WORDS, REPOSITORY, files, offences, texts
+from tests.architecture.prose import REPOSITORY
 from tests.architecture.sources import Module, cycles, load_modules
 from tests.architecture.test_shape import SHORTEST_FILE
+
+AGENTOS_ROOM = "agentctl.interop.agentos"
+"""The package that may name AgentOS."""
+
+EVENT_PART = re.compile(
+    "(Team|Workflow|Step|Run|Tool|Call|Reasoning)*"
+    "(Content|Delta|Started|Completed|Cancelled|Error|Progress)*"
+)
+"""The parts that names of run events consist of."""
+
+RUN_FIELDS = {
+    "dependencies",
+    "metadata",
+    "output_schema",
+    "request_id",
+    "session_id",
+    "session_state",
+    "user_id",
+}
+"""Fields of a run that are known at its start."""
+
+COPIED_FIELDS = 5
+"""A class with this many `RUN_FIELDS` copies the run."""
+
+BY_HAND = [f"files to change for {change}" for change in ("an event", "a filter", "an operation")]
+"""Measured by hand: make the change in a throwaway branch and count its files."""
 
 
 def private_functions(module: Module) -> Iterator[bool]:
@@ -30,6 +56,91 @@ def private_functions(module: Module) -> Iterator[bool]:
             yield uses[node.name] == 1
 
 
+def names_agentos(module: Module) -> bool:
+    """Return True if a name or a text of the module contains AgentOS, in any case."""
+    values = (
+        value
+        for node in ast.walk(module.tree)
+        for _, field in ast.iter_fields(node)
+        for value in (field if isinstance(field, list) else [field])
+    )
+    return any(isinstance(value, str) and "agentos" in value.lower() for value in values)
+
+
+def takes_event_names_apart(module: Module) -> bool:
+    """Return True if the module tests, cuts, slices or matches a part of an event's name."""
+    return any(
+        isinstance(node, ast.Call) and (_cuts_event_name(node) or _matches_event_name(node))
+        for node in ast.walk(module.tree)
+    ) or any(
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Slice)
+        and re.fullmatch(r"(.*\.)?event[._]name", ast.unparse(node.value))
+        for node in ast.walk(module.tree)
+    )
+
+
+def _cuts_event_name(call: ast.Call) -> bool:
+    """Return True for calls such as `name.endswith("Started")` and `name.startswith(x._prefix)`."""
+    function = call.func
+    if (
+        not isinstance(function, ast.Attribute)
+        or function.attr not in ("endswith", "startswith", "removeprefix", "removesuffix")
+        or not re.fullmatch(r"(.*\.)?(name|event|event_name)", ast.unparse(function.value))
+    ):
+        return False
+    return any(
+        (isinstance(node, ast.Attribute) and re.search("prefix|suffix", node.attr))
+        or (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value
+            and EVENT_PART.fullmatch(node.value)
+        )
+        for node in ast.walk(call.args[0])
+    )
+
+
+def _matches_event_name(call: ast.Call) -> bool:
+    """Return True for calls of `re` whose pattern contains parts of the names of events."""
+    pattern = call.args[0] if call.args else None
+    return (
+        ast.unparse(call.func).startswith("re.")
+        and isinstance(pattern, ast.Constant)
+        and re.search(r"\b(Team|Run|Step|ToolCall|Workflow)[^a-z ]", str(pattern.value)) is not None
+    )
+
+
+def walks_annotations(module: Module) -> bool:
+    """Return True if the module follows annotations down to their literals to convert values."""
+    names = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(module.tree) if isinstance(node, ast.Attribute)}
+    return {"get_origin", "get_args", "Literal"} <= names
+
+
+def copies_of_the_run(module: Module) -> Iterator[str]:
+    """Yield the classes that have most fields of a run, except for records with its content."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            fields = set(_list_fields(node))
+            if len(fields & RUN_FIELDS) >= COPIED_FIELDS and "content" not in fields:
+                yield node.name
+
+
+def _list_fields(record: ast.ClassDef) -> Iterator[str]:
+    """Yield the annotated fields, the properties and the attributes of a class."""
+    for node in record.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.FunctionDef) and any(
+            "property" in ast.unparse(decorator) for decorator in node.decorator_list
+        ):
+            yield node.name
+    for part in ast.walk(record):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            yield part.attr
+
+
 def count_test_cases(root: Path) -> int:
     """Return the number of test cases that pytest collects."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
@@ -41,20 +152,11 @@ def table(root: Path) -> Iterator[tuple[str, object]]:
     """Yield the names and values of the table for a checkout of the repository."""
     modules = load_modules(root / "agentctl")
     private = [once for module in modules for once in private_functions(module)]
-    docstrings = [
-        text.text
-        for module in modules
-        for text in texts(module.path, root)
-        if text.kind == "docstring"
-    ]
-    found = [re.match(rf"\s*(?:{QUESTION_WORDS})\b", text) for text in docstrings]
-    words = Counter(
-        offence.path.partition("/")[0] if "/" in offence.path else "*"
-        for file in files(root=root)
-        for offence in offences(file, root)
-        if not re.fullmatch(QUESTION_WORDS, offence.words)
-    )
     lines = {module.name: len(module.text.splitlines()) for module in modules}
+
+    def list_modules(matches: Callable[[Module], bool]) -> list[str]:
+        return [module.name for module in modules if matches(module)]
+
     yield "lines", sum(lines.values())
     yield "lines of code", sum(module.code_lines for module in modules)
     yield "modules", len(modules)
@@ -66,12 +168,17 @@ def table(root: Path) -> Iterator[tuple[str, object]]:
     yield "private functions", len(private)
     yield "private functions used once", sum(private)
     yield "import cycles", len(cycles(modules))
-    yield "import cycles with annotations", cycle_sizes(modules)
-    yield "docstrings", len(docstrings)
-    yield "docstrings that begin with a question word", sum(map(bool, found))
-    yield "avoided words in `agentctl`", words["agentctl"]
-    yield "avoided words in `tests`", words["tests"]
-    yield "avoided words in pages and other files", words["docs"] + words["*"]
+    yield (
+        f"modules that name AgentOS outside `{AGENTOS_ROOM}`",
+        list_modules(lambda it: not it.name.startswith(AGENTOS_ROOM) and names_agentos(it)),
+    )
+    yield "modules that take names of events apart", list_modules(takes_event_names_apart)
+    yield "modules that walk annotations", list_modules(walks_annotations)
+    yield (
+        "classes that copy a run",
+        [f"{module.name}.{name}" for module in modules for name in copies_of_the_run(module)],
+    )
+    yield from ((name, "by hand") for name in BY_HAND)
     yield (
         "lines of tests",
         sum(len(path.read_text().splitlines()) for path in (root / "tests").rglob("*.py")),
@@ -79,19 +186,18 @@ def table(root: Path) -> Iterator[tuple[str, object]]:
     yield "test cases", count_test_cases(root)
 
 
-def cycle_sizes(modules: list[Module]) -> str:
-    """Return the number of groups of modules that refer to each other, and their packages."""
-    groups = cycles(modules, typing=True)
-    names = [f"{len(group)} modules of `{group[0].split('.')[1]}`" for group in groups]
-    return f"{len(groups)} ({', '.join(names)})" if groups else "0"
-
-
 def main() -> None:
-    """Print the table as Markdown."""
-    root = Path(sys.argv[1]).resolve() if sys.argv[1:] else REPOSITORY
+    """Print the table as Markdown; `--list` prints the names of what it counts, too."""
+    arguments = [word for word in sys.argv[1:] if word != "--list"]
+    rows = list(table(Path(arguments[0]).resolve() if arguments else REPOSITORY))
     print("| measure | value |\n| --- | ---: |")
-    for name, value in table(root):
-        print(f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |")
+    for name, value in rows:
+        count = len(value) if isinstance(value, list) else value
+        print(f"| {name} | {count:,} |" if isinstance(count, int) else f"| {name} | {count} |")
+    if "--list" in sys.argv:
+        for name, value in rows:
+            if isinstance(value, list):
+                print(f"\n{name}:", *value, sep="\n  ")
 
 
 if __name__ == "__main__":

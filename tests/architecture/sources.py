@@ -49,7 +49,7 @@ class Module:
 
     @cached_property
     def imports(self) -> list[Import]:
-        """All imports, also those inside functions."""
+        """All imports, also those inside functions and those by `import_module`."""
         typing_only = {
             id(node)
             for branch in ast.walk(self.tree)
@@ -63,6 +63,8 @@ class Module:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{self._source(node)}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Call):
+                names = _list_loaded_modules(node)
             else:
                 continue
             found += [Import(name, node.lineno, id(node) in typing_only) for name in names]
@@ -88,6 +90,18 @@ class Module:
         up = node.level - 1 if self.is_package else node.level
         parts = self.name.split(".")
         return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
+
+
+def _list_loaded_modules(call: ast.Call) -> list[str]:
+    """Return the name of the module that `import_module("a.b")` loads; others have no name here."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if function != "import_module":
+        return []
+    return [
+        argument.value
+        for argument in call.args[:1]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
 
 
 def _is_docstring(node: ast.AST) -> bool:

@@ -14,6 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.config.face_tables": "the tables of the faces, which share nothing with the others",
     "agentctl.records.audit": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
@@ -32,8 +33,8 @@ SHORT = {
     "agentctl.server.routes.authorization": "one module per tag of the API",
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.service.hosting": "a type that all of `service` uses, and imports nothing of it",
-    "agentctl.service.startup_warnings": "warnings of `serve`, without a check of `doctor`",
-    "agentctl.store.totals": "a type that databases and lists share",
+    "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",
+    "agentctl.store.database": "a type that databases and lists share",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }
 """Modules of fewer lines of code than `SHORTEST_FILE`, with the reason."""

@@ -36,8 +36,6 @@ from tests.auth.explain_cases import (
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200
 

@@ -20,10 +20,10 @@ from agentctl.auth.scopes import (
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.tokens.mint import inspect_token
-from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
+from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from tests.auth.forge import NOW, SECRET, hs, token
 
 pytestmark = pytest.mark.slow

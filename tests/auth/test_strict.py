@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url, parse_object
+from agentctl.records.strict import (
+    NotStrict,
+    decode_base64url,
+    encode_base64url,
+    parse_json,
+    parse_object,
+)
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
@@ -53,3 +59,33 @@ def test_errors_never_repeat_the_input() -> None:
         with pytest.raises(NotStrict) as refusal:
             parse_object(data)
         assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a":1,"\\u0061":2}', "names a member twice"),
+        ('[{"a":[NaN]}]', "has a number that JSON does not know"),
+        ("[-Infinity]", "has a number that JSON does not know"),
+        ("[1e999]", "has a number that is too large"),
+        ("[" * 100_000, "is not JSON"),
+        ("9" * 5_000, "is not JSON"),
+        ("\ufeff{}", "is not JSON"),
+        ("{} {}", "is not JSON"),
+        ("", "is not JSON"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_lax_json_is_rejected_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(NotStrict) as refusal:
+        parse_json(text)
+    assert str(refusal.value) == reason
+
+
+def test_only_tokens_have_a_bound_of_levels_and_digits() -> None:
+    deep, long = '{"a":' * 9 + "1" + "}" * 9, '{"a":' + "1" * 65 + "}"
+    assert parse_json(long) == {"a": int("1" * 65)}
+    assert parse_json(deep)["a"]
+    for text in (deep, long):
+        with pytest.raises(NotStrict):
+            parse_object(text.encode())

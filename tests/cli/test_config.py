@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.config.extras import build_extra_command
 from tests.cli.conftest import Agentctl
 from tests.cli.projects import make_project
 
@@ -175,12 +176,12 @@ def test_check_names_missing_keys_and_libraries_of_models(
     assert ended.stderr.splitlines() == [
         "error: the library of the model claude (provider anthropic) is not installed",
         "",
-        "hint: pip install 'agentctl[anthropic]'",
+        f"hint: {build_extra_command('anthropic')}",
     ]
     key = {"TEST_ANTHROPIC_KEY": "k"}
     ended = agentctl("runs", "start", "--agent", "other", "-m", "hi", env=key)
     assert ended.code == 1
-    assert "hint: pip install 'agentctl[anthropic]'" in ended.stderr
+    assert f"hint: {build_extra_command('anthropic')}" in ended.stderr
     ended = agentctl("doctor", env=key)
     assert "library of the model claude" in ended.stdout
     assert "model spare" in ended.stdout

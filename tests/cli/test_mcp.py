@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import load_settings
+from agentctl.config.extras import build_extra_command
 from tests.commands import Result, run_command
 from tests.docs.pages import page
 from tests.mcp.http_server import serve_http
@@ -127,7 +128,7 @@ def test_missing_package_is_one_line_with_the_command(
     result = run(tmp_path, "config", "check")
     assert result.code == 2
     assert "[[mcp_servers]] needs a package that is not installed: mcp" in result.stderr
-    assert "hint: pip install 'agentctl[mcp]'" in result.stderr
+    assert f"hint: {build_extra_command('mcp')}" in result.stderr
 
 
 def test_commands_of_the_page_work(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command, write_config
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count()
 
 CANCEL = ("runs", "cancel", "--all")

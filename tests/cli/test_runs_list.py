@@ -11,8 +11,6 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.config.extras import build_extra_command
 from agentctl.remote import RemoteOperations
 from agentctl.requests import RunRequest
 from tests.cli.conftest import Agentctl
@@ -144,4 +145,4 @@ def test_a_missing_package_is_named(
     monkeypatch.setattr("agentctl.server.processes.reload.find_spec", lambda _: None)
     ended = agentctl("serve", "--config", str(_write(home)), "--reload")
     assert ended.code == 2
-    assert "hint: pip install 'agentctl[reload]'" in ended.stderr
+    assert f"hint: {build_extra_command('reload')}" in ended.stderr

@@ -43,13 +43,13 @@ def test_variable_overrides_file_and_default(
 
 
 WRONG = {
-    ("AGENTCTL_SERVER__PORT", "x"): 'must be a whole number from 0 to 65535, not "x"',
-    ("AGENTCTL_SERVER__PORT", ""): 'must be a whole number from 0 to 65535, not ""',
+    ("AGENTCTL_SERVER__PORT", "x"): 'must be an integer from 0 to 65535, not "x"',
+    ("AGENTCTL_SERVER__PORT", ""): 'must be an integer from 0 to 65535, not ""',
     ("AGENTCTL_SERVER__PORT", "1\nport = 2"): (
-        'must be a whole number from 0 to 65535, not "1\\nport = 2"'
+        'must be an integer from 0 to 65535, not "1\\nport = 2"'
     ),
     ("AGENTCTL_SERVER__PORT", "9" * 5000): (
-        f'must be a whole number from 0 to 65535, not "{"9" * 40}…"'
+        f'must be an integer from 0 to 65535, not "{"9" * 40}…"'
     ),
     ("AGENTCTL_AUTHORIZATION__ENABLED", "yes"): 'must be true or false, not "yes"',
     ("AGENTCTL_SERVER__CORS_ORIGINS", "https://a.example"): (
@@ -59,9 +59,9 @@ WRONG = {
     ("AGENTCTL_SERVER__PRT", "1"): (
         "this version has no such key; did you mean AGENTCTL_SERVER__PORT?"
     ),
-    ("AGENTCTL_SERVER__WORKERS", "0"): "must be a whole number from 1 to 64, not 0",
+    ("AGENTCTL_SERVER__WORKERS", "0"): "must be an integer from 1 to 64, not 0",
     ("AGENTCTL_DATABASES__MAIN__URL", "x"): "this version has no such key",
-    ("JWT_VERIFICATION_KEY", "a\udc80"): ("must not contain a NUL character or a lone surrogate"),
+    ("JWT_VERIFICATION_KEY", "a\udc80"): ("must not contain NUL or lone surrogates"),
 }
 
 

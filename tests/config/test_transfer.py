@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE_CONFIG, Settings, load_settings
 from agentctl.config.transfer import settings_from_text, settings_to_text
-from agentctl.config.types import Range, ValueType, key_types
+from agentctl.records.value_types import Range, ValueType, field_types
 
 paths = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12).map(Path)
 SCALARS: dict[object, st.SearchStrategy[Any]] = {
     str: st.text(max_size=12),
     bool: st.booleans(),
     Path: paths,
-    dict[str, Any]: st.dictionaries(st.text(max_size=6), st.integers(0, 9), max_size=3),
-    dict[str, str]: st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3),
+    dict: st.dictionaries(st.text(max_size=6), st.integers(0, 9), max_size=3),
 }
 
 
@@ -29,27 +28,27 @@ def values(kind: ValueType) -> st.SearchStrategy[Any]:
     if kind.is_list:
         made: st.SearchStrategy[Any] = st.lists(values(kind.item), max_size=3).map(tuple)
     elif kind.is_table:
-        made = SCALARS[dict[str, str]]
-    elif dataclasses.is_dataclass(kind.type):
-        made = tables(kind.type)
-    elif get_origin(kind.type) is Literal:
-        made = st.sampled_from(get_args(kind.type))
+        made = st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3)
+    elif dataclasses.is_dataclass(kind.kind):
+        made = tables(kind.kind)
+    elif kind.choices:
+        made = st.sampled_from(kind.choices)
     else:
-        made = SCALARS[kind.type] if kind.type in SCALARS else numbers(kind)
+        made = SCALARS[kind.kind] if kind.kind in SCALARS else numbers(kind)
     return made | st.none() if kind.optional else made
 
 
 def numbers(kind: ValueType) -> st.SearchStrategy[Any]:
     """Numbers in the range of the key; whole ones where fractions are allowed as well."""
     (bounds,) = (rule for rule in kind.rules if isinstance(rule, Range))
-    low, high = bounds
+    low, high = bounds.low, bounds.high
     whole: st.SearchStrategy[Any] = st.integers(int(-(-low // 1)), int(high))
-    return whole if kind.type is int else whole | st.floats(low, high)
+    return whole if kind.kind is int else whole | st.floats(low, high)
 
 
 def tables(cls: Any) -> st.SearchStrategy[Any]:
     """Any table of this class."""
-    return st.builds(cls, **{name: values(kind) for name, kind in key_types(cls).items()})
+    return st.builds(cls, **{name: values(kind) for name, kind in field_types(cls).items()})
 
 
 @pytest.mark.slow

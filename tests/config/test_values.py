@@ -9,15 +9,15 @@ from agentctl.config.settings import ModelSettings
 from tests.config.conftest import AGENT, Reads, Refuses
 
 WRONG_VALUES = {
-    '[server]\nport = "x"': 'server.port: must be a whole number from 0 to 65535, not "x"',
-    "[server]\nport = true": "server.port: must be a whole number from 0 to 65535, not true",
-    "[server]\nport = 1.5": "server.port: must be a whole number from 0 to 65535, not 1.5",
-    "[server]\nport = 65536": "server.port: must be a whole number from 0 to 65535, not 65536",
-    "[server]\nport = -1": "server.port: must be a whole number from 0 to 65535, not -1",
-    "[server]\nport = [1]": "server.port: must be a whole number from 0 to 65535, not a list",
-    "[server]\nport = {}": "server.port: must be a whole number from 0 to 65535, not a table",
+    '[server]\nport = "x"': 'server.port: must be an integer from 0 to 65535, not "x"',
+    "[server]\nport = true": "server.port: must be an integer from 0 to 65535, not true",
+    "[server]\nport = 1.5": "server.port: must be an integer from 0 to 65535, not 1.5",
+    "[server]\nport = 65536": "server.port: must be an integer from 0 to 65535, not 65536",
+    "[server]\nport = -1": "server.port: must be an integer from 0 to 65535, not -1",
+    "[server]\nport = [1]": "server.port: must be an integer from 0 to 65535, not a list",
+    "[server]\nport = {}": "server.port: must be an integer from 0 to 65535, not a table",
     "[server]\nport = 2020-01-01": (
-        "server.port: must be a whole number from 0 to 65535, not a date or time"
+        "server.port: must be an integer from 0 to 65535, not a date or time"
     ),
     "[server]\ndrain_seconds = nan": (
         "server.drain_seconds: must be a number from 0 to 3600, not nan"
@@ -26,7 +26,7 @@ WRONG_VALUES = {
         "server.drain_seconds: must be a number from 0 to 3600, not inf"
     ),
     '[server]\non_disconnect = "stop"': (
-        'server.on_disconnect: must be "cancel" or "detach", not "stop"'
+        'server.on_disconnect: must be one of: cancel, detach, not "stop"'
     ),
     '[server]\nhost = "localhost:80"': (
         'server.host: must be a host name or an address without a port, not "localhost:80"'
@@ -35,9 +35,7 @@ WRONG_VALUES = {
         'server.host: must be a host name or an address without a port, not ""'
     ),
     '[server]\nname = " "': 'server.name: must be a non-empty text, not " "',
-    '[server]\nname = "a\\u0000b"': (
-        "server.name: must not contain a NUL character or a lone surrogate"
-    ),
+    '[server]\nname = "a\\u0000b"': ("server.name: must not contain NUL or lone surrogates"),
     '[server]\nid = "-x"': (
         'server.id: must be an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a '
         'letter or a digit, not "-x"'
@@ -64,7 +62,7 @@ WRONG_VALUES = {
         "limits.header_seconds: must be a number from 0.01 to 3600, not 0"
     ),
     "[limits]\nheader_bytes = 1_000": (
-        "limits.header_bytes: must be a whole number from 1024 to 65536, not 1000"
+        "limits.header_bytes: must be an integer from 1024 to 65536, not 1000"
     ),
     "[limits]\ntool_result_bytes = 10_000\nrun_bytes = 9_999": (
         "limits.tool_result_bytes: has no effect above limits.run_bytes, which is 9999"

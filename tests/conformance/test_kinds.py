@@ -17,8 +17,6 @@ from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 
-pytestmark = pytest.mark.slow
-
 SOON = 5.0
 """Seconds within which a cancelled run is final on a busy machine."""
 
@@ -104,6 +102,7 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
     assert "".join(pieces) == (run["content"] or "")
 
 
+@pytest.mark.slow
 @every_kind
 async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
     agent, session = f"{kind}-stubborn", f"{kind}-stubborn"

@@ -23,8 +23,6 @@ from tests.contract.test_changes import (
 )
 from tests.deployment import ADMIN
 
-pytestmark = pytest.mark.slow
-
 _OF_THE_DOOR = ("via", "request_id")
 
 STORIES: tuple[Story, ...] = (

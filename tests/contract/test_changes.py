@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
-import pytest
 
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
@@ -40,8 +39,6 @@ from tests.contract.backends import (
 )
 from tests.deployment import ADMIN
 from tests.loops import wait_until
-
-pytestmark = pytest.mark.slow
 
 WRITER = (
     "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",

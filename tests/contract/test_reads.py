@@ -27,8 +27,6 @@ from agentctl.requests import (
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 
-pytestmark = pytest.mark.slow
-
 READER = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
     "sessions:read", "sessions:write", "config:read", "memories:read",

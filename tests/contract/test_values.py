@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
 
 from agentctl.operations import Operations
 from agentctl.requests import (
@@ -23,8 +22,6 @@ from agentctl.requests import (
 )
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
-
-pytestmark = pytest.mark.slow
 
 NAMES = (
     "Zebra", "apple", "Äpfel", "äpfel", "Apfel", "İstanbul", "straße", "STRASSE", "ss", "\ufb01ne",

@@ -26,7 +26,6 @@ FOLDER = "/home/you/agentctl/.agentctl-demo"
 
 NOT_EXECUTED = {
     "make demo": "installs for minutes; the tests start the same server with the same command",
-    "agentctl serve": "runs until Ctrl-C; the pages are tested against such a server",
     "agentctl serve --config my-server/agentctl.toml": "runs until Ctrl-C",
     "agentctl --install-completion": "changes the settings of the shell that starts it",
 }
@@ -34,7 +33,6 @@ NOT_EXECUTED = {
 
 DEMO_PAGES = (
     "README.md",
-    "docs/quickstart.md",
     "docs/api.md",
     "docs/cli.md",
     "docs/databases.md",
@@ -42,6 +40,9 @@ DEMO_PAGES = (
     "docs/models.md",
     "docs/openai.md",
 )
+CONTINUED = {"README.md": "docs/quickstart.md"}
+"""Pages that continue another one, in its terminal."""
+
 GUIDES = (
     "docs/guides/explain-a-403.md",
     "docs/guides/session-cost.md",
@@ -64,12 +65,12 @@ class Demo:
 
     url: str
     folder: Path
-    printed: list[str]
+    output: str
 
     @property
     def export(self) -> str:
         """The command that puts agentctl on the PATH."""
-        return next(line for line in self.printed if line.startswith("export PATH="))
+        return next(line for line in self.output.splitlines() if line.startswith("export PATH="))
 
     def as_documented(self, text: str) -> str:
         """Replace the folders and the port of this server by those of the pages."""
@@ -82,8 +83,7 @@ def start_demo(folder: Path) -> Iterator[Demo]:
     """Start the server of `make demo` on a free port and in another folder."""
     options = ("--demo", "--port", "0", "--demo-dir", str(folder))
     with start_server(*options, log=folder.parent / "demo.log") as server:
-        output = server.wait_for("runs start")
-        yield Demo(server.url, folder, output.splitlines())
+        yield Demo(server.url, folder, server.wait_for("runs start"))
 
 
 def normalize(text: str) -> str:
@@ -147,7 +147,11 @@ def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> 
             assert shell.run(demo.export)[0] == 0
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
             assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
+        if name == "README.md":
+            assert tested.blocks("text")[0].text.strip() == demo.as_documented(demo.output).strip()
         run_commands(tested, shell, demo)
+        if name in CONTINUED:
+            run_commands(page(CONTINUED[name]), shell, demo)
 
 
 @pytest.mark.parametrize("name", PAGES_WITHOUT_SERVER)
@@ -179,12 +183,6 @@ def test_every_guide_has_a_picture_of_its_commands(name: str) -> None:
 
 def test_every_page_with_commands_is_tested() -> None:
     with_commands = {tested.name for tested in pages() if tested.commands()}
-    assert with_commands == {*DEMO_PAGES, *GUIDES, *PAGES_WITHOUT_SERVER}
+    assert with_commands == {*DEMO_PAGES, *CONTINUED.values(), *GUIDES, *PAGES_WITHOUT_SERVER}
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()
-
-
-def test_readme_shows_the_output_of_the_demo(tmp_path: Path) -> None:
-    with start_demo(tmp_path / "demo") as demo:
-        printed = demo.as_documented("\n".join(demo.printed)).strip()
-    assert page("README.md").blocks("text")[0].text.strip() == printed

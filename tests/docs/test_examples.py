@@ -15,6 +15,7 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.records.kinds import KINDS
 from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.records import build_record
 from tests.cli.projects import make_project
 from tests.docs.pages import Block, Page, page, pages
 
@@ -80,7 +81,7 @@ def test_tool_of_the_quick_start_loads(tmp_path: Path, monkeypatch: pytest.Monke
     catalog = Catalog.from_settings(settings)
     component = catalog.get(KINDS["agent"].kind, agent.id)
     assert component is not None
-    [tool] = catalog.record(component)["tools"]
+    [tool] = build_record(catalog, component)["tools"]
     assert (tool["name"], tool["parameters"]["required"]) == (function, ["article"])
     assert "in euros" in tool["description"]
 

@@ -44,6 +44,22 @@ def test_list_of_decisions_is_complete() -> None:
     assert links == there
     numbers = [name.partition("-")[0] for name in there]
     assert len(numbers) == len(set(numbers))
+    unused = set(range(1, int(numbers[-1]))) - set(map(int, numbers))
+    stated = re.search(
+        r"numbers ([\d, and]+) were never used", page("docs/decisions/README.md").text
+    )
+    assert stated is not None
+    assert set(map(int, re.findall(r"\d+", stated[1]))) == unused
+
+
+def test_decisions_state_no_size_of_code() -> None:
+    size = re.compile(r"\b(?:\d[\d,]*|\w+(?:teen|ty)|hundred)\s+lines\b")
+    sizes = {
+        tested.name: found
+        for tested in pages()
+        if tested.path.parent.name == "decisions" and (found := size.findall(tested.text))
+    }
+    assert sizes == {}
 
 
 @every_page

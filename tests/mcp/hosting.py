@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
@@ -17,11 +17,13 @@ from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.events import ToolCallCompleted
-from agentctl.runtime.mcp.server import HostedServer
 from agentctl.runtime.mcp.values import NOBODY, McpUser
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime import fake_context
+
+if TYPE_CHECKING:
+    from agentctl.runtime.mcp.server import HostedServer
 
 __all__ = ["Hosted", "host", "stdio_spec"]
 

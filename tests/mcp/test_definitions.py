@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.records.components import ToolRecord
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp.definitions import DESCRIPTION_BYTES, MAXIMUM_TOOLS
 from tests.mcp.hosting import host, stdio_spec
 
@@ -37,7 +38,7 @@ async def list_records(
         names = await hosted.names()
         agent = hosted.catalog.get("agent", "writer")
         assert agent is not None
-        records = hosted.catalog.record(agent)["tools"]  # type: ignore[typeddict-item]
+        records = build_record(hosted.catalog, agent)["tools"]  # type: ignore[typeddict-item]
         assert [record["name"] for record in records] == names
         assert hosted.server.listed is not None
         return records, "\n".join(hosted.server.listed.problems)

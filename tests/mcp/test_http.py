@@ -10,6 +10,7 @@ import pytest
 
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp.sessions import PerUserServer
 from agentctl.runtime.mcp.values import McpUser
 from tests.loops import wait_until
@@ -144,7 +145,7 @@ async def test_each_user_has_a_separate_session(remote: State) -> None:
         assert "files_for_ann" not in await hosted.names(BOB)
         agent = hosted.catalog.get("agent", "writer")
         assert agent is not None
-        assert "for_ann" not in str(hosted.catalog.record(agent))
+        assert "for_ann" not in str(build_record(hosted.catalog, agent))
     assert sorted(remote.ended) == sorted(remote.sessions)
 
 

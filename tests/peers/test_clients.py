@@ -172,6 +172,20 @@ def test_content_only_stream(ours: Ours) -> None:
     assert {line for line in lines if line.startswith("event:")} == {"event: RunContent"}
 
 
+def test_plain_stream_can_be_resumed_after_every_event(ours: Ours) -> None:
+    form = {"message": "one two", "session_id": "plain"}
+    answer = ours.call("POST", "/agents/echo/runs", data=form)
+    ids = [int(line[4:]) for line in answer.text.splitlines() if line.startswith("id: ")]
+    events = _events(answer)
+    assert len(ids) == len(events)
+    assert ids == sorted(ids)
+    path = f"/agents/echo/runs/{events[0]['run_id']}/resume"
+    for number, last in enumerate(ids):
+        form = {"last_event_index": str(last), "session_id": "plain"}
+        rest = _events(ours.call("POST", path, data=form))
+        assert _join_text(rest) == _join_text(events[number + 1 :])
+
+
 def test_resumed_stream_numbers_its_events(ours: Ours) -> None:
     form = {"message": "one two", "background": "true", "session_id": "resumed"}
     first = _events(ours.call("POST", "/agents/echo/runs", data=form))
@@ -187,6 +201,10 @@ def test_resumed_stream_numbers_its_events(ours: Ours) -> None:
 def _events(answer: httpx2.Response) -> list[Any]:
     lines = answer.text.splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+
+def _join_text(events: list[Any]) -> str:
+    return "".join(event["content"] for event in events if event["event"] == "RunContent")
 
 
 def test_empty_database_and_unbounded_limit(ours: Ours) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from agno.client import AgentOSClient
 
 from agentctl.cli.root import app
 from tests.peers.cells import NONE
@@ -58,6 +57,8 @@ def test_every_command_with_a_server_has_a_row() -> None:
 
 
 def test_every_operation_of_the_client_has_a_row() -> None:
+    from agno.client import AgentOSClient
+
     public = {name for name in vars(AgentOSClient) if not name.startswith("_")}
     methods = {name for name in public if callable(getattr(AgentOSClient, name))}
     assert {name for row in ROWS for name in row.methods} == methods

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from agentctl.server import running
 from agentctl.server.app import create_app
 from agentctl.service.service import Service
 from tests.deployment import Deployment
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 __all__ = ["HttpRequest", "InProcessServer", "comparable", "serve_in_process"]
 

@@ -44,8 +44,6 @@ from agentctl.service.service import ServiceOperations
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 
-pytestmark = pytest.mark.slow
-
 Call = Callable[[ServiceOperations], Awaitable[Any]]
 
 COMPONENTS: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}

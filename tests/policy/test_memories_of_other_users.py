@@ -12,8 +12,6 @@ from agentctl.records.routes import ROUTES
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 
-pytestmark = pytest.mark.slow
-
 CALLERS = ("me", "no sub", "their ids", "account")
 """Callers that are not administrators."""
 

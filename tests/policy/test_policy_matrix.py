@@ -27,8 +27,6 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.policy.in_process import HttpRequest, InProcessServer, comparable, serve_in_process
 from tests.policy.tokens import signed
 
-pytestmark = pytest.mark.slow
-
 WITH_IDS = ("agents", "teams", "workflows", "sessions")
 IDS = {
     "agent_id": "echo",

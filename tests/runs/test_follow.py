@@ -34,10 +34,9 @@ from tests.service.callers import (
     open_service,
     streamed_run,
     user,
+    wait_for_live_run,
     wait_for_running,
 )
-
-pytestmark = pytest.mark.slow
 
 
 @contextlib.asynccontextmanager
@@ -100,8 +99,7 @@ async def test_follower_in_another_process_gets_the_same_events(deployment: Depl
                 asyncio.create_task(resume(user(service), run_id, component_id="trickle"))
                 for service in (owner, other, other)
             ]
-            live = owner.hosting.engine.find_run(run_id)
-            assert live is not None
+            live = await wait_for_live_run(owner, run_id)
             await wait_until(lambda: live.stream.next > 20)
             await cancel_run(user(other), run_id)
             first, *rest = await asyncio.gather(told, *follows)
@@ -132,8 +130,7 @@ async def test_live_stream_resumes_after_any_event(deployment: Deployment) -> No
             run,
             told,
         ):
-            live = owner.hosting.engine.find_run(run["run_id"])
-            assert live is not None
+            live = await wait_for_live_run(owner, run["run_id"])
             await wait_until(lambda: live.stream.next > 10)
             follows = [
                 asyncio.create_task(

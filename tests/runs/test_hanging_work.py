@@ -22,14 +22,12 @@ from agentctl.requests import (
 )
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.sqlite import connection
+from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runs import hanging_tools
-from tests.service.callers import open_service, user, wait_for_running
-
-pytestmark = pytest.mark.slow
+from tests.service.callers import open_service, user, wait_for_live_run, wait_for_running
 
 SOON = 5.0
 """Seconds within which a run is final on a busy machine; no work here ends before on its own."""
@@ -91,8 +89,7 @@ async def start_hanging_run(service: Service, agent: str) -> str:
     port = user(service)
     request = RunRequest("x", session_id="s1", background=True)
     run_id = (await port.create_run("agent", agent, request)).value["run_id"]
-    live = service.hosting.engine.find_run(run_id)
-    assert live is not None
+    live = await wait_for_live_run(service, run_id)
     reached = {
         "half": lambda: live.transcript.content == "one two three",
         "trickle": lambda: live.transcript.content,
@@ -231,8 +228,7 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await port.create_run("team", "pair", request)).value["run_id"]
         member = await wait_for_running(port, component_id="blocked")
-        live = service.hosting.engine.find_run(member["run_id"])
-        assert live is not None
+        live = await wait_for_live_run(service, member["run_id"])
         await wait_until(lambda: live.transcript.tools)
         await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
 
@@ -284,6 +280,7 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     deployment = create_hanging_deployment(
         tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n"

@@ -12,6 +12,7 @@ from agentctl.config.settings import Agent, Model, Settings, Step, Team, Workflo
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
+from agentctl.runtime.components.records import build_record, build_session_data
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import settings
 
@@ -51,7 +52,7 @@ def record(kind: str, component_id: str) -> dict[str, object]:
     listed = catalog()
     component = listed.get(kind, component_id)  # type: ignore[arg-type]
     assert component is not None
-    return dict(listed.record(component))
+    return dict(build_record(listed, component))
 
 
 def test_components_keep_the_order_of_the_configuration() -> None:
@@ -178,7 +179,7 @@ def test_workflow_record() -> None:
 def test_component_data_of_sessions() -> None:
     listed = catalog()
     kept = {
-        kind: listed.data(next(iter(listed.components(kind).values())))
+        kind: build_session_data(listed, next(iter(listed.components(kind).values())))
         for kind in ("agent", "team", "workflow")
     }
 
@@ -227,7 +228,7 @@ def test_unknown_reference_is_refused(
     assert found is not None
 
     with pytest.raises(InvalidConfiguration) as refused:
-        listed.record(found)
+        build_record(listed, found)
 
     assert refused.value.detail == told
 
@@ -252,6 +253,7 @@ import sys
 from agentctl.config.settings import Agent, Database, Model, Settings, Team
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
+from agentctl.runtime.components.records import build_record, build_session_data
 configured = Settings(
     databases=(Database("main", "x"),), models=(Model("m", "demo", "echo"),),
     agents=(Agent("a", "m", tools={tools}),), teams=(Team("t", "m", ("a",)),),
@@ -259,7 +261,7 @@ configured = Settings(
 listed = Catalog.from_settings(configured)
 for kind in ("agent", "team"):
     for component in listed.components(kind).values():
-        listed.record(component), listed.data(component)
+        build_record(listed, component), build_session_data(listed, component)
 print([name for name in ("pydantic", "pydantic_ai", "openai") if name in sys.modules])
 """
 

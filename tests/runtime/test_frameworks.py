@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Agent, Limits, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.records import times
@@ -21,7 +23,6 @@ from agentctl.runtime.events import Thinking
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.runtime import sample_frameworks
 from tests.runtime.fake_context import FakeContext, settings
 
 pytestmark = pytest.mark.slow
@@ -29,9 +30,14 @@ pytestmark = pytest.mark.slow
 MODULE = "tests.runtime.sample_frameworks"
 
 
+def frameworks() -> Any:
+    """Import the agents when a test needs them, because that takes a second in each process."""
+    return importlib.import_module(MODULE)
+
+
 @pytest.fixture(autouse=True)
 def models(model_endpoint: ModelEndpoint) -> None:
-    sample_frameworks.url = model_endpoint.base_url
+    frameworks().url = model_endpoint.base_url
 
 
 def hosted(name: str, deps: str = "", **options: Any) -> Settings:
@@ -201,7 +207,7 @@ async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]
 
 
 async def test_toolsets_are_opened_once_by_one_task() -> None:
-    toolset = sample_frameworks.CountedToolset
+    toolset = frameworks().CountedToolset
     toolset.entered.clear()
     toolset.exited.clear()
     catalog = Catalog.from_settings(hosted("with_toolset"))
@@ -283,12 +289,12 @@ async def test_thread_of_a_cancelled_run_can_go_on() -> None:
 
 
 async def test_cancelled_graph_takes_no_further_step() -> None:
-    sample_frameworks.steps.clear()
+    frameworks().steps.clear()
     catalog = Catalog.from_settings(hosted("swallows_cancellation"))
     context = FakeContext(catalog)
     try:
         work = asyncio.create_task(execute(context, "{}"))
-        await wait_until(lambda: sample_frameworks.steps)
+        await wait_until(lambda: frameworks().steps)
         context.is_stopping = True
         work.cancel()
         await asyncio.wait({work}, timeout=5)
@@ -296,16 +302,16 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
         await asyncio.sleep(1.2)
     finally:
         await catalog.close()
-    assert sample_frameworks.steps == ["first"]
+    assert frameworks().steps == ["first"]
 
 
 async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
-    sample_frameworks.parts.clear()
+    frameworks().parts.clear()
     catalog = Catalog.from_settings(hosted("losing_a_cancellation"))
     context = FakeContext(catalog)
     try:
         work = asyncio.create_task(execute(context, "{}"))
-        await wait_until(lambda: len(sample_frameworks.parts) > 2)
+        await wait_until(lambda: len(frameworks().parts) > 2)
         context.is_stopping = True
         work.cancel()
         await asyncio.wait({work}, timeout=30)
@@ -314,7 +320,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
     finally:
         await catalog.close()
     # The part after the lost cancellation is the last one.
-    assert sample_frameworks.parts[-2:] == ["lost", "part"]
+    assert frameworks().parts[-2:] == ["lost", "part"]
 
 
 # Failures
@@ -332,7 +338,7 @@ async def test_failed_tool_ends_the_run(name: str) -> None:
     assert (failure.code, failure.detail) == ("TOOL_FAILED", "The tool fail failed (ValueError)")
     (call,) = ended.transcript.tools
     assert (call["result"], call["tool_call_error"]) == ("The tool fail failed (ValueError)", True)
-    assert sample_frameworks.SECRET not in str(ended.transcript.messages)
+    assert frameworks().SECRET not in str(ended.transcript.messages)
 
 
 async def test_failed_tool_of_agno_does_not_show_its_exception() -> None:
@@ -379,10 +385,10 @@ async def test_agno_reads_and_changes_the_session_state() -> None:
 async def test_factories_make_agents() -> None:
     later = await run_once("made_later", "hello")
     assert users(later) == ["hello"]
-    sample_frameworks.closed.clear()
+    frameworks().closed.clear()
     for_a_while = await run_once("made_for_a_while", "hello")
     assert for_a_while.transcript.content == "hello"
-    assert sample_frameworks.closed == ["closed"]
+    assert frameworks().closed == ["closed"]
 
 
 def test_unusable_objects_are_one_line() -> None:
@@ -399,7 +405,7 @@ async def test_failure_to_open_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> Any:
-        raise ConnectionError(sample_frameworks.SECRET)
+        raise ConnectionError(frameworks().SECRET)
 
     catalog = Catalog.from_settings(hosted("made_later"))
     agent = catalog.get("agent", "code")
@@ -409,7 +415,7 @@ async def test_failure_to_open_is_logged_and_tried_again(
     try:
         with caplog.at_level(logging.WARNING), pytest.raises(ExecutionError) as failure:
             await run(catalog, "hello")
-        assert sample_frameworks.SECRET not in failure.value.detail
+        assert frameworks().SECRET not in failure.value.detail
         monkeypatch.undo()
         assert users(await run(catalog, "hello")) == ["hello"]
     finally:
@@ -447,4 +453,4 @@ def test_missing_library_names_its_extra(
         catalog.hosted_runner(component)
     assert f"No module named {library!r}" in str(refused.value) or "import of" in str(refused.value)
     extra = library.replace("_", "-")
-    assert refused.value.hint == f"install the library: pip install 'agentctl[{extra}]'"
+    assert refused.value.hint == f"install the library: {build_extra_command(extra)}"

@@ -13,6 +13,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
+from agentctl.runtime.components.records import build_record, build_session_data
 from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners import loading
@@ -222,9 +223,9 @@ def test_unusable_object_is_one_line_at_start(reference: str, problem: str) -> N
 def test_records_of_an_agent_in_code_have_no_model() -> None:
     catalog = Catalog.from_settings(hosted("greet"))
     agent = catalog.components("agent")["code"]
-    record = catalog.record(agent)
+    record = build_record(catalog, agent)
     assert (record["model"], record["tools"]) == (None, [])  # type: ignore[typeddict-item]
-    assert catalog.data(agent)["model"] is None
+    assert build_session_data(catalog, agent)["model"] is None
 
 
 def test_rest_of_a_long_output_is_not_converted() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from agentctl.runtime.json_pieces import encode_json
+from agentctl.runtime.json_values import encode_json
 from tests.runtime.sample_tools import Rows
 
 

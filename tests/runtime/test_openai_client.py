@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl.config.settings import Model, ModelSettings
 from agentctl.runtime.models.calls import ModelCall, ModelConnection, ModelFailure
@@ -65,6 +63,9 @@ class Library(LibraryConnection):
     """A model of the library, with the client of the vendor."""
 
     def __init__(self, url: str) -> None:
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
         self._http = build_http_client(RUN_BYTES)
         client = AsyncOpenAI(base_url=url, api_key="k", max_retries=0, http_client=self._http)
         # Without it the library reports a stream that was cut off as complete.
@@ -210,6 +211,9 @@ SAME: dict[str, str] = {
     ),
     "calls without an index": script(
         *calls(piece(None, '{"a": 1}', name="add", id="c1"), piece(None, "{}", name="b", id="c2"))
+    ),
+    "calls without an index and an id": script(
+        *calls(piece(None, '{"a": 1}', name="add"), piece(None, "{}", name="b"))
     ),
     "piece without an index": script(
         *calls(piece(None, '{"a"', name="add", id="c1"), piece(None, ": 1}"))

@@ -96,7 +96,7 @@ def test_long_wait_is_replaced_by_a_fallback(
     async def work(catalog: Catalog) -> FakeContext:
         context = FakeContext(catalog)
         await context.execute("agent", "a", '{"a": 1}', [])
-        counters.append(catalog.model_counters.fallbacks)
+        counters.append(catalog.models.counters.fallbacks)
         return context
 
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):

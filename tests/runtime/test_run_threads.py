@@ -7,15 +7,11 @@ import threading
 
 import pytest
 
+from agentctl import event_loop
+from agentctl.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
 from agentctl.runtime import run_threads
-from agentctl.runtime import unstopped as unstopped_module
 from agentctl.runtime.run_threads import install_executor, watch_threads
-from agentctl.runtime.unstopped import (
-    AbandonedThreads,
-    TooManyAbandonedThreads,
-    UnstoppedWork,
-    count_abandoned_threads,
-)
+from agentctl.runtime.unstopped import UnstoppedWork
 from tests.loops import wait_until
 
 
@@ -42,7 +38,7 @@ async def test_thread_of_a_run_has_its_own_daemon_thread() -> None:
 
 async def test_cancelled_call_leaves_a_known_thread() -> None:
     install_executor()
-    unstopped, release, before = UnstoppedWork(), threading.Event(), count_abandoned_threads()
+    unstopped, release, before = UnstoppedWork(), threading.Event(), abandoned_threads.count
     call = asyncio.create_task(call_in_thread(unstopped, release))
     await asyncio.sleep(0.01)
     call.cancel()
@@ -50,15 +46,15 @@ async def test_cancelled_call_leaves_a_known_thread() -> None:
 
     assert call.cancelled()
     assert unstopped.pending
-    assert count_abandoned_threads() == before + 1
+    assert abandoned_threads.count == before + 1
     release.set()
     await wait_until(lambda: not unstopped.pending)
-    assert count_abandoned_threads() == before
+    assert abandoned_threads.count == before
 
 
 async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     install_executor()
-    monkeypatch.setattr(unstopped_module, "MAXIMUM_ABANDONED", 0)
+    monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", 0)
     monkeypatch.setattr(run_threads, "abandoned_threads", AbandonedThreads())
 
     with pytest.raises(TooManyAbandonedThreads):

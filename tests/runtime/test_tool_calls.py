@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from agentctl import event_loop
 from agentctl.config.settings import Limits
-from agentctl.runtime import unstopped
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
@@ -91,7 +92,7 @@ def test_model_gets_the_schema_of_the_record(model_endpoint: ModelEndpoint) -> N
     ended, _ = run_with_tool(model_endpoint, "whisper", {"text": "x"})
 
     agent = ended.catalog.components("agent")["writer"]
-    record = ended.catalog.record(agent)
+    record = build_record(ended.catalog, agent)
     sent = model_endpoint.requests("tool:whisper")[0]["tools"]
     assert [tool["function"]["name"] for tool in sent] == ["whisper"]
     assert sent[0]["function"]["description"] == "Lowers a text."
@@ -258,7 +259,7 @@ def test_endless_result_is_truncated(model_endpoint: ModelEndpoint) -> None:
 def test_too_many_abandoned_threads_are_reported_to_the_model(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unstopped, "MAXIMUM_ABANDONED", unstopped.count_abandoned_threads())
+    monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", event_loop.abandoned_threads.count)
     ended, failure = run_with_tool(model_endpoint, "add", {"a": 1})
 
     assert failure is None

@@ -8,13 +8,9 @@ import time
 
 import pytest
 
-from agentctl.runtime import unstopped as unstopped_module
-from agentctl.runtime.unstopped import (
-    TooManyAbandonedThreads,
-    UnstoppedWork,
-    run_in_thread,
-    wait_until_done,
-)
+from agentctl import event_loop
+from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
+from agentctl.runtime.unstopped import UnstoppedWork, run_in_thread
 from tests.loops import wait_until
 
 
@@ -146,11 +142,9 @@ async def test_finished_work_is_not_unstopped() -> None:
 async def test_number_of_abandoned_threads_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        unstopped_module, "MAXIMUM_ABANDONED", unstopped_module.count_abandoned_threads() + 2
-    )
+    monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", event_loop.abandoned_threads.count + 2)
     # Another test of this process may have logged the same within the last minute.
-    monkeypatch.setattr(unstopped_module.abandoned_threads, "_logged_at", -60.0)
+    monkeypatch.setattr(event_loop.abandoned_threads, "_logged_at", -60.0)
     unstopped, release = UnstoppedWork(), threading.Event()
     called: list[str] = []
     for name in ("first", "second"):
@@ -171,12 +165,12 @@ async def test_number_of_abandoned_threads_is_limited(
 
 
 async def test_thread_that_outlives_its_loop_is_counted() -> None:
-    before, release = unstopped_module.count_abandoned_threads(), threading.Event()
+    before, release = event_loop.abandoned_threads.count, threading.Event()
     await asyncio.to_thread(asyncio.run, abandon_thread(UnstoppedWork(), release))
 
-    assert unstopped_module.count_abandoned_threads() == before + 1
+    assert event_loop.abandoned_threads.count == before + 1
     release.set()
-    await wait_until(lambda: unstopped_module.count_abandoned_threads() == before)
+    await wait_until(lambda: event_loop.abandoned_threads.count == before)
 
 
 async def test_wait_ends_with_the_work() -> None:

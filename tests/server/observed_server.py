@@ -21,6 +21,7 @@ from tests.process import ServerProcess, serve_config
 __all__ = ["MCP_SERVER", "ObservedServer", "serve_observed"]
 
 TOOLS = '''
+import logging
 import time
 
 
@@ -33,6 +34,7 @@ async def hold(seconds: float) -> str:
 def explode() -> str:
     """Fail."""
     text = "tool-text\\n1999-01-01T00:00:00.000Z ERROR forged: line"
+    logging.getLogger("agentctl.tool").warning("%s", text + "\\x1b[2J\\x9b2J\\u202e")
     raise RuntimeError(text + "\\x1b[2J\\x9b2J\\u202e")
 '''
 

@@ -23,8 +23,7 @@ from agentctl.requests import (
 )
 from agentctl.server import create_app, running
 from agentctl.server.refusals import count_rejection
-from agentctl.service.audit_counter import EntryCounter
-from agentctl.service.audit_log import CHANGING_OPERATIONS
+from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter
 from agentctl.service.service import Service
 from agentctl.store.repositories.audit import NewAuditEntry
 from tests.commands import run_command

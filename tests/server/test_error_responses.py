@@ -18,8 +18,6 @@ from agentctl.server.state import Call
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
-pytestmark = pytest.mark.slow
-
 SECRET = "postgresql://user:password@host"
 
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.core import NotSet
-from schemathesis.generation import GenerationMode
 
 from agentctl.auth.policy import POLICY, Public
 from agentctl.records.kinds import KINDS
@@ -41,21 +38,27 @@ THERE = {
 
 @pytest.fixture(scope="module")
 def document(server: ThreadedServer) -> Any:
+    import schemathesis
+
     found = server.client.get("/openapi.json").json()
     return schemathesis.openapi.from_dict(found)
 
 
 def content(body: Any) -> bytes | None:
+    from schemathesis.core import NotSet
+
     if isinstance(body, NotSet):
         return None
     return body if isinstance(body, bytes) else json.dumps(body, default=repr).encode()
 
 
-@pytest.mark.parametrize("mode", GenerationMode)
+@pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("name", ASKED)
 def test_generated_request_gets_a_declared_response(
-    server: ThreadedServer, document: Any, name: str, mode: GenerationMode
+    server: ThreadedServer, document: Any, name: str, mode: str
 ) -> None:
+    from schemathesis.generation import GenerationMode
+
     operation = document.find_operation_by_id(name)
     declared: dict[str, Any] = operation.definition.raw["responses"]
     headers = as_caller(server, "me") | {"Content-Type": "application/json"}
@@ -74,7 +77,7 @@ def test_generated_request_gets_a_declared_response(
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(generation_mode=mode))
+    @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))
     def ask(case: Any) -> None:
         if case.method == "GET":
             case.path_parameters.update(

@@ -22,7 +22,7 @@ RUNS = 12
 
 MESSAGE = "x" * 262_144
 
-LIMITS = "[limits]\nresponse_bytes = 8_000_000\n"
+LIMITS = "[limits]\nresponse_bytes = 16_000_000\n"
 
 
 async def fill(client: httpx2.AsyncClient, session: str) -> None:
@@ -51,6 +51,7 @@ async def test_unread_responses_use_a_limited_number_of_bytes(deployment: Deploy
         async with (
             open_client(deployment, served.url) as mine,
             open_client(deployment, served.url, "other") as others,
+            open_client(deployment, served.url, "third") as third,
         ):
             await fill(mine, "mine")
             await fill(others, "theirs")
@@ -59,10 +60,13 @@ async def test_unread_responses_use_a_limited_number_of_bytes(deployment: Deploy
                 refused = await mine.get("/sessions/mine")
                 assert (refused.status_code, refused.json()["error_code"]) == (503, "UNAVAILABLE")
                 assert refused.headers["retry-after"]
-                assert (await others.get("/sessions/theirs")).status_code == 503
-                # Small responses do not count.
-                assert (await mine.get("/sessions")).status_code == 200
-                assert (await others.get("/sessions/theirs/runs?limit=1")).status_code == 200
+                # One caller can use half of the bytes: there are enough for another one.
+                assert (await others.get("/sessions/theirs")).status_code == 200
+                with slow_reader(served.url, "/sessions/theirs", deployment.token("other", ADMIN)):
+                    assert (await third.get("/sessions/theirs")).status_code == 503
+                    # Small responses do not count.
+                    assert (await mine.get("/sessions")).status_code == 200
+                    assert (await third.get("/sessions/theirs/runs?limit=1")).status_code == 200
 
             async def is_free() -> bool:
                 return (await mine.get("/sessions/mine")).status_code == 200

@@ -6,12 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
 
 from agentctl.interop.mcp.calls import CANCEL_REASON
 from agentctl.runs.engine import CLIENT_DISCONNECTED
@@ -20,6 +18,9 @@ from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 RUN = ("agents:run", "teams:run")
 VERSIONS = ("legacy", "auto")
@@ -40,6 +41,9 @@ def served(
 async def connect(
     served: ThreadedServer, *scopes: str, user: str = "ada", mode: str = "auto"
 ) -> AsyncIterator[Client]:
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     headers = served.bearer(user, *(scopes or RUN))
     async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
         transport = streamable_http_client(f"{served.url}/mcp", http_client=http)
@@ -79,6 +83,8 @@ def get_runs(served: ThreadedServer, session_id: str) -> list[dict[str, Any]]:
 
 
 async def test_tools_are_those_that_the_caller_may_use(served: ThreadedServer) -> None:
+    from mcp import MCPError
+
     async with connect(served) as client:
         found = await names(client)
         assert {"agent_echo", "agent_http-500", "team_crew"} <= found

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agentctl.cli.root import app
+from agentctl.config.extras import build_extra_command
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
@@ -153,12 +154,18 @@ def test_every_event_is_one_line(seen: ObservedServer) -> None:
 
 def test_blocked_event_loop_is_logged(seen: ObservedServer) -> None:
     assert seen.value("agentctl_loop_lag_seconds_count") > 0
+
+    def count_long_lags() -> float:
+        counts = {(sample.name, sample.labels.get("le")): sample.value for sample in seen.scrape()}
+        short = counts["agentctl_loop_lag_seconds_bucket", "1.0"]
+        return counts["agentctl_loop_lag_seconds_count", None] - short
+
+    before = count_long_lags()
     run(seen, "hold", "s5", '{"seconds": 1.4}')
-    said = "the event loop was blocked for 1."
-    wait_for(lambda: any(said in line["message"] for line in seen.lines()))
-    slow = seen.value("agentctl_loop_lag_seconds_count")
-    slow -= seen.value("agentctl_loop_lag_seconds_bucket", le="1.0")
-    assert slow == 1
+    wait_for(lambda: count_long_lags() > before)
+    # A busy machine adds to the time. A line that it caused shortly before takes the place of this.
+    said = re.compile(r"the event loop was blocked for [1-9]\d*\.\d s")
+    wait_for(lambda: any(said.search(line["message"]) for line in seen.lines()))
 
 
 READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
@@ -343,7 +350,7 @@ def test_missing_package_is_named(deployment: Deployment, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     code, said = serve(deployment, "127.0.0.1:0")
     assert code == 2
-    assert "pip install 'agentctl[metrics]'" in said
+    assert f"hint: {build_extra_command('metrics')}, or listen" in said
     assert "Traceback" not in said
 
 

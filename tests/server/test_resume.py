@@ -17,8 +17,6 @@ from tests.server.event_streams import Event, parse_events, record, start_and_di
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 Pair = tuple[ThreadedServer, ThreadedServer]
 
 

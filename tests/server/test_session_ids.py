@@ -11,8 +11,6 @@ from tests.commands import run_command
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
-pytestmark = pytest.mark.slow
-
 DOTS = [".", ".."]
 NEAR = ["...", ".a", "a.", "..a", "a..", "-", "~", "_", "@", ".-", "..-", "." * 128, "a" * 128]
 """Ids that look alike and can be used."""

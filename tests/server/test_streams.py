@@ -15,8 +15,6 @@ from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 
 def test_stream_has_events_from_start_to_end(server: ThreadedServer) -> None:
     headers = as_caller(server, "me")

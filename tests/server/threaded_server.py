@@ -65,6 +65,8 @@ def serve_in_thread(
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=5,
+        # Clients keep their connections for 5 seconds: the server does not close them first.
+        timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

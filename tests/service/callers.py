@@ -16,6 +16,7 @@ from agentctl.requests import (
     RunRequest,
     StreamEvent,
 )
+from agentctl.runs.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until
@@ -27,6 +28,7 @@ __all__ = [
     "open_service",
     "streamed_run",
     "user",
+    "wait_for_live_run",
     "wait_for_running",
 ]
 
@@ -77,6 +79,20 @@ async def wait_for_running(operations: ServiceOperations, **filters: Any) -> dic
 
     await wait_until(look)
     return found[0]
+
+
+async def wait_for_live_run(service: Service, run_id: str) -> LiveRun:
+    """Wait for the execution of a run whose row may have been committed just before."""
+    live: LiveRun | None = None
+
+    def is_live() -> bool:
+        nonlocal live
+        live = service.hosting.engine.find_run(run_id)
+        return live is not None
+
+    await wait_until(is_live)
+    assert live is not None
+    return live
 
 
 @contextlib.asynccontextmanager

@@ -34,8 +34,6 @@ from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
 from tests.service.callers import admin, open_service
 
-pytestmark = pytest.mark.slow
-
 MANAGER = frozenset(
     {"service_accounts:read", "service_accounts:write", "service_accounts:delete", "agents:read"}
 )

@@ -37,8 +37,6 @@ from agentctl.store.repositories import idempotency
 from tests.deployment import Deployment
 from tests.service.callers import ALL, admin, collect_run_events, open_service, streamed_run, user
 
-pytestmark = pytest.mark.slow
-
 Row = dict[str, Any]
 
 IN_SECOND = SessionRunsQuery(SessionLocator(db_id="second"))

@@ -16,6 +16,7 @@ from agentctl.requests import (
     RunRequest,
 )
 from agentctl.service.service import Service
+from agentctl.store.repositories import runs as run_rows
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -25,10 +26,10 @@ from tests.service.callers import (
     open_service,
     streamed_run,
     user,
+    wait_for_live_run,
     wait_for_running,
 )
-
-pytestmark = pytest.mark.slow
+from tests.store.rows import a_run
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,7 @@ async def test_cancel_stops_every_kind_of_hang(
 
 
 async def _wait_for_tool(service: Service, run_id: str) -> None:
-    live = service.hosting.engine.find_run(run_id)
-    assert live is not None
+    live = await wait_for_live_run(service, run_id)
     await wait_until(lambda: live.transcript.tools)
 
 
@@ -122,8 +122,7 @@ async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
             run,
             _,
         ):
-            live = service.hosting.engine.find_run(run["run_id"])
-            assert live is not None
+            live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
             await operations.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
         stored = (await operations.get_run(run["run_id"])).value
@@ -141,6 +140,21 @@ async def test_cancel_of_a_finished_run_returns_already_final(deployment: Deploy
         assert answer.value["status"] == "COMPLETED"
         assert answer.value["cancel_requested_at"] is None
         assert (await operations.get_run(run["run_id"])).value == run
+
+
+async def test_run_cancelled_before_its_start_keeps_its_message(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "echo", RunRequest("first", session_id="s1"))
+        row = a_run(
+            "pending", "s1", user_id="me", background=True, input="second", owner="elsewhere"
+        )
+        await service.hosting.databases["main"].write(run_rows.create(row))
+        answer = await operations.cancel_run("agent", "echo", "pending", CancelRequest("s1"))
+        assert (answer.value["cancel"], answer.value["status"]) == ("stopped", "CANCELLED")
+        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+        questions = [entry["content"] for entry in history if entry["role"] == "user"]
+        assert questions == ["first", "second"]
 
 
 async def test_second_cancel_returns_already_final(deployment: Deployment) -> None:
@@ -249,9 +263,7 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
 
 
 async def _wait_for_children(service: Service, run_id: str) -> None:
-    await wait_until(lambda: service.hosting.engine.find_run(run_id) is not None)
-    live = service.hosting.engine.find_run(run_id)
-    assert live is not None
+    live = await wait_for_live_run(service, run_id)
     wanted = 2 if live.spec.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 

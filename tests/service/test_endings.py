@@ -21,12 +21,11 @@ from agentctl.requests import (
     RunRequest,
 )
 from agentctl.runs import changes, engine, finish, supervision
-from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
 from agentctl.service import runs
-from agentctl.service.service import Service, ServiceOperations
+from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite import connection
+from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -37,16 +36,16 @@ from tests.service.callers import (
     open_service,
     streamed_run,
     user,
+    wait_for_live_run,
     wait_for_running,
 )
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the writer time out on a lock at once, and retry soon."""
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     monkeypatch.setattr(runs, "DISCONNECT_WAIT_SECONDS", 0.1)
 
@@ -75,12 +74,6 @@ async def wait_for_end(operations: ServiceOperations, run_id: str) -> dict[str, 
     return run
 
 
-def live_run(service: Service, run_id: str) -> LiveRun:
-    run = service.hosting.engine.find_run(run_id)
-    assert run is not None
-    return run
-
-
 @pytest.mark.usefixtures("short_lock_timeout")
 async def test_disconnect_stops_the_run_despite_a_locked_database(
     deployment: Deployment,
@@ -90,7 +83,7 @@ async def test_disconnect_stops_the_run_despite_a_locked_database(
         request = RunRequest("x", session_id="s1")
         leaving = asyncio.create_task(operations.create_run("agent", "hang", request))
         run_id = (await wait_for_running(operations))["run_id"]
-        live = live_run(service, run_id)
+        live = await wait_for_live_run(service, run_id)
         with locked_database(deployment):
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
@@ -152,7 +145,8 @@ async def test_unencodable_content_does_not_prevent_the_end(
             run,
             events,
         ):
-            live_run(service, run["run_id"]).transcript.add_user("\ud800")
+            live = await wait_for_live_run(service, run["run_id"])
+            live.transcript.add_user("\ud800")
             await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
             assert (await events)[-1].name == "RunCancelled"
         stored = (await operations.get_run(run["run_id"])).value
@@ -168,7 +162,7 @@ async def test_run_without_a_row_ends_and_stores_nothing(deployment: Deployment)
             run,
             _,
         ):
-            live = live_run(service, run["run_id"])
+            live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.children)
             await live.spec.database.write(sessions.delete("s1"))
             live.stop(Ending.cancelled("me", "gone"))
@@ -192,18 +186,37 @@ async def test_run_that_failed_early_keeps_its_message(
         assert [(entry["role"], entry["content"]) for entry in history] == [("user", "why?")]
 
 
-async def test_last_event_names_the_first_cancel(deployment: Deployment) -> None:
+async def test_last_event_names_the_first_cancel(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first of two requests is recorded, even if the owner receives the second first."""
+    is_recorded, store_end = asyncio.Event(), supervision.store_end
+
+    async def store_after_the_request(*arguments: Any) -> Ending:
+        await is_recorded.wait()
+        return await store_end(*arguments)
+
+    monkeypatch.setattr(supervision, "store_end", store_after_the_request)
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
             run,
             events,
         ):
-            live_run(service, run["run_id"]).stop(Ending.cancelled("you", "second"))
+            live = await wait_for_live_run(service, run["run_id"])
+            live.stop(Ending.cancelled("you", "second"))
             request = CancelRequest("s1", reason="first")
-            answer = await operations.cancel_run("agent", "hang", run["run_id"], request)
-            last = event_data((await events)[-1])
+            cancel = asyncio.create_task(
+                operations.cancel_run("agent", "hang", run["run_id"], request)
+            )
+
+            async def is_requested() -> bool:
+                record = (await operations.get_run(run["run_id"])).value
+                return record["cancel_requested_by"] == "me"
+
+            await wait_until(is_requested)
+            is_recorded.set()
+            answer, last = await cancel, event_data((await events)[-1])
         assert last["reason"] == answer.value["reason"] == "first"
 
 
@@ -253,7 +266,7 @@ async def test_unread_cancel_request_is_read_later(
             run,
             events,
         ):
-            live = live_run(owner, run["run_id"])
+            live = await wait_for_live_run(owner, run["run_id"])
             await wait_until(lambda: live.transcript.messages)
             database = live.spec.database
             read, refused = database.read, asyncio.Event()

@@ -25,8 +25,6 @@ from tests.service.callers import (
     wait_for_running,
 )
 
-pytestmark = pytest.mark.slow
-
 
 def build_request(message: str = "hello", key: str = "k", **more: object) -> RunRequest:
     return RunRequest(message, "s1", idempotency_key=key, **more)  # type: ignore[arg-type]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from agentctl.requests import RunFilter, RunRequest, RunView, SessionRunsQuery
 from tests.deployment import Deployment
 from tests.service.callers import open_service, user
-
-pytestmark = pytest.mark.slow
 
 SUMMARY = RunView("summary")
 

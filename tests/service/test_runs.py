@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import orjson
 import pytest
@@ -30,8 +31,6 @@ from tests.service.callers import (
     user,
     wait_for_running,
 )
-
-pytestmark = pytest.mark.slow
 
 
 async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> None:
@@ -94,6 +93,21 @@ async def test_model_gets_the_last_runs_only(deployment: Deployment) -> None:
         assert [text for text in sent if text.startswith("turn")] == [
             text for number in range(2, 7) for text in (f"turn {number}", f"turn {number}")
         ]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_model_gets_as_many_runs_as_configured(
+    tmp_path: Path, model_endpoint: ModelEndpoint, count: int
+) -> None:
+    agent = f'[[agents]]\nid = "recall"\nmodel = "history"\nhistory_runs = {count}\n'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=agent)
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for number in range(3):
+            await operations.create_run("agent", "echo", RunRequest(f"turn {number}", "s1"))
+        run = (await operations.create_run("agent", "recall", RunRequest("now", "s1"))).value
+        texts = [text for role, text in orjson.loads(run["content"] or "") if role == "user"]
+        assert texts == [*("turn 1", "turn 2")[:count], "now"]
 
 
 @pytest.mark.parametrize(

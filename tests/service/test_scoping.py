@@ -23,8 +23,6 @@ from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.service.callers import ALL, admin, open_service, user
 
-pytestmark = pytest.mark.slow
-
 Touch = Callable[[ServiceOperations, str], Awaitable[Any]]
 
 TOUCHES: dict[str, Touch] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from agentctl.requests import RunRequest
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.events import ToolCallCompleted, ToolCallStarted
@@ -20,8 +18,6 @@ from tests.service.callers import (
     streamed_run,
     user,
 )
-
-pytestmark = pytest.mark.slow
 
 Span = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import load_settings
-from agentctl.service.startup_warnings import log_startup_warnings
+from agentctl.service.service import log_startup_warnings
 
 
 def logged_warnings(folder: Path, caplog: pytest.LogCaptureFixture, url: str) -> list[str]:

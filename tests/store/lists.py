@@ -12,12 +12,11 @@ from agentctl.requests import (
     SessionFilter,
     SessionLocator,
 )
-from agentctl.store.database import Statement, Work
+from agentctl.store.database import Statement, Totals, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_reads import RunRowPage
 from agentctl.store.repositories.sessions import SessionRowPage
-from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 
 __all__ = ["ListCase", "list_cases", "list_runs", "list_sessions", "statements_of"]

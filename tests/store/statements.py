@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -12,10 +13,9 @@ from typing import Any
 import agentctl.store
 import agentctl.store.repositories
 from agentctl.requests import AccountFilter, MemoryFilter, RunView
-from agentctl.store.database import Sql, Statement, Steps, Work
+from agentctl.store.database import Sql, Statement, Steps, Totals, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
-from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.lists import list_cases, list_runs, list_sessions, statements_of
 
@@ -33,6 +33,7 @@ def _find_in(value: object) -> Iterator[Sql]:
             yield from _find_in(entry)
 
 
+@functools.cache
 def module_statements() -> dict[Sql, str]:
     """Return each statement of the modules, with the name of its module."""
     found: dict[Sql, str] = {}
@@ -82,9 +83,10 @@ def _memory_lists() -> Iterator[Work[Any]]:
                 yield memories.list_page(wanted, visibility, replace(part, after=after))
 
 
-OF_MODULES = module_statements()
-OF_LISTS = list_statements()
-ALL = OF_MODULES.keys() | OF_LISTS
+@functools.cache
+def all_statements() -> Set[Sql]:
+    """Return each portable statement."""
+    return module_statements().keys() | list_statements()
 
 
 def watched(work: Work[object]) -> Work[object]:
@@ -96,7 +98,7 @@ def watched(work: Work[object]) -> Work[object]:
             while True:
                 statement: Statement = inner.send(rows)  # type: ignore[arg-type]
                 assert type(statement.sql) is Sql
-                assert statement.sql in ALL, f"unknown statement: {statement.sql}"
+                assert statement.sql in all_statements(), f"unknown statement: {statement.sql}"
                 rows = yield statement
         except StopIteration as end:
             return end.value

@@ -25,7 +25,7 @@ from agentctl.store.sqlite.connection import connect_reader
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
-from tests.store.statements import OF_MODULES
+from tests.store.statements import module_statements
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ oldest rows of the audit log, a bounded number in the order of the table itself.
 
 
 def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None:
-    for sql, module in OF_MODULES.items():
+    for sql, module in module_statements().items():
         if module in ("database", "integrity") or SMALL.get(module, sql + "?") in sql:
             continue
         steps = plan(sqlite, sql)
@@ -225,7 +225,7 @@ def test_the_audit_log_is_read_with_the_index_of_a_filter(
     earlier = {"principal": (), "operation": ("principal",), "outcome": ("principal", "operation")}
     found = [
         sql
-        for sql, module in OF_MODULES.items()
+        for sql, module in module_statements().items()
         if module == "audit"
         and f"AND {name} = :" in sql
         and not any(f"AND {other} = :" in sql for other in earlier[name])
@@ -240,7 +240,7 @@ def test_the_audit_log_is_read_with_the_index_of_a_filter(
 def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) -> None:
     found = {
         sql: next(step for step in plan(sqlite, sql) if step.startswith(("SEARCH", "SCAN")))
-        for sql, module in OF_MODULES.items()
+        for sql, module in module_statements().items()
         if module == "run_reads" and "status IN" in sql
     }
     assert len(found) == 7
@@ -250,7 +250,9 @@ def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) 
 
 def test_events_of_younger_runs_are_not_read_to_find_old_ones(sqlite: SqliteDatabase) -> None:
     older = [
-        sql for sql, module in OF_MODULES.items() if module == "events" and ":made_before" in sql
+        sql
+        for sql, module in module_statements().items()
+        if module == "events" and ":made_before" in sql
     ]
     assert len(older) == 2
     for sql in older:

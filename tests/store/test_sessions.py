@@ -161,6 +161,23 @@ def test_the_last_status_is_that_of_the_newest_top_level_run(store: Store) -> No
     assert status() == "CANCELLED"
 
 
+def test_an_older_run_does_not_replace_the_last_status(store: Store) -> None:
+    def status() -> str | None:
+        row = store.read(sessions.get("s1", ANN))
+        assert row is not None
+        return row.last_status
+
+    store.write(a_session_with_run("r1"))
+    store.write(runs.create(a_run("r2")))
+    store.write(runs.create(a_run("r3")))
+    store.write(runs.claim("r1", 1, "w", START))
+    assert status() == "PENDING"
+    store.write(runs.request_cancel("r2", START, "ann", None))
+    assert status() == "PENDING"
+    store.write(runs.finish(an_end("r1")))
+    assert status() == "PENDING"
+
+
 def test_the_first_run_names_the_session(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(runs.create(a_run("r1", session_name="first")))

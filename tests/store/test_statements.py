@@ -20,7 +20,7 @@ from agentctl.store.schema import MIGRATIONS_FOLDER, SCHEMA_VERSION, TABLES, Eng
 from tests.postgres import PostgresUnderTest
 from tests.store.conftest import Store
 from tests.store.lists import list_sessions, statements_of
-from tests.store.statements import ALL, OF_MODULES
+from tests.store.statements import all_statements, module_statements
 
 
 def test_parameters_are_numbered_in_the_order_of_first_use() -> None:
@@ -88,12 +88,12 @@ def test_a_second_statement_of_a_single_unit_raises(store: Store) -> None:
 def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
     async def prepare_all() -> None:
         async with postgres.connected() as connection:
-            for sql in ALL:
+            for sql in all_statements():
                 await connection.prepare(compile_for_postgres(sql)[0])
 
-    assert len(ALL) > 1000
+    assert len(all_statements()) > 1000
     assert {"sessions", "runs", "run_reads", "events", "workers", "idempotency"} <= set(
-        OF_MODULES.values()
+        module_statements().values()
     )
     asyncio.run(prepare_all())
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.database import MAXIMUM_LISTS, Sql, Statement, Steps, Totals, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
-from agentctl.store.totals import MAXIMUM_LISTS, Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of

@@ -11,8 +11,8 @@ import ssl
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.config.databases import is_loopback_host
+from agentctl.records.strict import NotStrict, parse_object
 
 if TYPE_CHECKING:
     import httpx2

@@ -19,7 +19,7 @@ from agentctl.auth.keys.material import VerificationKey, parse_keys
 from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
-from agentctl.auth.tokens.strict import encode_base64url
+from agentctl.records.strict import encode_base64url
 
 _RSA_BITS = 2048
 

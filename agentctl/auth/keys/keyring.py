@@ -10,8 +10,8 @@ from agentctl.auth.keys.files import read_key_file
 from agentctl.auth.keys.material import parse_keys
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jws import KeySet
-from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidKey
+from agentctl.records.strict import NotStrict, parse_object
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization

@@ -19,8 +19,8 @@ from agentctl.auth.keys.material import parse_keys
 from agentctl.auth.keys.signing import SigningKey
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import jwk_thumbprint
-from agentctl.auth.tokens.strict import parse_object
 from agentctl.errors import InvalidKey
+from agentctl.records.strict import parse_object
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.scopes import is_well_formed
-from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidToken
 from agentctl.records.ids import is_session_id
+from agentctl.records.strict import NotStrict, parse_object
 from agentctl.requests import (
     MAXIMUM_SCOPES,
     MAXIMUM_USER_ID_LENGTH,

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from agentctl.auth.keys.material import PublicKey, VerificationKey, check_public_key, jwk_curve
 from agentctl.auth.keys.shared_secret import check_secret
 from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
-from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.errors import InvalidKey
+from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.records.text import is_storable
 
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})

@@ -17,8 +17,8 @@ from jwt.api_jws import PyJWS
 from agentctl.auth.keys.material import VerificationKey, parse_keys
 from agentctl.auth.tokens.algorithms import ALGORITHMS, AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk, reason_to_skip
-from agentctl.auth.tokens.strict import NotStrict, decode_base64url, parse_object
 from agentctl.errors import InvalidKey, InvalidToken
+from agentctl.records.strict import NotStrict, decode_base64url, parse_object
 
 MAXIMUM_TOKEN = 8_192
 """The default maximum length of a token, in bytes."""

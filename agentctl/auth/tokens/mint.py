@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from agentctl.auth import scopes as scope_names
 from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
-from agentctl.auth.tokens.strict import encode_base64url
 from agentctl.errors import InvalidToken, UsageError
+from agentctl.records.strict import encode_base64url
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
+from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -47,8 +48,6 @@ app = CommandApp(
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DAY = timedelta(days=1)
-
-Record = Mapping[str, Any]
 
 
 def _format_scopes(account: Record) -> str:

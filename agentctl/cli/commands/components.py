@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,9 +11,8 @@ from agentctl.cli.options import Fields, Output, complete_values
 from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record
 
-Record = Mapping[str, Any]
 ComponentId = Annotated[
     str,
     typer.Argument(metavar="ID", help="Component id", autocompletion=complete_values("component")),

@@ -109,5 +109,7 @@ def _note_next_steps(directory: Path, steps: str) -> None:
 def _note_missing_package(agent: AgentKind | None) -> None:
     from importlib.util import find_spec
 
+    from agentctl.config.extras import build_extra_command
+
     if agent in _PACKAGES and find_spec(agent) is None:
-        note(f"this agent needs a package: pip install 'agentctl[{agent}]'")
+        note(f"this agent needs a package: {build_extra_command(agent)}")

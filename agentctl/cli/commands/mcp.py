@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +23,6 @@ app = CommandApp(
     epilog="Example: agentctl mcp list",
 )
 
-Record = Mapping[str, Any]
 ServerId = Annotated[str, typer.Argument(metavar="ID", help="Id of an MCP server")]
 ServerIds = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="Ids of MCP servers; none: all")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.records.kinds import Record
 from agentctl.requests import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
@@ -69,8 +70,6 @@ Owner = Annotated[
     str | None,
     typer.Option("--user", metavar="USER", help="Owner of the memory; administrators only"),
 ]
-
-Record = Mapping[str, Any]
 
 
 def _format_topics(memory: Record) -> str:

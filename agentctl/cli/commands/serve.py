@@ -214,6 +214,7 @@ def create_demo(directory: Path) -> Path:
     from importlib.util import find_spec
 
     from agentctl.cli.files import create_directory, create_file
+    from agentctl.config.extras import build_extra_command
     from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
 
     create_directory(directory, 0o700)
@@ -227,7 +228,7 @@ def create_demo(directory: Path) -> Path:
         mcp = DEMO_MCP_CONFIG.replace("@python@", sys.executable) if has_mcp else ""
         create_file(settings, (DEMO_CONFIG + mcp).encode())
         if not has_mcp:
-            note("the demo has no agent with an MCP server: pip install 'agentctl[mcp]'")
+            note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
     return settings
 
 

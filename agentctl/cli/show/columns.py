@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns
-from agentctl.records.kinds import find_component
+from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_phase
 from agentctl.records.times import format_elapsed, format_span, now
 from agentctl.transcripts.texts import get_look
-
-Record = Mapping[str, Any]
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""

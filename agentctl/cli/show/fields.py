@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentctl.cli.show.table import Column, Columns, Record
+from agentctl.cli.show.table import Column, Columns
 from agentctl.errors import UsageError
+from agentctl.records.kinds import Record
 
 ColumnChoice = Sequence[Column] | Columns
 

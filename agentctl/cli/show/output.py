@@ -16,13 +16,13 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.table import (
     Column,
     Columns,
-    Record,
     format_fields,
     format_table,
     print_table,
 )
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
+from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
 
 if TYPE_CHECKING:

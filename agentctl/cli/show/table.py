@@ -8,14 +8,13 @@ is. Only a table on a terminal is drawn by rich, which is imported for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from agentctl.cli.io import IO
 from agentctl.cli.show.terminal import display_width
+from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls
-
-Record = Mapping[str, Any]
 
 COLUMN_GAP = "  "
 MINIMUM_TEXT_WIDTH = 16

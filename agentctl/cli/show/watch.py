@@ -13,6 +13,7 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.output import Format, show_page, write_json
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SECONDS = 2.0
 """Seconds between two reads of a list."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ interruption or while AgentOS goes on working.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ from agentctl.interop.agentos.database.reader import (
     build_session_record,
 )
 from agentctl.records.ids import is_session_id
-from agentctl.records.kinds import KINDS
+from agentctl.records.kinds import KINDS, Record
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import now, parse_rfc3339
@@ -30,7 +30,6 @@ from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
-Record = Mapping[str, Any]
 ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
 

@@ -8,21 +8,19 @@ contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 
 from agentctl.records.items import Child, build_items
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.phase import build_phase
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
 from agentctl.requests import RunView
-
-Record = Mapping[str, Any]
 
 _SECONDS_PER_ERA = 253_402_300_800
 """Seconds of the year 10000: a larger number is not a time in seconds."""

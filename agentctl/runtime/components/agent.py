@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.models.attempts import Attempts, PreparedModel
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
@@ -27,6 +26,7 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.tools.memories import add_memories
+from agentctl.runtime.transcript import complete_history
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from agentctl.config.settings import Agent, ModelSettings, Team
+from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError
 from agentctl.runtime.component import Component
 
@@ -70,8 +70,7 @@ async def execute_background_work(
 
 
 def _build_agent(component: Component, purpose: Purpose) -> Component:
-    spec = component.spec
-    assert isinstance(spec, Agent | Team)
+    spec = component.worker
     chosen = spec.summary.model if purpose == "summary" else spec.memory.model
     agent = Agent(
         id=f"{component.kind} {component.id} {purpose}",

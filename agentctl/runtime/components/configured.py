@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
 from agentctl.runtime.tools.actions import ToolAction
@@ -59,12 +58,11 @@ def build_actions(
     Raises:
         InvalidConfiguration: a tool has the name of a delegation or memory tool.
     """
-    spec = component.spec
-    assert isinstance(spec, Agent | Team)
+    spec = component.worker
     instructions = spec.instructions
     all_actions: list[Action] = [ToolAction(tool) for tool in tools]
     all_actions += build_memory_actions(spec.memory)
-    if isinstance(spec, Team):
+    if component.kind == "team":
         instructions = build_leader_instructions(component, members)
         all_actions = [*build_member_actions(component, members), *all_actions]
     actions = {action.record()["name"]: action for action in all_actions}
@@ -87,8 +85,7 @@ def build_runner(
     Args:
         connections: the model of the component and its fallbacks, in order.
     """
-    assert isinstance(component.spec, Agent | Team)
-    routes = isinstance(component.spec, Team) and component.spec.mode == "route"
+    routes = component.kind == "team" and component.team.mode == "route"
     return ConfiguredRunner(
         models=[_prepare_model(component, model, connection) for model, connection in connections],
         counters=counters,
@@ -96,7 +93,7 @@ def build_runner(
         actions=actions,
         system=instructions,
         routes=routes,
-        memory=component.spec.memory,
+        memory=component.worker.memory,
     )
 
 
@@ -105,11 +102,10 @@ def _prepare_model(
 ) -> PreparedModel:
     from agentctl.runtime.models.attempts import PreparedModel
 
-    assert isinstance(component.spec, Agent | Team)
     return PreparedModel(
         id=model.id,
         connection=connection,
-        settings=_merge(model.settings, component.spec.settings),
+        settings=_merge(model.settings, component.worker.settings),
         retries=model.retries,
         retry_seconds=model.retry_seconds,
     )

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentctl.config.settings import Team
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import Action, CallOutcome
@@ -39,27 +38,25 @@ _DUTIES = {
 
 def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
     """Join the team's own instructions, the duty of the leader in its mode, and the members."""
-    assert isinstance(team.spec, Team)
     roster = "\n".join(
         f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
         for member in members.values()
     )
-    parts = [team.spec.instructions, _DUTIES[team.spec.mode], f"Members:\n{roster}"]
+    parts = [team.team.instructions, _DUTIES[team.team.mode], f"Members:\n{roster}"]
     return "\n\n".join(part for part in parts if part)
 
 
 def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
     """Return the delegation tools of the leader in the mode of the team."""
-    assert isinstance(team.spec, Team)
-    found: list[Action] = []
-    for tool in delegation_tools(team.spec):
+    actions: list[Action] = []
+    for tool in delegation_tools(team.team):
         if tool["name"] == SET_SHARED_CONTEXT:
-            found.append(_SetSharedContext(tool))
+            actions.append(_SetSharedContext(tool))
         elif tool["name"] == DELEGATE:
-            found.append(_Delegate(tool, members))
+            actions.append(_Delegate(tool, members))
         else:
-            found.append(_Route(tool, members))
-    return found
+            actions.append(_Route(tool, members))
+    return actions
 
 
 def share_context(task: str, context: RunEnvironment) -> str:

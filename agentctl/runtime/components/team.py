@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agentctl.config.settings import Team
 from agentctl.runtime.components.agent import run_conversation
 from agentctl.runtime.components.leadership import build_member_outcome, share_context
 from agentctl.runtime.conversation import Conversation
@@ -35,7 +34,6 @@ async def run_team(
     Raises:
         ExecutionError: the leader's model or a tool of the leader ended the run.
     """
-    assert isinstance(team.spec, Team)
     runner = await catalog.prepare_runner(team, context)
     output = catalog.output_schema(team, context.output_schema)
     publishes = not runner.routes and output is None
@@ -43,13 +41,13 @@ async def run_team(
     conversation.add_prompt(runner.system)
     conversation.add_summary()
     await add_memories(runner.memory, conversation)
-    if team.spec.mode == "route":
+    if team.team.mode == "route":
         await run_conversation(runner, message, context.history, conversation)
         if conversation.routed_answer is not None:
             conversation.set_answer(conversation.routed_answer)
         else:
             conversation.publish_held_text()
-    elif team.spec.mode == "broadcast":
+    elif team.team.mode == "broadcast":
         prompt = await _collect_reports(catalog.members(team), conversation)
         await run_conversation(runner, prompt, context.history, conversation, output)
     else:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentctl.config.extras import build_extra_command
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 
@@ -42,7 +43,7 @@ def require_mcp_package(settings: Settings) -> None:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: {table} needs a package that is not "
             "installed: mcp",
-            hint=f"pip install 'agentctl[mcp]', or remove the entries of {table}",
+            hint=f"{build_extra_command('mcp')}, or remove the entries of {table}",
         )
 
 

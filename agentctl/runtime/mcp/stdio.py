@@ -25,8 +25,7 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
-from agentctl.config.transfer import MASK
-from agentctl.records.text import escape_controls
+from agentctl.records.text import MASK, escape_controls
 from agentctl.runtime.mcp.failures import McpUnavailable
 
 if TYPE_CHECKING:

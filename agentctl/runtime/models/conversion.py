@@ -19,8 +19,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from agentctl.runtime.history import complete_history
-from agentctl.runtime.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.transcript import MAXIMUM_TOKENS, complete_history
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 import httpx2
 
-from agentctl.config.transfer import MASK
+from agentctl.records.text import MASK
 from agentctl.runtime.models.response_limits import build_limit_hook
 from agentctl.runtime.models.stream_transport import StreamTransport
 

@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration, ValidationFailed
 from agentctl.records.text import replace_unstorable
@@ -79,8 +79,7 @@ class OutputSchema(ABC):
         if len(text.encode()) > MAXIMUM_ANSWER_BYTES:
             raise InvalidAnswer(f"it has more than {MAXIMUM_ANSWER_BYTES} bytes")
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
-            return self.validate(clean_json_value(value))
+            return self.validate(clean_json_value(json.loads(text)))
         except (ValueError, RecursionError):
             raise InvalidAnswer("it is not a JSON document") from None
 
@@ -231,7 +230,3 @@ def _resolve(root: dict[str, Any], reference: str) -> dict[str, Any]:
 def _describe_error(error: Any) -> str:
     where = "/".join(map(str, error["loc"]))
     return replace_unstorable(f"{where or 'the document'}: {error['msg']}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)

@@ -12,10 +12,10 @@ from typing import Any
 from agno.models.message import Message
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.transcript import complete_history
 
 _SERVER_STATE = frozenset({"current_run_id", "current_session_id", "current_user_id"})
 """Keys that agno adds to the session state of a run."""

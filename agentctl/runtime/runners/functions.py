@@ -17,12 +17,12 @@ from agentctl.agents import (
     ToolStarted,
     Usage,
 )
+from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.run_context import is_run_context
 from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.unstopped import TooManyAbandonedThreads
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:

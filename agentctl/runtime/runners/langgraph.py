@@ -22,14 +22,13 @@ from langgraph.errors import GraphRecursionError
 from langgraph.runtime import RunControl
 
 from agentctl.agents import RunContext
+from agentctl.event_loop import wait_until_done
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
-from agentctl.runtime.transcript import CANCELLED_RESULT
-from agentctl.runtime.unstopped import wait_until_done
+from agentctl.runtime.transcript import CANCELLED_RESULT, complete_history
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""

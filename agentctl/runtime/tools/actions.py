@@ -8,16 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
-from agentctl.runtime.unstopped import (
-    TooManyAbandonedThreads,
-    abandon_task,
-    run_in_thread,
-    wait_until_done,
-)
+from agentctl.runtime.unstopped import abandon_task, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

@@ -25,8 +25,7 @@ from pydantic.json_schema import JsonSchemaMode
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.imports import UnusableObject, load_object
-from agentctl.runtime.json_pieces import encode_json
-from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.json_values import NotSerializable, encode_json
 from agentctl.runtime.run_context import is_run_context
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl.config.databases import split_address
+from agentctl.config.extras import build_extra_command
 from agentctl.errors import PortInUse, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def open_listeners(
             if find_spec("prometheus_client") is None:
                 raise UsageError(
                     "[metrics] needs a package that is not installed: prometheus-client",
-                    hint="pip install 'agentctl[metrics]', or listen = \"\" in [metrics]",
+                    hint=f'{build_extra_command("metrics")}, or listen = "" in [metrics]',
                 )
             address = split_address(settings.metrics.listen)
             metrics = stack.enter_context(bind_socket(*address, key="metrics.listen"))

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentctl.config.extras import build_extra_command
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.observability.log import log_to_stderr
@@ -62,7 +63,7 @@ def serve_with_reload(
     if find_spec("watchfiles") is None:
         raise UsageError(
             "--reload needs a package that is not installed: watchfiles",
-            hint="pip install 'agentctl[reload]'",
+            hint=build_extra_command("reload"),
         )
     log_to_stderr(settings.log, with_process_id=True)
     with open_listeners(settings, announce_metrics) as (listener, metrics):

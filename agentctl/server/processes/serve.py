@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InternalError
-from agentctl.runtime.event_loop import handle_signals, run_event_loop, stop_signals
+from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.loop_lag import LoopLag

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
-from agentctl.runtime.event_loop import handle_signals, stop_signals
+from agentctl.event_loop import handle_signals, stop_signals
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import gather_metrics
 from agentctl.server.processes.listener import base_url, open_listeners

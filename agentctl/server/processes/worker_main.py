@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.transfer import settings_from_text
-from agentctl.runtime.event_loop import finish_process
+from agentctl.event_loop import finish_process
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket

@@ -26,8 +26,10 @@ from agentctl.requests import (
 )
 from agentctl.server.answers import (
     BytesResponse,
+    KnownTags,
     document_response,
     no_content_response,
+    versioned_response,
 )
 from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.responses import EXPORT_RESPONSES, EXPORT_TYPES
@@ -38,7 +40,6 @@ from agentctl.server.requests import (
     RenameSessionBody,
     UpdateSessionBody,
 )
-from agentctl.server.revalidation import KnownTags, versioned_response
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,

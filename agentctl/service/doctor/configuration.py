@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +10,7 @@ from importlib import metadata
 
 from agentctl.config import require_verification_key
 from agentctl.config.databases import is_loopback_host, split_address
+from agentctl.config.extras import build_install_command
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import format_rfc3339
@@ -141,7 +140,7 @@ def check_versions() -> Iterator[Finding]:
         yield ok(_CHECK, f"SQLite {sqlite}")
     else:
         text = f"SQLite {sqlite} can damage a database; {MINIMUM_SQLITE_VERSION} is required"
-        yield wrong(_CHECK, text, _format_install_command("apsw"))
+        yield wrong(_CHECK, text, build_install_command("--upgrade", "apsw"))
     good = []
     for name, floor in MINIMUM_VERSIONS.items():
         version = _installed_version(name)
@@ -149,7 +148,9 @@ def check_versions() -> Iterator[Finding]:
             good.append(f"{name} {version}")
             continue
         there = "is not installed" if version is None else f"{version} has known weaknesses"
-        yield wrong(_CHECK, f"{name} {there}", _format_install_command(f"{name}>={floor}"))
+        yield wrong(
+            _CHECK, f"{name} {there}", build_install_command("--upgrade", f"{name}>={floor}")
+        )
     if good:
         yield ok(_CHECK, ", ".join(good))
 
@@ -176,11 +177,6 @@ def _installed_version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _format_install_command(requirement: str) -> str:
-    python = shlex.quote(sys.executable)
-    return f"{python} -m pip install --upgrade {shlex.quote(requirement)}"
 
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

@@ -5,7 +5,7 @@ A row that is built from a record has this record again: stored JSON keeps the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.runs import RunStatus
 from agentctl.records.sessions import (
     TOKEN_COUNTERS,
@@ -28,8 +28,6 @@ from agentctl.runs.states import is_final
 from agentctl.service.imports.store import ImportedSession
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
-
-Record = Mapping[str, Any]
 
 MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""

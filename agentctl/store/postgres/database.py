@@ -27,6 +27,7 @@ from agentctl.store.database import (
     Sql,
     Statement,
     Steps,
+    Totals,
     Work,
     single_unit,
 )
@@ -46,7 +47,6 @@ from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
 from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
-from agentctl.store.totals import Totals
 
 T = TypeVar("T")
 

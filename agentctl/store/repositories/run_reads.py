@@ -9,10 +9,9 @@ from itertools import product
 from agentctl.requests import (
     RunFilter,
 )
-from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
 from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
-from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))

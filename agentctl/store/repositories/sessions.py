@@ -18,7 +18,7 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.requests import (
     SessionFilter,
 )
-from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
 from agentctl.store.listing import (
     MAXIMUM_TOTAL,
     Listing,
@@ -27,7 +27,6 @@ from agentctl.store.listing import (
     fold_prefix,
     prefix_end,
 )
-from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 

@@ -20,7 +20,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, Work, probe
+from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, Totals, Work, probe
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -30,7 +30,6 @@ from agentctl.store.sqlite.connection import (
 from agentctl.store.sqlite.file import OpenFile, get_lock_folder
 from agentctl.store.sqlite.writer import Writer
 from agentctl.store.threads import call_in_thread
-from agentctl.store.totals import Totals
 
 T = TypeVar("T")
 

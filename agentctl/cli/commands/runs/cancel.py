@@ -16,7 +16,6 @@ import typer
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     DbId,
     OlderThan,
     OptionalRunIds,
@@ -26,7 +25,6 @@ from agentctl.cli.options import (
     UserId,
     WorkflowId,
     Yes,
-    component_of_run,
     resolve_component,
 )
 from agentctl.cli.paging import check_row_count, read_pages
@@ -43,6 +41,7 @@ from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
+from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.requests import (
     MAXIMUM_CANCEL_WAIT,
     MAXIMUM_LIMIT,

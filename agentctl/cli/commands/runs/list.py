@@ -17,7 +17,6 @@ from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     Cursor,
     DbId,
     Every,
@@ -51,7 +50,7 @@ from agentctl.cli.show.transcript.pages import create_look, create_page, is_tran
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.requests import (
     DEFAULT_LIMIT,
     FULL_VIEW,

@@ -16,7 +16,6 @@ import typer
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     Output,
     SessionOption,
     TeamId,
@@ -34,6 +33,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
+from agentctl.records.kinds import ComponentRef
 from agentctl.requests import (
     CancelRequest,
     RunRequest,

@@ -18,14 +18,12 @@ import typer
 
 from agentctl.cli.options import (
     AgentId,
-    ComponentRef,
     DbId,
     Output,
     RunId,
     SessionOption,
     TeamId,
     WorkflowId,
-    component_of_run,
     resolve_component,
 )
 from agentctl.cli.show import columns
@@ -37,6 +35,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
+from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import (
     ResumeRequest,

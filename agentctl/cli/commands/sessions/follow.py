@@ -6,9 +6,8 @@ are shown one after the other, in their order in the session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.runs.watch import (
     RECONNECT_DELAYS,
@@ -16,11 +15,11 @@ from agentctl.cli.commands.runs.watch import (
     WatchedRun,
     follow_streams,
 )
-from agentctl.cli.options import component_of_run
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable
+from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 """Seconds between two looks for new runs."""
-
-Record = Mapping[str, Any]
 
 
 @dataclass(slots=True)

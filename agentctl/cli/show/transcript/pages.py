@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import component_of_run
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import Record, component_of_run
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
 from agentctl.transcripts.runs import SessionRuns, read_members
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.requests import RunView, SessionLocator
 
-Record = Mapping[str, Any]
 Write = Callable[[str], object]
 
 TIMELINE_WIDTH = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
+from agentctl.records.kinds import Record
 from agentctl.records.times import format_elapsed
 from agentctl.transcripts.model import clean_line, parse_time
 
@@ -14,7 +14,6 @@ TIME_WIDTH = 8
 MAXIMUM_LEVELS = 4
 MAXIMUM_ROWS = 1_000
 
-Record = Mapping[str, Any]
 
 _GLYPHS = {"model": "◇", "tool": "ƒ", "member": "→", "step": "→"}
 _OUTCOMES = {"failed": " ✗", "cancelled": " ■"}

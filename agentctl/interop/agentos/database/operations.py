@@ -16,6 +16,7 @@ from agentctl.config.places import Place
 from agentctl.config.settings import Database
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
+    Record,
     StoredSession,
     build_session_record,
 )
@@ -39,8 +40,6 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.transcripts.export import export_session
-
-Record = dict[str, Any]
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to search their names, most of which are derived."""

@@ -65,7 +65,7 @@ class FormBody(RequestBody):
             pairs = parse_pairs(content)
         else:
             pairs = await _parse_multipart(call.headers, content)
-        return self.schema.check_form(_check_pairs(pairs))
+        return self.check_form(_check_pairs(pairs))
 
 
 async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ and has closed its databases does not wait for such work (docs/cancellation.md "
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -18,12 +19,18 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
-from agentctl.runtime.unstopped import count_abandoned_threads, wait_until_done
-
 T = TypeVar("T")
 
 LEFTOVER_SECONDS = 1.0
 """Time that the remaining work has to end after its last cancel, and the threads after that."""
+
+MAXIMUM_ABANDONED = 64
+"""Number of abandoned threads of a process that still run, from which no tool call is made."""
+
+_LOG_SECONDS = 60.0
+"""Minimum time between two log lines about too many threads."""
+
+_TURNS = 20
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -120,6 +127,60 @@ def stop_signals() -> list[int]:
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
+class TooManyAbandonedThreads(Exception):
+    """`MAXIMUM_ABANDONED` abandoned threads still run, so no thread was started."""
+
+
+class AbandonedThreads:
+    """The number of abandoned threads of this process that still run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self._logged_at = -_LOG_SECONDS
+
+    def check(self, name: str) -> None:
+        """Raise TooManyAbandonedThreads if the limit is reached."""
+        if self.count < MAXIMUM_ABANDONED:
+            return
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
+            _log.error(
+                "the tool %s was not called: %d cancelled tool calls still run in this process",
+                name,
+                self.count,
+            )
+        raise TooManyAbandonedThreads
+
+    def add(self, call: concurrent.futures.Future[Any]) -> None:
+        """Count the thread of this call until the call is done."""
+        with self.lock:
+            self.count += 1
+        call.add_done_callback(self._remove)
+
+    def _remove(self, _: concurrent.futures.Future[Any]) -> None:
+        with self.lock:
+            self.count -= 1
+
+
+abandoned_threads = AbandonedThreads()
+
+
+async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bool:
+    """Wait for cancelled work. Return True if all of it has ended.
+
+    Args:
+        seconds: maximum time on an idle event loop. A busy loop takes longer for each turn, also
+            for the turns of the work, so the work gets `_TURNS` turns in any case.
+    """
+    for _ in range(_TURNS):
+        _, pending = await asyncio.wait(works, timeout=seconds / _TURNS)
+        if not pending:
+            return True
+    return False
+
+
 async def _wait_for(main: asyncio.Task[T]) -> T:
     return await main
 
@@ -151,7 +212,7 @@ def finish_process(code: int) -> None:
     Args:
         code: the exit code.
     """
-    if _open_loops or count_abandoned_threads():
+    if _open_loops or abandoned_threads.count:
         _exit_now(code)
     if threading.active_count() > 1:
         threading.Thread(target=_exit_later, args=(code,), daemon=True).start()

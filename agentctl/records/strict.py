@@ -1,4 +1,4 @@
-"""Strict decoders of untrusted base64url and JSON: one text for one value.
+"""Strict decoders of base64url and JSON from callers: one text for one value.
 
 PyJWT accepts `=` padding and UTF-16. With two texts for one token, a raw token could not serve as
 a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms.
@@ -13,7 +13,7 @@ import re
 from typing import Any, NoReturn
 
 MAXIMUM_DEPTH = 8
-"""Levels of nested objects and arrays; parsers recurse (docs/security-cases.md J13)."""
+"""Levels of a token or a key file; parsers recurse (docs/security-cases.md J13)."""
 
 _MAXIMUM_DIGITS = 64
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
@@ -47,27 +47,40 @@ def encode_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Parse one JSON object in UTF-8.
+def parse_json(text: str) -> Any:
+    """Parse one JSON value (RFC 8259), as deep as the interpreter can.
 
     Raises:
-        NotStrict: no UTF-8, a byte order mark, a duplicate member, NaN or an infinite number, a
-            number of more than 64 characters, more levels than MAXIMUM_DEPTH, or not an object.
+        NotStrict: not JSON, a duplicate member, NaN, or a float that is out of range.
+    """
+    return _parse(text, _decoder)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Parse one JSON object in UTF-8, of a token or a key file.
+
+    Raises:
+        NotStrict: as `parse_json`; no UTF-8, a byte order mark, a number of more than 64
+            characters, more levels than MAXIMUM_DEPTH, or not an object.
     """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise NotStrict("is not UTF-8") from None
     _check_depth(text)
+    value = _parse(text, _bounded_decoder)
+    if not isinstance(value, dict):
+        raise NotStrict("is not a JSON object")
+    return value
+
+
+def _parse(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        value = _decoder.decode(text)
+        return decoder.decode(text)
     except NotStrict:
         raise
     except (ValueError, RecursionError):
         raise NotStrict("is not JSON") from None
-    if not isinstance(value, dict):
-        raise NotStrict("is not a JSON object")
-    return value
 
 
 def _check_depth(text: str) -> None:
@@ -88,15 +101,7 @@ def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _parse_integer(digits: str) -> int:
-    if len(digits) > _MAXIMUM_DIGITS:
-        raise NotStrict("has a number that is too long")
-    return int(digits)
-
-
 def _parse_float(digits: str) -> float:
-    if len(digits) > _MAXIMUM_DIGITS:
-        raise NotStrict("has a number that is too long")
     value = float(digits)
     if not math.isfinite(value):
         raise NotStrict("has a number that is too large")
@@ -107,9 +112,20 @@ def _reject_constant(name: str) -> NoReturn:
     raise NotStrict("has a number that JSON does not know")
 
 
+def _bound(digits: str) -> str:
+    if len(digits) > _MAXIMUM_DIGITS:
+        raise NotStrict("has a number that is too long")
+    return digits
+
+
 _decoder = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_names,
-    parse_int=_parse_integer,
     parse_float=_parse_float,
+    parse_constant=_reject_constant,
+)
+_bounded_decoder = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicate_names,
+    parse_int=lambda digits: int(_bound(digits)),
+    parse_float=lambda digits: _parse_float(_bound(digits)),
     parse_constant=_reject_constant,
 )

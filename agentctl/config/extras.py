@@ -1,0 +1,46 @@
+"""Commands that install a missing package into the environment of this process.
+
+The command for an extra names the source of this installation or the requirements of the extra, not
+`agentctl` itself: a package index may have another package of this name.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+
+_PACKAGE = "agentctl"
+
+
+def build_extra_command(extra: str) -> str:
+    """Return the command that installs an extra of this package.
+
+    A clone or folder that was installed is installed again with the extra. After an installation
+    from a wheel, the requirements of the extra are installed.
+    """
+    import json
+    from importlib import metadata
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        distribution = metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError:  # A clone on PYTHONPATH.
+        return build_install_command("-e", f"{Path(__file__).parents[2]}[{extra}]")
+    source = json.loads(distribution.read_text("direct_url.json") or "{}")  # PEP 610
+    folder = unquote(urlsplit(source.get("url", "")).path)
+    if "dir_info" in source and Path(folder).is_dir():
+        editable = ["-e"] if source["dir_info"].get("editable") else []
+        return build_install_command(*editable, f"{folder}[{extra}]")
+    condition = re.compile(rf"(?P<package>[^;]+?)\s*;\s*extra == .{re.escape(extra)}.")
+    matches = map(condition.fullmatch, distribution.requires or ())
+    return build_install_command(*(match["package"] for match in matches if match))
+
+
+def build_install_command(*arguments: str) -> str:
+    """Return a shell command that installs into this environment, with pip or else with uv."""
+    python = shlex.quote(sys.executable)
+    pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    return f"{pip} {shlex.join(arguments)}"

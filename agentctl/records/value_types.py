@@ -1,0 +1,349 @@
+"""Types of values: one description of an annotation that checks, parses and names its values.
+
+Configuration, request bodies, parameters and records of a remote server use it, so that a value
+has the same rules and the same words in each of their errors. An annotation is compiled once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
+
+from agentctl.records.strict import parse_json
+from agentctl.records.text import is_storable, quote_text
+from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339
+from agentctl.records.validation import INTEGERS, UNSTORABLE, find_json_problem
+
+
+class WrongValue(ValueError):
+    """A value of another type, or one that breaks a rule.
+
+    Attributes:
+        problem: the rest of a sentence: "must be an integer". It never repeats the value.
+        path: the place inside the checked value: `[0].name`; empty for the value itself.
+        value: the value at that place.
+        expected: its type; None if the problem is not the type.
+    """
+
+    def __init__(
+        self, problem: str, path: str = "", value: object = None, expected: ValueType | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.problem, self.path, self.value, self.expected = problem, path, value, expected
+
+    def move(self, place: str) -> WrongValue:
+        """Return the error with `[0]` or `.name` before its path."""
+        self.path = place + self.path
+        return self
+
+
+class Rule:
+    """A rule of an annotation: `Annotated[int, Range(1, 10)]`."""
+
+    def allows(self, value: Any) -> bool:
+        """Return True if a value of the annotated type follows the rule."""
+        return True
+
+    def describe(self, words: str) -> str:
+        """Return the words for the allowed values; `words` are those for the type."""
+        return words
+
+
+@dataclass(frozen=True)
+class Range(Rule):
+    """A number from `low` to `high`, inclusive; never NaN."""
+
+    low: float
+    high: float
+
+    def allows(self, value: Any) -> bool:
+        """Return True if the number is in the range."""
+        return bool(self.low <= value <= self.high)
+
+    def describe(self, words: str) -> str:
+        """Return "a number from 1 to 10"."""
+        return f"{words} from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Pattern(Rule):
+    """A text that `pattern` matches completely; `description` is for messages."""
+
+    pattern: str
+    description: str
+
+    def allows(self, value: Any) -> bool:
+        """Return True if the text matches."""
+        return re.fullmatch(self.pattern, value) is not None
+
+    def describe(self, words: str) -> str:
+        """Return the description."""
+        return self.description
+
+
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueType:
+    """The type of a value; `compile_type` makes it of an annotation.
+
+    Attributes:
+        kind: a scalar type, `Path`, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the
+            two timestamps, or the class of a record or of a table of the configuration.
+        check_value, parse_text: the functions of `check` and `parse`.
+        rules: the rules of the annotation.
+        optional: True if None is allowed.
+        required: of a field of a typed dictionary: True if it must be present.
+        parts: the type of the elements of a list; the types of the names and the values of a
+            dictionary; the alternatives of a union.
+        choices: the values of a `Literal`.
+        classes: the classes of its parsed values, if these are scalars.
+    """
+
+    kind: Any
+    check_value: Callable[[ValueType, Any], Any]
+    parse_text: Callable[[str], Any]
+    rules: tuple[Rule, ...] = ()
+    optional: bool = False
+    required: bool | None = None
+    parts: tuple[ValueType, ...] = ()
+    choices: tuple[Any, ...] = ()
+    classes: tuple[type, ...] = ()
+
+    @property
+    def is_list(self) -> bool:
+        """True for a list or a tuple."""
+        return self.kind in (list, tuple)
+
+    @property
+    def is_table(self) -> bool:
+        """True for a dictionary whose values have a type."""
+        return self.kind is dict and self.item.kind is not Any
+
+    @property
+    def is_record(self) -> bool:
+        """True for a typed dictionary."""
+        return hasattr(self.kind, "__total__")
+
+    @property
+    def item(self) -> ValueType:
+        """The type of the elements of a list, or of the values of a dictionary."""
+        return self.parts[-1]
+
+    @property
+    def description(self) -> str:
+        """The words for the allowed values: "an integer from 1 to 10"."""
+        words = _WORDS.get(self.kind, "a JSON object" if self.is_record else "a table")
+        if self.choices:
+            words = f"one of: {', '.join(self.choices)}"
+        elif self.is_list:
+            words = f"a list, each element {self.item.description}"
+        elif self.is_table:
+            words = f"a table, each value {self.item.description}"
+        for rule in self.rules:
+            words = rule.describe(words)
+        return words
+
+    def find_rule(self, rule_class: type[AnyRule]) -> AnyRule | None:
+        """Return the rule of a class, or None."""
+        return next((rule for rule in self.rules if isinstance(rule, rule_class)), None)
+
+    def check(self, value: Any) -> Any:
+        """Check a parsed value; return it with a tuple or a `Path` where the type has one.
+
+        Raises:
+            WrongValue: it has another type, breaks a rule, or cannot be stored.
+        """
+        return None if value is None and self.optional else self.check_value(self, value)
+
+    def parse(self, text: str) -> Any:
+        """Parse the text of a query parameter, a header field or a form field.
+
+        Raises:
+            WrongValue: it is not a text of this type, or cannot be stored.
+        """
+        if not is_storable(text):
+            raise WrongValue(UNSTORABLE)
+        try:
+            return self.parse_text(text)
+        except (ValueError, KeyError):
+            raise self.reject(text) from None
+
+    def reject(self, value: object) -> WrongValue:
+        """Return the error for a value that is not of this type."""
+        return WrongValue(f"must be {self.description}", value=value, expected=self)
+
+
+def compile_type(annotation: Any) -> ValueType:
+    """Return the type of an annotation, also of one with `Required` or `NotRequired`."""
+    if hasattr(annotation, "__value__"):
+        return compile_type(annotation.__value__)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in (Timestamp, ParsedTimestamp):
+        origin, arguments = annotation, ()
+    if origin is Annotated:
+        inner = compile_type(arguments[0])
+        rules = tuple(extra for extra in arguments[1:] if isinstance(extra, Rule))
+        return replace(inner, rules=inner.rules + rules)
+    if origin in (Required, NotRequired):
+        return replace(compile_type(arguments[0]), required=origin is Required)
+    if origin in (Union, UnionType):
+        origin = Union
+        if NoneType in arguments:
+            others = tuple(part for part in arguments if part is not NoneType)
+            return replace(compile_type(Union[others]), optional=True)  # noqa: UP007
+    choices = arguments if origin is Literal else ()
+    kind = origin or annotation
+    return ValueType(
+        kind,
+        _CHECKS.get(kind, _check_record),
+        _PARSERS.get(kind) or {choice: choice for choice in choices}.__getitem__,
+        parts=tuple(compile_type(part) for part in arguments if part is not ... and not choices),
+        choices=choices,
+        classes=_CLASSES.get(kind, ()),
+    )
+
+
+@cache
+def field_types(record: type) -> Mapping[str, ValueType]:
+    """Return the types of the fields of a typed dictionary or a data class, in order."""
+    hints = get_type_hints(record, include_extras=True)
+    types = {name: compile_type(hint) for name, hint in hints.items()}
+    total = getattr(record, "__total__", True)
+    return {
+        name: replace(field, required=total) if field.required is None else field
+        for name, field in types.items()
+    }
+
+
+def _check_scalar(expected: ValueType, value: Any) -> Any:
+    if (
+        type(value) not in expected.classes
+        or (expected.choices and value not in expected.choices)
+        or (type(value) is int and value not in INTEGERS)
+        or (expected.rules and not all(rule.allows(value) for rule in expected.rules))
+    ):
+        raise expected.reject(value)
+    if type(value) is str and not is_storable(value):
+        raise WrongValue(UNSTORABLE)
+    return value
+
+
+def _check_path(expected: ValueType, value: Any) -> Path | None:
+    if value == "" and expected.optional:
+        return None
+    if not isinstance(value, str) or not value.strip() or not is_storable(value):
+        raise expected.reject(value)
+    return Path(value)
+
+
+def _check_list(expected: ValueType, value: Any) -> Any:
+    if not isinstance(value, list):
+        raise expected.reject(value)
+    item, checked = expected.item, []
+    for index, part in enumerate(value):
+        try:
+            checked.append(item.check(part))
+        except WrongValue as wrong:
+            raise wrong.move(f"[{index}]") from None
+    return expected.kind(checked)
+
+
+def _check_dictionary(expected: ValueType, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise expected.reject(value)
+    if not expected.is_table:
+        if problem := find_json_problem(value):
+            raise WrongValue(problem)
+        return value
+    names, values = expected.parts
+    checked = {}
+    for name, part in value.items():
+        try:
+            checked[names.check(name)] = values.check(part)
+        except WrongValue as wrong:
+            raise wrong.move(f".{name if name.isidentifier() else quote_text(name)}") from None
+    return checked
+
+
+def _check_record(expected: ValueType, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise expected.reject(value)
+    fields = field_types(expected.kind)
+    if not value.keys() <= fields.keys():
+        name = min(value.keys() - fields.keys())
+        known = f"not known; known fields: {', '.join(fields)}"
+        if _PLAIN_NAME.fullmatch(name):
+            raise WrongValue(f"is {known}", f".{name}")
+        raise WrongValue(f"has a field that is {known}")
+    for name, field in fields.items():
+        if name in value:
+            try:
+                field.check(value[name])
+            except WrongValue as wrong:
+                raise wrong.move(f".{name}") from None
+        elif field.required:
+            raise WrongValue("is required", f".{name}")
+    return value
+
+
+def _match(pattern: re.Pattern[str], text: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise ValueError
+    return text
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    Path: "the path of a file",
+    dict: "a JSON object",
+    ParsedTimestamp: "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z",
+}
+_CLASSES: dict[Any, tuple[type, ...]] = {
+    str: (str,),
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    Literal: (str,),
+    Timestamp: (str, int, float, bool, NoneType),
+}
+_CHECKS: dict[Any, Callable[[ValueType, Any], Any]] = {
+    **dict.fromkeys(_CLASSES, _check_scalar),
+    Path: _check_path,
+    list: _check_list,
+    tuple: _check_list,
+    dict: _check_dictionary,
+}
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    bool: lambda text: _BOOLEANS[text.lower()],
+    int: lambda text: int(_match(_INTEGER, text)),
+    float: lambda text: float(_match(_NUMBER, text)),
+    dict: parse_json,
+    ParsedTimestamp: parse_rfc3339,
+}

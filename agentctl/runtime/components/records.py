@@ -1,0 +1,153 @@
+"""The records of components (docs/contract.md "Component records")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentctl.runtime.tools.delegation import delegation_tools
+
+if TYPE_CHECKING:
+    from agentctl.config import settings as config
+    from agentctl.records.components import (
+        AgentRecord,
+        ComponentMemory,
+        MemberRecord,
+        ModelRecord,
+        StepRecord,
+        TeamRecord,
+        ToolRecord,
+        WorkflowRecord,
+    )
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.components.catalog import Catalog
+
+MEMORY_TABLE = "memories"
+SESSION_TABLE = "sessions"
+"""The only name of a session table. Names from requests never reach SQL (docs/contract.md
+"Sessions")."""
+
+
+def build_record(
+    catalog: Catalog, component: Component
+) -> AgentRecord | TeamRecord | WorkflowRecord:
+    """Return the record of a component (docs/contract.md "Component records")."""
+    if component.kind == "agent":
+        return _agent_record(catalog, component)
+    if component.kind == "team":
+        return _team_record(catalog, component)
+    return _workflow_record(catalog, component)
+
+
+def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]:
+    """Return the `agent_data`, `team_data` or `workflow_data` of a session."""
+    named = {"name": component.name, f"{component.kind}_id": component.id}
+    if component.kind == "workflow":
+        return {**named, "steps": _step_records(catalog, component)}
+    return {**named, "model": _agent_model(catalog, component)}
+
+
+def _agent_record(catalog: Catalog, agent: Component) -> AgentRecord:
+    return {
+        "agent_id": agent.id,
+        "id": agent.id,
+        "name": agent.name,
+        "description": agent.description,
+        "model": _agent_model(catalog, agent),
+        "tools": _tool_records(catalog, agent),
+        "session_table": SESSION_TABLE,
+        "db_id": agent.database,
+    }
+
+
+def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
+    spec = team.team
+    return {
+        "team_id": team.id,
+        "id": team.id,
+        "name": team.name,
+        "description": team.description,
+        "mode": spec.mode,
+        "model": _model_record(catalog, team),
+        "tools": [*delegation_tools(spec), *_tool_records(catalog, team)],
+        "members": [_member_record(catalog, member) for member in catalog.members(team).values()],
+        "enable_agentic_context": spec.enable_agentic_context,
+        "memory": _memory_record(catalog, team),
+        "async_mode": True,
+        "session_table": SESSION_TABLE,
+        "memory_table": _memory_table(team),
+        "db_id": team.database,
+    }
+
+
+def _member_record(catalog: Catalog, member: Component) -> MemberRecord | TeamRecord:
+    if member.kind == "team":
+        return _team_record(catalog, member)
+    return {
+        "agent_id": member.id,
+        "name": member.name,
+        "model": _agent_model(catalog, member),
+        "memory": _member_memory(catalog, member),
+        "session_table": SESSION_TABLE,
+        "memory_table": _memory_table(member),
+    }
+
+
+def _workflow_record(catalog: Catalog, workflow: Component) -> WorkflowRecord:
+    return {
+        "workflow_id": workflow.id,
+        "id": workflow.id,
+        "name": workflow.name,
+        "description": workflow.description,
+        "steps": _step_records(catalog, workflow),
+        "db_id": workflow.database,
+    }
+
+
+def _step_records(catalog: Catalog, workflow: Component) -> list[StepRecord]:
+    return [
+        {"name": name, "agent_id": worker.id}
+        if worker.kind == "agent"
+        else {"name": name, "team_id": worker.id}
+        for name, worker in catalog.steps(workflow)
+    ]
+
+
+def _agent_model(catalog: Catalog, agent: Component) -> ModelRecord | None:
+    return None if catalog.is_hosted(agent) else _model_record(catalog, agent)
+
+
+def _model_record(catalog: Catalog, component: Component) -> ModelRecord:
+    model = catalog.model(component)
+    return {"name": model.id, "model": model.model, "provider": model.provider}
+
+
+def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
+    spec = component.worker
+    records = [tool.record() for tool in catalog.tools(component)]
+    if spec.memory.mode == "tool":
+        from agentctl.runtime.tools.memories import build_memory_actions
+
+        records += [action.record() for action in build_memory_actions(spec.memory)]
+    return [*records, *catalog.mcp.records(spec.tools)]
+
+
+def _memory_record(catalog: Catalog, component: Component) -> ComponentMemory | None:
+    member = _member_memory(catalog, component)
+    return member and {**member, "app_url": _server_url(catalog.settings.server)}
+
+
+def _member_memory(catalog: Catalog, component: Component) -> ComponentMemory | None:
+    if _memory_table(component) is None:
+        return None
+    return {"app_name": catalog.settings.server.name, "model": _model_record(catalog, component)}
+
+
+def _memory_table(component: Component) -> str | None:
+    return None if component.worker.memory.mode == "off" else MEMORY_TABLE
+
+
+def _server_url(server: config.Server) -> str:
+    if server.url:
+        return server.url
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}"

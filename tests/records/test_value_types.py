@@ -1,0 +1,193 @@
+"""Types of values: checks of parsed values, texts of parameters, and the words of errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, Required
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import TypeAliasType, TypedDict
+
+from agentctl.records.shape import find_mismatch
+from agentctl.records.times import ParsedTimestamp, format_rfc3339
+from agentctl.records.value_types import (
+    Pattern,
+    Range,
+    ValueType,
+    WrongValue,
+    compile_type,
+    field_types,
+)
+
+Size = TypeAliasType("Size", Literal["small", "large"])
+
+
+class Grant(TypedDict):
+    scope: Required[str]
+    effect: NotRequired[Literal["allow"]]
+
+
+class Order(TypedDict, total=False):
+    name: Required[Annotated[str | None, "a comment"]]
+    size: Size
+    count: Annotated[int | None, Range(1, 9)]
+    grants: list[Grant]
+    extra: dict[str, Any]
+    labels: dict[Annotated[str, Pattern("[a-z ]+", "lower-case letters")], str]
+
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+integers = st.integers(-(2**63), 2**63 - 1)
+json_values = st.recursive(
+    st.none() | st.booleans() | integers | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    bool: st.booleans(),
+    int: integers,
+    float: integers | st.floats(),
+    Size: st.sampled_from(["small", "large"]),
+    dict[str, Any]: st.dictionaries(texts, json_values, max_size=3),
+}
+annotations = st.recursive(
+    st.sampled_from(list(VALUES)).map(lambda annotation: (annotation, VALUES[annotation])),
+    lambda inner: (
+        inner.map(lambda pair: (list[pair[0]], st.lists(pair[1], max_size=3)))
+        | inner.map(lambda pair: (pair[0] | None, pair[1] | st.none()))
+    ),
+    max_leaves=3,
+)
+
+
+def find_error(value_type: ValueType, value: object) -> WrongValue | None:
+    try:
+        value_type.check(value)
+    except WrongValue as wrong:
+        return wrong
+    return None
+
+
+@given(st.data())
+def test_values_of_an_annotation_are_unchanged(data: st.DataObject) -> None:
+    annotation, values = data.draw(annotations)
+    value = data.draw(values)
+    assert repr(compile_type(annotation).check(value)) == repr(value)
+    assert find_mismatch(value, annotation) is None
+
+
+@given(annotations.map(lambda pair: compile_type(pair[0])), json_values)
+def test_rejected_value_gets_its_place_and_the_words_of_its_type(
+    value_type: ValueType, value: Any
+) -> None:
+    wrong = find_error(value_type, value)
+    if wrong is not None:
+        assert wrong.expected is not None
+        assert wrong.problem == f"must be {wrong.expected.description}"
+        for index in re.findall(r"\d+", wrong.path):
+            value = value[int(index)]
+        assert value is wrong.value
+
+
+@given(integers.filter(lambda number: len(str(abs(number))) <= 18), st.booleans())
+def test_texts_of_parameters_are_parsed(number: int, truth: bool) -> None:
+    assert compile_type(int).parse(str(number)) == number
+    assert compile_type(bool | None).parse(str(truth)) is truth
+    assert compile_type(Annotated[str, "text"]).parse(str(number)) == str(number)
+    time = abs(number) % 10**15
+    assert compile_type(ParsedTimestamp | None).parse(format_rfc3339(time)) == time
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "problem"),
+    [
+        (int, "1.0", "must be an integer"),
+        (int, "9" * 19, "must be an integer"),
+        (int | None, "", "must be an integer"),
+        (float, "nan", "must be a number"),
+        (bool, "yes", "must be true or false"),
+        (Size | None, "medium", "must be one of: small, large"),
+        (ParsedTimestamp, "today", "must be an RFC 3339 date-time, such as 2026-11-20T08:18:10Z"),
+        (dict[str, Any], "{", "must be a JSON object"),
+        (list[str], "a", "must be a list, each element a text"),
+        (str, "\ud800", "must not contain NUL or lone surrogates"),
+    ],
+)
+def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, problem: str) -> None:
+    with pytest.raises(WrongValue) as wrong:
+        compile_type(annotation).parse(text)
+    assert wrong.value.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("order", "path", "problem"),
+    [
+        ([], "", "must be a JSON object"),
+        ({}, ".name", "is required"),
+        ({"name": 1}, ".name", "must be a text"),
+        ({"name": "a\0"}, ".name", "must not contain NUL or lone surrogates"),
+        ({"name": None, "size": []}, ".size", "must be one of: small, large"),
+        ({"name": None, "count": True}, ".count", "must be an integer from 1 to 9"),
+        ({"name": None, "count": 10}, ".count", "must be an integer from 1 to 9"),
+        ({"name": None, "grants": {}}, ".grants", "must be a list, each element a JSON object"),
+        ({"name": None, "grants": [{}]}, ".grants[0].scope", "is required"),
+        (
+            {"name": None, "grants": [{"scope": "", "x": 1}]},
+            ".grants[0].x",
+            "is not known; known fields: scope, effect",
+        ),
+        (
+            {"name": None, "grants": [{"scope": "", "<x>": 1}]},
+            ".grants[0]",
+            "has a field that is not known; known fields: scope, effect",
+        ),
+        ({"name": None, "extra": {"a": 2**63}}, ".extra", "holds an integer of more than 64 bits"),
+        ({"name": None, "labels": {"a b": 1}}, '."a b"', "must be a text"),
+        ({"name": None, "labels": {"A": ""}}, ".A", "must be lower-case letters"),
+    ],
+)
+def test_error_has_the_place_inside_the_record(order: Any, path: str, problem: str) -> None:
+    with pytest.raises(WrongValue) as wrong:
+        compile_type(Order).check(order)
+    found = wrong.value
+    assert (found.path.removeprefix(".labels"), found.problem) == (path, problem)
+
+
+def test_fields_of_a_record_state_what_must_be_present() -> None:
+    assert [name for name, field in field_types(Order).items() if field.required] == ["name"]
+    assert [name for name, field in field_types(Grant).items() if field.required] == ["scope"]
+
+
+def test_paths_and_tuples_are_converted() -> None:
+    assert compile_type(tuple[Path, ...]).check(["a", "b"]) == (Path("a"), Path("b"))
+    assert compile_type(Path | None).check("") is None
+    with pytest.raises(WrongValue, match="the path of a file"):
+        compile_type(Path).check("")
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"data": [{"id": "a", "size": 1}]}, "data[0].size"),
+        ({"data": [{"size": "huge", "more": 1}]}, "data[0].id"),
+        ({"data": {}}, "data"),
+        ({"data": [{"id": "a", "size": "huge", "more": 1}]}, None),
+        ({}, "data"),
+        (None, ""),
+    ],
+)
+def test_record_of_a_later_version_matches(value: object, place: str | None) -> None:
+    assert find_mismatch(value, Listing) == place
+
+
+class Row(TypedDict):
+    id: str
+    size: NotRequired[Literal["small", "large"]]
+
+
+class Listing(TypedDict):
+    data: list[Row]
