@@ -4,16 +4,15 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import orjson
 
 from agentctl import errors
-from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.runs.live import RunSpec
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
@@ -37,11 +36,7 @@ class Idempotency:
 
 
 class IdempotentReplay(Exception):
-    """The idempotency key of the submission already has a run; nothing was written.
-
-    Args:
-        run_id: that run.
-    """
+    """The idempotency key of the submission already has a run; nothing was written."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -53,45 +48,21 @@ class Submission:
     """A request for a root run, checked as far as possible without the database.
 
     Attributes:
-        background: True for a background run; stored in the row.
-        recorded: True if the events are stored for followers.
-        survives_disconnect: True if the run continues when its client disconnects.
         actor: the principal that starts it, as rows name it.
         visibility: the existing sessions that the run may use.
+        outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
         extra_write: builds further writes for the transaction of the row; None for none.
-        metadata: metadata of the request as a JSON object, or None.
-        dependencies: dependencies of the request as a JSON object, or None; they are not stored.
-        output_schema: checked JSON Schema of the request for its result, or None.
-        session_state: top-level keys of the session's state to replace, or None.
-        state_bytes: maximum size of the state after that; a larger one may only become smaller.
-        claims: verified claims of the caller as JSON, or None.
-        earlier_messages: neutral messages that the request gives to the component.
-        request_id: the id of the request, or None.
-        run_id: id of the new run.
     """
 
+    spec: RunSpec
     component: Component
-    session_id: str
-    user_id: str | None
-    message: str
-    background: bool
-    recorded: bool
-    survives_disconnect: bool
     actor: str
     visibility: Visibility
+    outlives_caller: bool
     idempotency: Idempotency | None = None
     extra_write: Callable[[], Work[None]] | None = None
-    metadata: str | None = None
-    output_schema: str | None = None
-    dependencies: str | None = None
-    session_state: dict[str, Any] | None = None
-    state_bytes: int = 0
-    claims: bytes | None = None
-    earlier_messages: tuple[Mapping[str, Any], ...] = ()
-    request_id: str | None = None
-    run_id: str = field(default_factory=new_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +70,12 @@ class AdmittedRun:
     """The values of a committed row that its run needs.
 
     Attributes:
-        user_id: the user of the run: the owner of its session.
+        spec: the specification, with the user of the row: the owner of its session.
         session_state: the state of the session as JSON at the admission of a root run, or None.
         is_first: True if the session was created with the run.
     """
 
-    user_id: str | None
+    spec: RunSpec
     session_state: str | None = None
     is_first: bool = False
 
@@ -123,25 +94,23 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
+    spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
-        yield from _claim_key(submission.run_id, submission.idempotency)
-    component = submission.component
-    given = submission.session_state
-    given_text = orjson.dumps(given).decode() if given is not None else None
-    # A background run waits for its claim: the response to its start shows it as PENDING.
-    status: Literal["PENDING", "RUNNING"] = "PENDING" if submission.background else "RUNNING"
-    name = " ".join(submission.message.split())[:SESSION_NAME_LENGTH]
+        # The key first: a repeat returns its run, even if that run keeps the session busy.
+        yield from _claim_key(spec.run_id, submission.idempotency)
+    name = " ".join(spec.input.split())[:SESSION_NAME_LENGTH]
     new = sessions.build_session(
-        submission.session_id,
+        spec.session_id,
         component.kind,
-        user_id=submission.user_id,
+        user_id=spec.user_id,
         now=now(),
         component_id=component.id,
         component_name=component.name,
         component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
         session_name=name,
-        session_state=given_text,
-        first_status=status,
+        session_state=spec.session_state,
+        # A background run waits for its claim: the response to its start shows it as PENDING.
+        first_status=spec.first_status,
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
@@ -149,38 +118,30 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.NotFound("Session not found")
         raise errors.Conflict(f"The session is for {session.row.session_type} runs")
     if component.on_busy == "reject":
-        busy = yield from run_reads.list_live_in_session(submission.session_id)
+        busy = yield from run_reads.list_live_in_session(spec.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    row = NewRun(
-        run_id=submission.run_id,
-        session_id=submission.session_id,
-        parent_run_id=None,
-        component_type=component.kind,
-        component_id=component.id,
-        # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
-        user_id=session.user_id,
-        background=submission.background,
-        input=submission.message,
-        owner=worker_id,
-        created_at=now(),
-        session_name=name,
-        metadata=submission.metadata,
-        session_state=given_text,
-        status=status,
-        request_id=submission.request_id,
-    )
+    # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
+    spec = _with_user(spec, session.user_id)
+    row = NewRun(spec, worker_id, now(), name)
     if (yield from runs.create(row, 1 if session is new else None)) is None:
         raise errors.NotFound("Session not found")
     state = session.session_state
-    if given and session is not new:
-        state = yield from sessions.merge_state(submission.session_id, given)
-        limit = max(submission.state_bytes, len((session.session_state or "").encode()))
+    changes = {} if session is new else orjson.loads(spec.session_state or "{}")
+    if changes:
+        state = yield from sessions.merge_state(spec.session_id, changes)
+        limit = max(
+            catalog.settings.limits.state_bytes, len((session.session_state or "").encode())
+        )
         if len((state or "").encode()) > limit:
             raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
     if submission.extra_write is not None:
         yield from submission.extra_write()
-    return AdmittedRun(session.user_id, state, is_first=session is new)
+    return AdmittedRun(spec, state, is_first=session is new)
+
+
+def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
+    return spec if spec.user_id == user_id else replace(spec, user_id=user_id)
 
 
 @unit
@@ -196,44 +157,27 @@ def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
 
 
 @unit
-def admit_child_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[AdmittedRun]:
+def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
     """Write the row of a child: the run of a member, or background work of the session.
-
-    Its user is that of the root.
 
     Raises:
         NotFound: the session was deleted meanwhile.
     """
-    row = NewRun(
-        run_id=spec.run_id,
-        session_id=spec.session_id,
-        parent_run_id=spec.parent_run_id,
-        component_type=spec.component.kind,
-        component_id=spec.component.id,
-        user_id=user_id,
-        background=spec.purpose is not None,
-        input=spec.message,
-        owner=worker_id,
-        created_at=now(),
-        purpose=spec.purpose,
-        status="RUNNING" if spec.is_claimed else "PENDING",
-        request_id=spec.request_id,
-    )
-    if (yield from runs.create(row)) is None:
+    if (yield from runs.create(NewRun(spec, worker_id, now()))) is None:
         raise errors.NotFound("Session not found")
-    return AdmittedRun(user_id)
+    return AdmittedRun(spec)
 
 
 @unit
-def admit_once(run_id: str, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
+def admit_once(spec: RunSpec, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
     """Admit a run unless an earlier attempt with an unknown outcome did."""
-    admitted = yield from find_admitted(run_id)
-    if admitted is not None:
-        return admitted.run
+    stored = yield from find_admitted(spec)
+    if stored is not None:
+        return stored.run
     return (yield from admission)
 
 
-class FoundRun(NamedTuple):
+class StoredRun(NamedTuple):
     """An admitted run, and the worker that owns it."""
 
     run: AdmittedRun
@@ -241,10 +185,10 @@ class FoundRun(NamedTuple):
 
 
 @unit
-def find_admitted(run_id: str) -> Steps[FoundRun | None]:
+def find_admitted(spec: RunSpec) -> Steps[StoredRun | None]:
     """Return a run whose row was committed, None if there is no row."""
-    state = yield from run_reads.get_state(run_id)
+    state = yield from run_reads.get_state(spec.run_id)
     if state is None:
         return None
     session_state = yield from sessions.get_state(state.session_id)
-    return FoundRun(AdmittedRun(state.user_id, session_state), state.owner)
+    return StoredRun(AdmittedRun(_with_user(spec, state.user_id), session_state), state.owner)

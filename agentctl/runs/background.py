@@ -16,11 +16,11 @@ from agentctl import errors
 from agentctl.agents import Memory
 from agentctl.config.settings import Agent, Team
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import Purpose, RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import SUMMARY_WAIT
 from agentctl.runs.admission import AdmittedRun, admit_child_run
-from agentctl.runs.live import LiveRun, RunSpec
-from agentctl.runtime.components.background import Purpose
+from agentctl.runs.live import LiveRun
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
 
@@ -91,7 +91,7 @@ def build_summary(run: LiveRun) -> str | None:
 
 def requires_background_work(run: LiveRun) -> bool:
     """Return True for a root run whose component has a setting for background work."""
-    spec = run.spec.component.spec
+    spec = run.component.spec
     if run.parent is not None or run.spec.purpose is not None or not isinstance(spec, Agent | Team):
         return False
     return bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
@@ -99,18 +99,18 @@ def requires_background_work(run: LiveRun) -> bool:
 
 async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
     """Return the background runs that a completed run requires (`requires_background_work`)."""
-    spec = run.spec.component.spec
+    spec = run.component.spec
     assert isinstance(spec, Agent | Team)
-    found: list[RunSpec] = []
+    specs: list[RunSpec] = []
     if spec.summary.every_runs:
-        plan = await plan_summary(run.spec.database, run.session_id)
+        plan = await plan_summary(run.database, run.spec.session_id)
         if plan is not None and plan[0] >= spec.summary.every_runs:
-            found.append(build_background_spec(run.spec, "summary", plan[1]))
+            specs.append(build_background_spec(run.spec, "summary", plan[1]))
     if spec.memory.mode == "after_run" and run.memories is not None:
-        known = await run.memories.recall(run.spec.message, limit=KNOWN_MEMORIES)
+        known = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
         prompt = _format_extraction(known, run)
-        found.append(build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0)))
-    return found
+        specs.append(build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0)))
+    return specs
 
 
 async def plan_summary(database: Database, session_id: str) -> tuple[int, SummaryPlan] | None:
@@ -144,21 +144,21 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         base,
         run_id=new_id(),
         parent_run_id=plan.last_run_id,
-        message=plan.prompt,
+        input=plan.prompt,
+        background=True,
         recorded=False,
         survives_disconnect=True,
         time_limit=min(base.time_limit, SUMMARY_WAIT),
         metadata=None,
         dependencies=None,
         claims=None,
-        is_claimed=False,
         purpose=purpose,
         covered=plan.covered,
     )
 
 
 @unit
-def admit_background_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[AdmittedRun]:
+def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
     """Write the row of background work.
 
     Raises:
@@ -166,7 +166,7 @@ def admit_background_run(spec: RunSpec, user_id: str | None, worker_id: str) -> 
         Conflict: the session has live work of the same purpose.
     """
     # The new row comes first: it locks the session, so that no other one is added meanwhile.
-    admitted = yield from admit_child_run(spec, user_id, worker_id)
+    admitted = yield from admit_child_run(spec, worker_id)
     live = yield from run_reads.list_background_work(spec.session_id, spec.purpose or "")
     if live != [spec.run_id]:
         raise errors.Conflict(f"The session has live work of this purpose: {live[0]}")
@@ -178,8 +178,8 @@ def _format_turn(question: str, answer: str | None) -> str:
 
 
 def _format_extraction(known: list[Memory], run: LiveRun) -> str:
-    facts = "\n".join(f"- [{each.memory_id}] {each.memory}" for each in known) or "(none)"
-    return f"Known facts:\n{facts}\n\n{_format_turn(run.spec.message, run.transcript.content)}"
+    facts = "\n".join(f"- [{memory.memory_id}] {memory.memory}" for memory in known) or "(none)"
+    return f"Known facts:\n{facts}\n\n{_format_turn(run.spec.input, run.transcript.content)}"
 
 
 def _cut(text: str) -> str:

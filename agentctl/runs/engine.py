@@ -10,12 +10,14 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import add_log_context
+from agentctl.records.run_spec import RunSpec
 from agentctl.runs.admission import (
     AdmittedRun,
     IdempotentReplay,
@@ -32,12 +34,11 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.live import LiveRun, RunSpec
-from agentctl.runs.members import MemberSlots
-from agentctl.runs.starts import Starts
+from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.turns import MemberSlots, Starts
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -67,8 +68,8 @@ _log = logging.getLogger("agentctl.runs")
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierRun:
-    """The run of an earlier request with the same idempotency key."""
+class KeyedRun:
+    """The run that an earlier request with the same idempotency key has started."""
 
     run_id: str
 
@@ -150,7 +151,7 @@ class Engine:
         """Number of members that wait until they may execute (`limits.concurrent_members`)."""
         return self._member_slots.waiting
 
-    async def submit(self, submission: Submission) -> LiveRun | EarlierRun:
+    async def submit(self, submission: Submission) -> LiveRun | KeyedRun:
         """Commit the row of a root run and start its work.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
@@ -168,52 +169,39 @@ class Engine:
             raise errors.Unavailable("The server is shutting down")
         if self._starting + self._root_count >= self._settings.limits.concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
-        spec = RunSpec(
-            run_id=submission.run_id,
-            session_id=submission.session_id,
-            parent_run_id=None,
-            component=submission.component,
-            message=submission.message,
-            recorded=submission.recorded,
-            survives_disconnect=(
-                submission.survives_disconnect or submission.idempotency is not None
-            ),
-            database=self._databases[submission.component.database],
-            system_database=self._databases.system,
-            limits=self._settings.limits,
-            time_limit=self._settings.runs.timeout_seconds,
-            tool_timeout=self._settings.runs.tool_timeout_seconds,
-            metadata=submission.metadata,
-            output_schema=submission.output_schema,
-            dependencies=submission.dependencies,
-            claims=submission.claims,
-            earlier_messages=submission.earlier_messages,
-            is_claimed=not submission.background,
-            request_id=submission.request_id,
-        )
-        run = LiveRun(spec, None, self._run_member)
-        add_log_context(session_id=run.session_id, run_id=run.run_id)
+        run = self._build_run(submission.spec, submission.component)
+        add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
         self._starting += 1
         self._starts.begin(run.run_id)
         is_followed = False
         try:
-            await self._start(
-                run, lambda worker_id: admit_run(submission, self._catalog, worker_id)
-            )
+            await self._start(run, partial(admit_run, submission, self._catalog))
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
-            return EarlierRun(replayed.run_id)
+            return KeyedRun(replayed.run_id)
         except asyncio.CancelledError:
-            if not submission.survives_disconnect:
+            if not submission.outlives_caller:
                 run.stop(Ending.cancelled(submission.actor, CLIENT_DISCONNECTED))
             raise
         else:
-            is_followed = submission.recorded and not submission.background
+            is_followed = run.spec.recorded and not run.spec.background
         finally:
             self._starting -= 1
             if not is_followed:
                 self._starts.end(run.run_id)
         return run
+
+    def _build_run(
+        self, spec: RunSpec, component: Component, parent: LiveRun | None = None
+    ) -> LiveRun:
+        return LiveRun(
+            spec,
+            component,
+            parent,
+            databases=self._databases,
+            limits=self._settings.limits,
+            run_member=self._run_member,
+        )
 
     def complete_start(self, run: LiveRun) -> None:
         """Report that the caller of a streamed run has its first event, or has left."""
@@ -226,21 +214,22 @@ class Engine:
             parent.spec,
             run_id=new_id(),
             parent_run_id=parent.run_id,
-            component=component,
-            message=message,
+            component_type=component.kind,
+            component_id=component.id,
+            input=message,
+            background=False,
             recorded=False,
             survives_disconnect=False,
             earlier_messages=(),
-            is_claimed=True,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
-            if parent.spec.component.kind == "team"
+            if parent.component.kind == "team"
             else parent.spec.time_limit,
         )
         async with self._member_slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
-            result = await self._execute_member(LiveRun(spec, parent, self._run_member))
+            result = await self._execute_member(self._build_run(spec, component, parent))
             span.end(SPAN_STATUSES[result.status])
             return result
 
@@ -248,9 +237,7 @@ class Engine:
         parent = run.parent
         assert parent is not None
         try:
-            await self._start(
-                run, lambda worker_id: admit_child_run(run.spec, parent.user_id, worker_id)
-            )
+            await self._start(run, partial(admit_child_run, run.spec))
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
             run.stop(
@@ -259,7 +246,6 @@ class Engine:
             )
             raise
         return MemberResult(
-            run_id=run.run_id,
             status=ending.status,
             content=run.transcript.content,
             error_detail=ending.error_detail,
@@ -267,6 +253,7 @@ class Engine:
         )
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+        # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
         await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
     async def _commit_and_execute(
@@ -281,9 +268,9 @@ class Engine:
             worker_id = self._worker.id
             admission = admit(worker_id)
             if outcome_unknown:
-                admission = admit_once(run.run_id, admission)
+                admission = admit_once(run.spec, admission)
             try:
-                return worker_id, await run.spec.database.write(admission)
+                return worker_id, await run.database.write(admission)
             except errors.OutcomeUnknown:
                 outcome_unknown = True
                 raise
@@ -308,25 +295,24 @@ class Engine:
         """
         for _ in range(SEARCHES):
             with contextlib.suppress(errors.Unavailable):
-                found = await run.spec.database.read(find_admitted(run.run_id))
-                if found is not None:
+                stored = await run.database.read(find_admitted(run.spec))
+                if stored is not None:
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
-                    self._execute(run, found.owner or "", found.run)
+                    self._execute(run, stored.owner or "", stored.run)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
+        # One step of the event loop: a shutdown or the loss of the worker either finds the run in
+        # `_live`, or was before, and then it is found below.
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.count_started(run.spec.component.kind)
-        run.mark_stored(
-            worker_id, admitted.user_id, admitted.session_state, is_first=admitted.is_first
-        )
+        self.counters.count_started(run.component.kind)
+        run.mark_stored(worker_id, admitted)
         ending = self._shutdown
         if worker_id != self._worker.id:
-            # Declared dead meanwhile; `handle_worker_lost` did not know this run yet.
             ending = _WORKER_LOST
         if run.parent is not None:
             ending = run.parent.requested_end or ending
@@ -350,13 +336,13 @@ class Engine:
         try:
             for spec in await plan_background_runs(run):
                 if not self._draining:
-                    await self._start_background_run(spec, run.user_id)
+                    await self._start_background_run(spec, run.component)
         except errors.AgentctlError as error:
             _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
 
-    async def _start_background_run(self, spec: RunSpec, user_id: str | None) -> LiveRun:
-        run = LiveRun(spec, None, self._run_member)
-        await self._start(run, lambda worker_id: admit_background_run(spec, user_id, worker_id))
+    async def _start_background_run(self, spec: RunSpec, component: Component) -> LiveRun:
+        run = self._build_run(spec, component)
+        await self._start(run, partial(admit_background_run, spec))
         return run
 
     async def summarize(
@@ -378,20 +364,16 @@ class Engine:
         base = RunSpec(
             run_id="",
             session_id=session_id,
-            parent_run_id=None,
-            component=component,
-            message="",
-            recorded=False,
-            survives_disconnect=True,
-            database=database,
-            system_database=self._databases.system,
-            limits=self._settings.limits,
+            component_type=component.kind,
+            component_id=component.id,
+            user_id=user_id,
+            input="",
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
             request_id=request_id,
         )
         spec = build_background_spec(base, "summary", planned[1])
-        return await self._start_background_run(spec, user_id)
+        return await self._start_background_run(spec, component)
 
     def handle_worker_lost(self, worker_id: str) -> None:
         """Stop the runs of a worker id that other processes declared dead and whose runs they

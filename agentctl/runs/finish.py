@@ -16,6 +16,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import FinalStatus
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now, whole_seconds
@@ -58,6 +59,8 @@ async def store_end(
     Returns:
         The stored ending, which another process may have written.
     """
+    # Sealed first: a child that ignores its stop may still publish, and the last event has the
+    # highest number. Then the write in progress ends, so that the last batch repeats no event.
     if run.parent is None:
         run.stream.seal()
     if run.recorder is not None:
@@ -66,9 +69,9 @@ async def store_end(
     run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
-    if run.spec.component.kind != "workflow" and not run.transcript.messages:
+    if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
-        run.transcript.add_user(run.spec.message)
+        run.transcript.add_user(run.spec.input)
     end: RunEnd | None = None
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
@@ -98,11 +101,11 @@ async def store_end(
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
-        return await run.spec.database.write(_write_end(run, ending, end))
+        return await run.database.write(_write_end(run, ending, end))
     except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
-        state = await run.spec.database.read(run_reads.get_state(run.run_id))
+        state = await run.database.read(run_reads.get_state(run.run_id))
         if state is None:
             return ending
         return Ending(
@@ -123,6 +126,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     events are stored in the same transaction, so a run with a final status has all its events
     (docs/decisions/0014).
     """
+    # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
@@ -134,32 +138,30 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
                 requested.cancel_requested_at,
             )
     if run.recorder is not None:
+        # Before `finish`: events of a run that is final are refused.
         last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
         batch = run.stream.last_batch(last)
         yield from events.append_batch(
             run.run_id, run.attempt, batch.first, batch.last, batch.lines
         )
     if not (yield from runs.finish(end)):
+        # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
-        yield from sessions.set_summary(run.session_id, summary)
+        yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
-        yield from sessions.merge_state(run.session_id, changes.values, changes.removed)
+        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return ending
 
 
 def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
-    transcript, spec = run.transcript, run.spec
-    at = run.finished_at or now()
-    holding = _encode_holding(run)
+    at, holding = run.finished_at or now(), _encode_holding(run)
     return build_run_end(
-        run.run_id,
+        run.spec,
         run.attempt,
         ending,
-        transcript,
-        history=encode_history(
-            spec.component.kind, spec.parent_run_id, transcript, run.previous_instructions
-        ),
+        run.transcript,
+        previous_instructions=run.previous_instructions,
         finished_at=at,
         stopped_at=at if holding is None else None,
         holding=holding,
@@ -172,12 +174,12 @@ def _encode_holding(run: LiveRun) -> str | None:
 
 
 def build_run_end(
-    run_id: str,
+    run: RunSpec | RunRow,
     attempt: int,
     ending: Ending,
     transcript: Transcript,
     *,
-    history: str | None,
+    previous_instructions: str | None = None,
     finished_at: int,
     stopped_at: int | None,
     cancel_reason: str | None = None,
@@ -186,18 +188,19 @@ def build_run_end(
     """Build the final columns of a run's row.
 
     Args:
-        history: see `encode_history`.
+        previous_instructions: system message of the session's previous run, which its history does
+            not repeat.
         finished_at: time of the final status in microseconds.
         stopped_at: time when all work had ended, in microseconds; None if some may continue.
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None for none or if not known.
     """
     return RunEnd(
-        run_id=run_id,
+        run_id=run.run_id,
         attempt=attempt,
         status=ending.status,
         content=replace_unstorable(transcript.content),
-        history=history,
+        history=_encode_history(run, transcript, previous_instructions),
         messages=_to_json(transcript.messages),
         tools=_to_json(transcript.tools),
         metrics=_to_json(transcript.metrics),
@@ -215,18 +218,15 @@ def build_run_end(
     )
 
 
-def encode_history(
-    kind: str,
-    parent_run_id: str | None,
-    transcript: Transcript,
-    previous_instructions: str | None = None,
+def _encode_history(
+    run: RunSpec | RunRow, transcript: Transcript, previous_instructions: str | None = None
 ) -> str | None:
     """Return the JSON array that a run adds to `chat_history`.
 
     Return None for workflows and for the runs of members, which have no history
     (docs/contract.md "Session records").
     """
-    if parent_run_id is not None or kind == "workflow":
+    if run.parent_run_id is not None or run.component_type == "workflow":
         return None
     return _to_json(build_chat_history(transcript.messages, previous_instructions))
 
@@ -251,7 +251,7 @@ def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
 def store_question(run: RunRow) -> Steps[None]:
     """Store the message of a run that ended before it started."""
     transcript = build_unfinished_transcript(run, "")
-    history = encode_history(run.component_type, run.parent_run_id, transcript)
+    history = _encode_history(run, transcript)
     yield from runs.store_question(run.run_id, history, _to_json(transcript.messages))
 
 

@@ -159,6 +159,7 @@ class _Follower:
             live = self._engine.find_run(self._run_id)
             if live is None or live.parent is not None or not live.stream.recorded:
                 return None
+            # Kept: the engine forgets the run before slow followers have its last events.
             self._stream = live.stream
         return self._stream.events_from(self._position + 1)
 
@@ -189,6 +190,8 @@ class _Follower:
             from_row = await self._read(_build_events_from_row(self._run_id), size="large")
             return [event for event in from_row if event.seq > self._position]
         if stored.batches:
+            # There may be more batches after a full read, and a live run may add some. Only a
+            # short read of a run that was final before its batches were read has the last event.
             self._done = stored.final and len(stored.batches) < BATCHES_PER_READ
             return _parse_batches(stored.batches, self._position)
         # At shutdown the runs of this process still end first; those of others are left.

@@ -1,80 +1,37 @@
-"""A run while this process executes it: its specification, its state, and the component's view."""
+"""A run while this process executes it: its state, and the view of its component."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
+from agentctl.agents import Memory
 from agentctl.config.settings import Limits
+from agentctl.errors import ValidationFailed
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
-from agentctl.runs.memories import RunMemories
+from agentctl.runs.admission import AdmittedRun
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.background import Purpose
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Database
-from agentctl.store.repositories import run_reads
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import memories, run_reads
+from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
+from agentctl.store.visibility import Visibility
 
 MemberRunner = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
 """Creates a member's run under the given run, executes it, and returns its result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
-    """The work and the limits of a run. They never change.
-
-    Attributes:
-        parent_run_id: the run that requested this member's run; None for a root run.
-        message: input of the component.
-        recorded: True if the events of a root run are stored; a member's events are stored with
-            those of its root.
-        survives_disconnect: True if the run is executed although its client did not get its id.
-        database: database with the row of the run.
-        system_database: database with the memories of users.
-        limits: size limits in bytes.
-        time_limit: maximum seconds of the whole work.
-        tool_timeout: maximum seconds of one tool call.
-        metadata: metadata of the request as JSON, or None.
-        output_schema: JSON Schema of the request for its result, or None.
-        dependencies: dependencies of the request as JSON, or None.
-        claims: verified claims of the caller as JSON, or None.
-        earlier_messages: neutral messages that the request gives to its component, after those of
-            the session.
-        is_claimed: True if the row of the run is RUNNING from the start.
-        purpose: the purpose of background work; None for every other run.
-        covered: the number of the last run that a summary covers.
-        request_id: the id of the request that started the root run, or None.
-    """
-
-    run_id: str
-    session_id: str
-    parent_run_id: str | None
-    component: Component
-    message: str
-    recorded: bool
-    survives_disconnect: bool
-    database: Database
-    limits: Limits
-    time_limit: float
-    tool_timeout: float
-    system_database: Database
-    metadata: str | None = None
-    output_schema: str | None = None
-    dependencies: str | None = None
-    claims: bytes | None = field(default=None, repr=False)
-    earlier_messages: tuple[Mapping[str, Any], ...] = ()
-    is_claimed: bool = False
-    purpose: Purpose | None = None
-    covered: int = 0
-    request_id: str | None = None
 
 
 class LiveRun:
@@ -85,13 +42,16 @@ class LiveRun:
     class only, except `previous_instructions`, `earlier_runs` and `summary`.
 
     Args:
-        parent: the run that requested this one, or None for a root run.
+        parent: the run that requested this one; None for a root run and for background work.
+        databases: the database of the component has the row, the system database the memories.
         run_member: the engine's function that executes a member's run.
 
     Attributes:
+        spec: its specification; its user is known when the row is committed.
+        database: the database with its row.
         root: the root run of its tree; the run itself if it has no parent.
         identity: the fields that all events of the run have.
-        worker_id, user_id: owner and user in the row of the run, once it is committed.
+        worker_id: owner in the row of the run, once it is committed.
         is_first: True if the session of a root run was created with the run.
         recorder: stores the events of a recorded root run, once its row is committed.
         children: the runs of members that were started.
@@ -101,17 +61,26 @@ class LiveRun:
             event and the published event have the same time.
         ended: the stored ending, or the expected one if the database has not stored it yet.
         previous_instructions: system message of the session's previous run, if any.
-        earlier_runs: the runs of the session that the component receives, oldest first.
-        summary: the summary of the runs of the session that are not among `earlier_runs`, or None.
-        state: the state of the session, that of the root.
         state_changes: the changes of a root run to the state, once the work has ended.
     """
 
     attempt = 1
 
-    def __init__(self, spec: RunSpec, parent: LiveRun | None, run_member: MemberRunner) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        *,
+        databases: Databases,
+        limits: Limits,
+        run_member: MemberRunner,
+    ) -> None:
         self.spec = spec
+        self.component = component
         self.parent = parent
+        self.database = databases[component.database]
+        self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
         self.stream: Stream
         self.stream = parent.stream if parent is not None else Stream(recorded=spec.recorded)
@@ -119,12 +88,11 @@ class LiveRun:
             spec.run_id,
             spec.session_id,
             spec.parent_run_id,
-            spec.component.kind,
-            spec.component.id,
-            spec.component.name,
+            component.kind,
+            component.id,
+            component.name,
         )
         self.worker_id = ""
-        self.user_id: str | None = None
         self.is_first = False
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
@@ -139,8 +107,9 @@ class LiveRun:
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.transcript = Transcript()
         self._run_member = run_member
-        self._transcript = Transcript()
+        self._system_database = databases.system
         self._detached = False
         self._stored_at = 0
 
@@ -149,44 +118,14 @@ class LiveRun:
         return self.spec.run_id
 
     @property
-    def session_id(self) -> str:
-        return self.spec.session_id
-
-    @property
-    def component_id(self) -> str:
-        return self.spec.component.id
-
-    @property
-    def claims(self) -> bytes | None:
-        return self.spec.claims
-
-    @property
-    def metadata(self) -> str | None:
-        return self.spec.metadata
-
-    @property
-    def dependencies(self) -> str | None:
-        return self.spec.dependencies
-
-    @property
     def memories(self) -> RunMemories | None:
-        if self.user_id is None:
+        if self.spec.user_id is None:
             return None
-        spec = self.spec
-        return RunMemories(spec.system_database, self.user_id, spec.component, spec.run_id)
-
-    @property
-    def output_schema(self) -> str | None:
-        """The JSON Schema of the request for its result."""
-        return self.spec.output_schema
+        return RunMemories(self._system_database, self.spec.user_id, self.spec)
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
         return [message for run in self.earlier_runs for message in run.messages]
-
-    @property
-    def is_member(self) -> bool:
-        return self.parent is not None
 
     @property
     def is_stopping(self) -> bool:
@@ -196,37 +135,18 @@ class LiveRun:
     def has_ended(self) -> bool:
         return self._detached
 
-    @property
-    def transcript(self) -> Transcript:
-        return self._transcript
-
-    @property
-    def tool_timeout(self) -> float:
-        return self.spec.tool_timeout
-
-    @property
-    def limits(self) -> Limits:
-        return self.spec.limits
-
-    def mark_stored(
-        self,
-        worker_id: str,
-        user_id: str | None,
-        session_state: str | None,
-        *,
-        is_first: bool = False,
-    ) -> None:
-        """Set the owner, the user and the state of the committed row; start recording events."""
+    def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
+        """Take over the values of the committed row; start to record events."""
         self.worker_id = worker_id
-        self.user_id = user_id
-        self.is_first = is_first
+        self.spec = admitted.spec
+        self.is_first = admitted.is_first
         self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)
             return
-        self.state = SessionState(session_state, self.limits.state_bytes)
+        self.state = SessionState(admitted.session_state, self.limits.state_bytes)
         if self.stream.recorded:
-            self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.spec.database)
+            self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
 
     def stop(self, ending: Ending) -> None:
         """Request that this run and its members' runs end this way. The first request counts."""
@@ -253,29 +173,100 @@ class LiveRun:
 
     def discard_transcript(self) -> None:
         """Replace a transcript that cannot be stored; work that has not stopped stays known."""
-        self._transcript = Transcript(self._transcript.unstopped)
+        self.transcript = Transcript(self.transcript.unstopped)
 
     def emit(self, event: RunEvent) -> None:
-        """Publish an event of the component."""
         if self.stream.recorded and not self._detached:
             self.stream.publish(*event_format.format_event(self.identity, event))
 
     def checkpoint(self) -> None:
-        """Refuse a model call or a tool call of a run that has to stop.
-
-        Raises:
-            asyncio.CancelledError: a stop was requested or the run has ended.
-        """
         if self.is_stopping:
             raise asyncio.CancelledError
 
     async def is_first_of_session(self) -> bool:
         if self.parent is not None or self.is_first:
             return self.is_first
-        oldest = await self.spec.database.read(run_reads.list_in_session(self.session_id, limit=1))
+        oldest = await self.database.read(run_reads.list_in_session(self.spec.session_id, limit=1))
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
-        """Execute a member or a step as a run under this one."""
         self.checkpoint()
         return await self._run_member(self, component, message)
+
+
+class RunMemories:
+    """The memories of one user, as `agentctl.agents.Memories`.
+
+    Args:
+        database: the system database, which has the memories.
+        user_id: the user of the run.
+        run: the run, whose agent or team remembers.
+    """
+
+    def __init__(self, database: Database, user_id: str, run: RunSpec) -> None:
+        self._database = database
+        self._user_id = user_id
+        self._run = run
+        self._visibility = Visibility(everyone=False, user_id=user_id)
+
+    async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
+        """Store a fact; a memory with the same text is returned instead."""
+        run = self._run
+        row = memories.build_memory(
+            self._user_id,
+            memory,
+            topics,
+            now=now(),
+            agent_id=run.component_id if run.component_type == "agent" else None,
+            team_id=run.component_id if run.component_type == "team" else None,
+            run_id=run.run_id,
+        )
+        return _to_memory(await self._database.write(_create_once(row)))
+
+    async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
+        """Return the best memories for a text, else the newest."""
+        if not 1 <= limit <= MAXIMUM_FOUND:
+            raise ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_FOUND}")
+        rows = await self._database.read(memories.search(self._user_id, text, limit))
+        if not rows:
+            rows = await self._database.read(memories.list_recent(self._user_id, limit))
+        return [_to_memory(row) for row in rows]
+
+    async def update(self, memory_id: str, memory: str) -> bool:
+        """Replace the text of a memory; its topics stay."""
+        return await self._database.write(_replace_text(memory_id, self._visibility, memory))
+
+    async def forget(self, memory_id: str) -> bool:
+        """Delete a memory."""
+        return await self._database.write(memories.delete(memory_id, self._visibility))
+
+
+@unit
+def _create_once(row: MemoryRow) -> Steps[MemoryRow]:
+    """Store a memory, unless the user has one with the same text.
+
+    Models repeat themselves, and a tool call that was interrupted may be made again.
+    """
+    for known in (yield from memories.search(row.user_id, row.memory, MAXIMUM_FOUND)):
+        if known.memory == row.memory:
+            return known
+    yield from memories.create(row)
+    return row
+
+
+@unit
+def _replace_text(memory_id: str, visibility: Visibility, memory: str) -> Steps[bool]:
+    row = yield from memories.get(memory_id, visibility)
+    if row is None:
+        return False
+    topics: list[str] = orjson.loads(row.topics)
+    return (yield from memories.update(memory_id, visibility, memory, topics, now())) is not None
+
+
+def _to_memory(row: MemoryRow) -> Memory:
+    return Memory(
+        row.memory_id,
+        row.memory,
+        tuple(orjson.loads(row.topics)),
+        datetime.fromtimestamp(row.updated_at / 1_000_000, UTC),
+    )

@@ -79,6 +79,7 @@ class Recorder:
             self._writing = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
+        # Before the write: an event that arrives during it sets this again.
         self._write_now = False
         try:
             await self._store_waiting()
@@ -94,6 +95,7 @@ class Recorder:
             self._plan_write()
 
     async def _store_waiting(self) -> None:
+        # Events that arrive during these writes wait for the next tick, to share its transaction.
         first_new = self._stream.next
         while not self._ended and (batch := self._stream.next_batch()) and batch.first < first_new:
             append = events.append_batch(

@@ -21,7 +21,6 @@ from agentctl.runs.finish import (
     AlreadyFinished,
     build_run_end,
     build_unfinished_transcript,
-    encode_history,
 )
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.states import Ending, is_final
@@ -120,11 +119,10 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
     if root_id == run.run_id:
         yield from _append_end_event(run, replayed.component_name, ending, transcript)
     end = build_run_end(
-        run.run_id,
+        run,
         run.attempt,
         ending,
         transcript,
-        history=encode_history(run.component_type, run.parent_run_id, transcript),
         finished_at=at,
         stopped_at=None if may_still_run else at,
         cancel_reason=ending.reason,

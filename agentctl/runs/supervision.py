@@ -27,9 +27,9 @@ from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.starts import Starts
 from agentctl.runs.states import Ending
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
@@ -106,10 +106,11 @@ class Supervision:
 
     async def supervise(self, run: LiveRun) -> None:
         """Execute a run whose row is committed, and set `run.ended`."""
-        extend_log_context(session_id=run.session_id, run_id=run.run_id)
+        extend_log_context(session_id=run.spec.session_id, run_id=run.run_id)
         ending, stored = _FAILED, None
         try:
             ending = await self._execute(run)
+            # Before its results are read: abandoned work may still report.
             run.detach()
             ending = _keep_state(run, ending)
             stored = await self._store_in_time(run, ending)
@@ -120,6 +121,7 @@ class Supervision:
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
+            # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
 
@@ -160,7 +162,7 @@ class Supervision:
                 unavailable.set_result(None)
 
         stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
-        self._counters.count_finished(run.spec.component.kind, stored)
+        self._counters.count_finished(run.component.kind, stored)
         return stored
 
     async def _execute(self, run: LiveRun) -> Ending:
@@ -176,6 +178,8 @@ class Supervision:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if not work.done():
+                # The stop first: members end with its cause, and work that ignores its
+                # cancellation fails at its next checkpoint.
                 run.stop(Ending.failed("RUN_TIMEOUT", "The run exceeded its time limit"))
                 work.cancel()
                 if not await wait_until_done({work}, GRACE_SECONDS):
@@ -192,27 +196,22 @@ class Supervision:
     async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.components.execute import execute_component
 
-        spec = run.spec
         if run.parent is None:
             await self._starts.wait_for_earlier()
-        if spec.purpose is not None:
-            await execute_component(
-                spec.component, spec.message, run, self._catalog, purpose=spec.purpose
+        if run.spec.purpose is None:
+            run.earlier_runs = await retry_while_unavailable(
+                lambda: _load_history(run, self._catalog), stopped=run.stop_requested
             )
-            return
-        run.earlier_runs = await retry_while_unavailable(
-            lambda: _load_history(run, self._catalog), stopped=run.stop_requested
-        )
-        if spec.earlier_messages:
-            run.earlier_runs = [*run.earlier_runs, EarlierRun(spec.earlier_messages, given=True)]
-        await execute_component(spec.component, spec.message, run, self._catalog)
+            if messages := run.spec.earlier_messages:
+                run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
+        await execute_component(run.component, run, self._catalog)
 
 
 async def _claim_run(run: LiveRun) -> bool:
-    if run.requested_end is not None or run.spec.is_claimed:
+    if run.requested_end is not None or not run.spec.background:
         return run.requested_end is None
     return await retry_while_unavailable(
-        lambda: run.spec.database.write(_claim_row(run, now())), stopped=run.stop_requested
+        lambda: run.database.write(_claim_row(run, now())), stopped=run.stop_requested
     )
 
 
@@ -230,30 +229,26 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     Their number and size are limited, so that the cost of a run does not depend on the length of
     its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
-    component = run.spec.component
+    component = run.component
     if run.parent is not None or run.is_first or component.kind == "workflow":
         return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
-    read = run.spec.database.read
+    read, session_id = run.database.read, run.spec.session_id
     if (kind := catalog.native_kind(component)) is not None:
-        native = await read(
-            run_reads.list_recent_native(run.session_id, count, HISTORY_BYTES, kind), size="run"
-        )
-        stored = [(earlier.messages, earlier.native) for earlier in native]
+        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind)
+        stored = await read(native, size="run")
     else:
         summary = await _load_summary(run)
-        recent = run_reads.list_recent_messages(
-            run.session_id, count, HISTORY_BYTES, summary.covered
-        )
+        recent = run_reads.list_recent_messages(session_id, count, HISTORY_BYTES, summary.covered)
         stored = [(messages, None) for messages in await read(recent, size="run")]
         if not stored and summary.covered:
-            last = run_reads.list_recent_messages(run.session_id, 1, HISTORY_BYTES)
-            run.previous_instructions = _find_instructions(await read(last, size="run"))
-    parsed: list[tuple[list[dict[str, Any]], str | None]]
+            last = run_reads.list_recent_messages(session_id, 1, HISTORY_BYTES)
+            for messages in await read(last, size="run"):
+                run.previous_instructions = _find_instructions(orjson.loads(messages))
     parsed = [(orjson.loads(messages), native) for messages, native in stored]
-    if stored:
-        run.previous_instructions = _find_instructions([messages for messages, _ in stored])
+    if parsed:
+        run.previous_instructions = _find_instructions(parsed[-1][0])
     return [
         EarlierRun([message for message in messages if message["role"] != "system"], native)
         for messages, native in (parsed if component.history_runs else [])
@@ -261,19 +256,18 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
 
 
 async def _load_summary(run: LiveRun) -> StoredSummary:
-    spec = run.spec.component.spec
+    spec = run.component.spec
     if not isinstance(spec, Agent | Team) or not (
         spec.summary.every_runs and spec.summary.in_context
     ):
         return StoredSummary()
-    summary = parse_summary(await run.spec.database.read(sessions.get_summary(run.session_id)))
+    summary = parse_summary(await run.database.read(sessions.get_summary(run.spec.session_id)))
     run.summary = summary.text or None
     return summary if summary.text else StoredSummary()
 
 
-def _find_instructions(stored: list[str]) -> str | None:
-    messages = orjson.loads(stored[-1]) if stored else []
-    return next((each["content"] for each in messages if each["role"] == "system"), None)
+def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
+    return next((message["content"] for message in messages if message["role"] == "system"), None)
 
 
 async def _stop_children(run: LiveRun) -> None:
@@ -309,14 +303,14 @@ def _publish_end(run: LiveRun, ending: Ending | None) -> None:
 async def _record_work_stopped(run: LiveRun, late: bool) -> None:
     work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
     try:
-        await run.spec.database.write(work_stopped)
+        await run.database.write(work_stopped)
     except errors.AgentctlError:
         _log.warning("run %s: could not record that its abandoned work has ended", run.run_id)
 
 
 async def _record_holding(run: LiveRun) -> None:
     try:
-        await run.spec.database.write(_replace_holding(run))
+        await run.database.write(_replace_holding(run))
     except errors.AgentctlError:
         _log.warning("run %s: could not record that a part of its work has ended", run.run_id)
 

@@ -2,19 +2,23 @@
 
 A sweep ends the runs of dead workers and removes the workers. The cleanup deletes data with a
 limited lifetime: events of finished runs, idempotency keys, stale lock files and audit entries.
+
+A clock that is wrong for a minute would delete all of that data, and nothing brings it back. So a
+process deletes rows only by a clock that it has no reason to doubt (`ClockGuard`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from agentctl import errors
 from agentctl.records.audit import EXPIRE
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
-from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.worker import Worker
@@ -233,3 +237,73 @@ def _delete_and_record(before: int) -> Steps[int]:
         )
         yield from audit.append_entry(entry)
     return deleted
+
+
+JUMP = 60 * 60 * 1_000_000
+"""Microseconds that the wall clock may advance beyond the steady clock between two looks."""
+
+HOLD = 24 * 60 * 60 * 1_000_000
+"""Microseconds of the steady clock for which a doubtful clock must run on before it is trusted, and
+the age of the newest row from which the clock of a new process is doubtful."""
+
+
+def read_steady_clock() -> int:
+    """Return the time since the start of the machine in microseconds, with suspensions if known."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
+    return time.monotonic_ns() // 1_000
+
+
+class ClockGuard:
+    """The wall clock of this process, compared with its steady clock.
+
+    The clock of a new process is doubtful until `compare` is called. A clock that jumps ahead
+    becomes doubtful; it is trusted again when it jumps back, or after a day without a jump.
+
+    Args:
+        wall: the wall clock in microseconds.
+        steady: a clock that is never set, in microseconds.
+    """
+
+    def __init__(
+        self, *, wall: Callable[[], int] = now, steady: Callable[[], int] = read_steady_clock
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._seen = steady()
+        self._offset = wall() - self._seen
+        self._before_jump: int | None = None
+        self._trusted_from = self._seen + HOLD
+
+    @property
+    def is_trusted(self) -> bool:
+        """True if rows may be deleted by the wall clock."""
+        return self._seen >= self._trusted_from
+
+    def compare(self, newest: int | None) -> None:
+        """Trust the clock of a new process if it is at most a day ahead of the newest row.
+
+        Args:
+            newest: the time of that row; None without rows.
+        """
+        if newest is not None and self._wall() - newest <= HOLD:
+            self._trusted_from = self._seen
+
+    def observe(self) -> bool:
+        """Look at the clocks; call it every few seconds. Return True if a jump ahead was found."""
+        steady = self._steady()
+        offset, passed = self._wall() - steady, steady - self._seen
+        self._seen = steady
+        if offset - self._offset > JUMP or passed > HOLD:
+            if self._before_jump is None:
+                self._before_jump = self._offset
+            self._offset = offset
+            self._trusted_from = steady + HOLD
+            return True
+        self._offset = offset
+        if self._before_jump is not None and offset - self._before_jump <= JUMP:
+            self._before_jump = None
+            self._trusted_from = steady
+        elif self._before_jump is not None and self.is_trusted:
+            self._before_jump = None
+        return False

@@ -1,14 +1,24 @@
-"""The interface between a component and the engine that runs it; tests implement it too."""
+"""The environment of a run: the interface between a component and the engine that runs it, and the
+public `RunContext`, which tools and agents in code receive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_args, get_origin
+
+from agentctl.agents import RunContext
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.events import Progress
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
     from agentctl.config.settings import Limits
+    from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
     from agentctl.runtime.session_state import SessionState
@@ -22,7 +32,6 @@ class MemberResult:
     """The result of the run of a member or of a step.
 
     Attributes:
-        run_id: id of the child run.
         status: its final status.
         content: its content; partial unless the status is COMPLETED.
         error_detail: public text of its failure; None unless the status is ERROR.
@@ -30,7 +39,6 @@ class MemberResult:
             status is ERROR.
     """
 
-    run_id: str
     status: MemberStatus
     content: str
     error_detail: str | None = None
@@ -45,55 +53,32 @@ class EarlierRun:
         messages: its neutral messages (`runtime.transcript`), without those of the system.
         native: its messages as JSON of the library of the same kind of runner; None if another kind
             executed it.
-        given: True for messages of the request, which no memory of a runner has.
+        from_request: True for messages of the request, which no memory of a runner has.
     """
 
     messages: Sequence[Mapping[str, Any]]
     native: str | None = None
-    given: bool = False
+    from_request: bool = False
 
 
 class RunEnvironment(Protocol):
     """The environment of one run.
 
     Attributes:
-        run_id: id of the run.
-        session_id: id of its session.
-        component_id: id of its component.
-        user_id: its user, who owns the session, or None.
-        claims: verified claims of the caller's token as JSON; None without a JWT.
-        metadata: the metadata of the request as JSON; None without one.
-        dependencies: the dependencies of the request as JSON; None without them.
-        output_schema: the JSON Schema of the request for its result; None without one.
+        spec: the work of the run, its user and its limits.
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
         summary: the summary of the runs before them; None for none.
         memories: the memories of the user, None without a user.
-        is_member: True for the run of a member or of a step.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
-        tool_timeout: maximum seconds of a tool call.
         limits: size limits in bytes.
     """
 
     @property
-    def run_id(self) -> str: ...
-    @property
-    def session_id(self) -> str: ...
-    @property
-    def component_id(self) -> str: ...
-    @property
-    def user_id(self) -> str | None: ...
-    @property
-    def claims(self) -> bytes | None: ...
-    @property
-    def metadata(self) -> str | None: ...
-    @property
-    def dependencies(self) -> str | None: ...
-    @property
-    def output_schema(self) -> str | None: ...
+    def spec(self) -> RunSpec: ...
     @property
     def state(self) -> SessionState: ...
     @property
@@ -105,15 +90,11 @@ class RunEnvironment(Protocol):
     @property
     def memories(self) -> Memories | None: ...
     @property
-    def is_member(self) -> bool: ...
-    @property
     def is_stopping(self) -> bool: ...
     @property
     def has_ended(self) -> bool: ...
     @property
     def transcript(self) -> Transcript: ...
-    @property
-    def tool_timeout(self) -> float: ...
     @property
     def limits(self) -> Limits: ...
 
@@ -139,3 +120,99 @@ class RunEnvironment(Protocol):
         exception.
         """
         ...
+
+
+MAXIMUM_PROGRESS_EVENTS = 1_000
+"""Progress events of one run; further ones are dropped."""
+
+MAXIMUM_PROGRESS_LENGTH = 1_000
+"""Characters of the text of a progress event; a longer one is cut."""
+
+
+class RunHost:
+    """The side of a `RunContext` that belongs to the server.
+
+    Its methods may be called in any thread; they change the run in the thread of the event loop.
+
+    Args:
+        environment: the run.
+
+    Attributes:
+        abandoned: set when the tool call that has the context was abandoned.
+    """
+
+    def __init__(self, environment: RunEnvironment) -> None:
+        self.abandoned = False
+        self._environment = environment
+        self._loop = asyncio.get_running_loop()
+
+    def is_cancelled(self) -> bool:
+        """Return True if the work has to stop."""
+        return self.abandoned or self._environment.is_stopping
+
+    def report_progress(self, text: str | None, fraction: float | None) -> None:
+        """Publish a progress event, unless the run has stopped or published too many."""
+        if text is not None:
+            text = replace_unstorable(text[:MAXIMUM_PROGRESS_LENGTH])
+        self._call(self._publish, Progress(text, fraction))
+
+    def report_usage(self, usage: Mapping[str, int]) -> None:
+        """Add to the token counters of the run, unless it has stopped."""
+        self._call(self._add_usage, usage)
+
+    def _publish(self, event: Progress) -> None:
+        environment = self._environment
+        if self.is_cancelled() or environment.transcript.progress_events >= MAXIMUM_PROGRESS_EVENTS:
+            return
+        environment.transcript.progress_events += 1
+        environment.emit(event)
+
+    def _add_usage(self, usage: Mapping[str, int]) -> None:
+        if not self._environment.has_ended:
+            self._environment.transcript.add_usage(usage)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            function(*arguments)
+            return
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            # The event loop was closed while a thread still worked: no one needs the report.
+            return
+
+
+def is_run_context(annotation: object) -> bool:
+    """Return True for `RunContext`, `RunContext | None` and `Annotated` of these."""
+    if get_origin(annotation) is Annotated:
+        return is_run_context(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        parts = [part for part in get_args(annotation) if part is not NoneType]
+        return len(parts) == 1 and is_run_context(parts[0])
+    return annotation is RunContext
+
+
+def build_run_context(environment: RunEnvironment, host: RunHost | None = None) -> RunContext:
+    """Build the context of a run.
+
+    Claims, metadata and history are copies, so that a function cannot change those of another one.
+    The state is shared by all functions of the run and of its members.
+    """
+    spec = environment.spec
+    return RunContext(
+        user_id=spec.user_id,
+        session_id=spec.session_id,
+        run_id=spec.run_id,
+        component_id=spec.component_id,
+        claims=json.loads(spec.claims) if spec.claims else None,
+        metadata=json.loads(spec.metadata) if spec.metadata else None,
+        dependencies=json.loads(spec.dependencies) if spec.dependencies else None,
+        state=environment.state.values,
+        history=tuple(dict(message) for message in environment.history),
+        memories=environment.memories,
+        host=host or RunHost(environment),
+    )

@@ -80,7 +80,6 @@ class Conversation:
     """The state of one run while its model works.
 
     Args:
-        message: message of the user.
         actions: the tools that the model may call, by name.
         publishes: True if the text of the model is the content of the run. If False (the leader
             of a team in mode route, an answer with an output schema), the text is only added to
@@ -96,13 +95,12 @@ class Conversation:
     def __init__(
         self,
         context: RunEnvironment,
-        message: str,
         actions: Mapping[str, Action],
         *,
         publishes: bool = True,
     ) -> None:
         self.context = context
-        self.message = message
+        self.message = context.spec.input
         self.actions = actions
         self.instructions = ""
         self.routed_answer: str | None = None

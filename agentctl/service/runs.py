@@ -16,6 +16,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_session_id, check_text, check_texts
@@ -33,7 +34,7 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
+from agentctl.runs.engine import CLIENT_DISCONNECTED, KeyedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
@@ -71,7 +72,7 @@ class RunOperations(OperationFamily):
         """
         run = await self._start(kind, component_id, request, earlier, stream=False)
         database = self.lookups.component_database(kind, component_id)
-        if isinstance(run, EarlierRun):
+        if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 document = await self.lookups.read_run(database, run.run_id)
                 if not request.background:
@@ -104,7 +105,7 @@ class RunOperations(OperationFamily):
         """Do the same as `stream_run`, and yield all events that are available at once."""
         run = await self._start(kind, component_id, request, earlier, stream=True)
         database = self.lookups.component_database(kind, component_id)
-        if isinstance(run, EarlierRun):
+        if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
         try:
@@ -113,10 +114,10 @@ class RunOperations(OperationFamily):
                 async for portion in events:
                     yield portion
                     # The caller has sent the portion when it asks for the next one.
-                    if not isinstance(run, EarlierRun):
+                    if not isinstance(run, KeyedRun):
                         self.hosting.engine.complete_start(run)
         finally:
-            if not isinstance(run, EarlierRun):
+            if not isinstance(run, KeyedRun):
                 self.hosting.engine.complete_start(run)
                 await self._leave(run, request)
 
@@ -178,7 +179,7 @@ class RunOperations(OperationFamily):
         earlier: Sequence[EarlierMessage],
         *,
         stream: bool,
-    ) -> LiveRun | EarlierRun:
+    ) -> LiveRun | KeyedRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
         A repeated request starts no run and has no audit entry.
@@ -186,8 +187,8 @@ class RunOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
             submission = self._build_submission(kind, component_id, request, earlier, stream=stream)
-            call.add_resource("session", submission.session_id)
-            call.add_created("run", submission.run_id)
+            call.add_resource("session", submission.spec.session_id)
+            call.add_created("run", submission.spec.run_id)
             note = await self._prepare_entry(call, submission)
             with call.change():
                 return await self.hosting.engine.submit(replace(submission, extra_write=note))
@@ -244,39 +245,44 @@ class RunOperations(OperationFamily):
         if session_id is None:
             session_id = self.principal.session_id or new_id()
         metadata = self._dump_object("metadata", request.metadata)
-        self._dump_object("session_state", request.session_state)
-        return Submission(
-            component=component,
-            session_id=check_session_id(session_id),
-            user_id=self.lookups.resolve_owner(request.user_id),
-            message=request.message,
+        session_state = self._dump_object("session_state", request.session_state)
+        session_id = check_session_id(session_id)
+        user_id = self.lookups.resolve_owner(request.user_id)
+        identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
+        outlives_caller = self._outlives_caller(request)
+        limits = self.hosting.settings.runs
+        spec = RunSpec(
+            run_id=new_id(),
+            session_id=session_id,
+            component_type=kind,
+            component_id=component_id,
+            user_id=user_id,
+            input=request.message,
             background=request.background,
             recorded=stream or request.background,
-            survives_disconnect=self._outlives_caller(request),
-            actor=self.principal.actor,
-            visibility=self.lookups.run_visibility(request.user_id),
-            idempotency=self._build_idempotency(
-                kind, component_id, request, earlier, stream=stream
-            ),
+            survives_disconnect=outlives_caller or identity is not None,
+            time_limit=limits.timeout_seconds,
+            tool_timeout=limits.tool_timeout_seconds,
             metadata=metadata,
+            session_state=session_state,
             output_schema=self._dump_output_schema(component, request.output_schema),
             dependencies=self._dump_object("dependencies", request.dependencies),
-            session_state=request.session_state,
-            state_bytes=self.hosting.settings.limits.state_bytes,
-            claims=self.principal.claims,
+            claims=self.principal.claims.decode() if self.principal.claims else None,
             earlier_messages=_build_neutral_messages(earlier),
             request_id=self._request_id,
+        )
+        return Submission(
+            spec,
+            component,
+            actor=self.principal.actor,
+            visibility=self.lookups.run_visibility(request.user_id),
+            outlives_caller=outlives_caller,
+            idempotency=identity,
         )
 
     def _dump_output_schema(
         self, component: Component, schema: dict[str, Any] | None
     ) -> str | None:
-        """Return the JSON text of the schema for the result of a run.
-
-        Raises:
-            TooLarge, ValidationFailed: see `_dump_object` and `check_output_schema`; or the
-                component gives no structured result.
-        """
         from agentctl.runtime.models.structured_output import check_output_schema
 
         text = self._dump_object("output_schema", schema)
@@ -289,12 +295,6 @@ class RunOperations(OperationFamily):
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
-        """Return the JSON text of an object of the request.
-
-        Raises:
-            TooLarge: more than `limits.state_bytes`.
-            ValidationFailed: see `check_json`.
-        """
         text = documents.dump_checked_json(name, value)
         limit = self.hosting.settings.limits.state_bytes
         if text is not None and len(text.encode()) > limit:
@@ -310,11 +310,6 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
     ) -> Idempotency | None:
-        """Return the identity of a request: caller, key and a hash of all its fields.
-
-        Raises:
-            ValidationFailed: the idempotency key is not valid.
-        """
         key = request.idempotency_key
         if key is None:
             return None
@@ -330,7 +325,7 @@ class RunOperations(OperationFamily):
                 ("session_state", request.session_state),
                 ("output_schema", request.output_schema),
                 ("dependencies", request.dependencies),
-                ("earlier", [[each.role, each.content] for each in earlier] or None),
+                ("earlier", [[message.role, message.content] for message in earlier] or None),
             )
             if value is not None
         ]
@@ -373,10 +368,10 @@ class RunOperations(OperationFamily):
 
     @unit
     def _read_page(self, filter: RunFilter, part: Slice, totals: Totals) -> Steps[bytes]:
-        found = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
+        page = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
         find_spans = self.hosting.engine.find_spans
-        items = yield from documents.read_run_documents(found.rows, filter.form, find_spans)
-        return documents.build_page_document("runs", items, filter.page, found)
+        items = yield from documents.read_run_documents(page.rows, filter.form, find_spans)
+        return documents.build_page_document("runs", items, filter.page, page)
 
     async def get_run(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
@@ -453,15 +448,13 @@ class RunOperations(OperationFamily):
 
 
 def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript`).
-
-    Raises:
-        ValidationFailed: a text cannot be stored.
-    """
+    """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
     at = whole_seconds(now())
-    for each in earlier:
-        check_text("message", each.content)
-    return tuple({"role": each.role, "content": each.content, "created_at": at} for each in earlier)
+    for message in earlier:
+        check_text("message", message.content)
+    return tuple(
+        {"role": message.role, "content": message.content, "created_at": at} for message in earlier
+    )
 
 
 @unit

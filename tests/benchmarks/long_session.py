@@ -21,9 +21,10 @@ from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.repositories.run_rows import RunEnd
 from agentctl.store.visibility import Visibility
 from tests.store.lists import list_sessions
+from tests.store.rows import a_run
 
 __all__ = ["measure_lines"]
 
@@ -44,9 +45,9 @@ def _append_runs(session_id: str, count: int) -> Steps[None]:
 
 def _run(session_id: str) -> list[Work[object]]:
     run_id, at = new_id(), now()
-    run = NewRun(
-        run_id, session_id, None, "agent", "agent-00", session_id,
-        background=False, input="Question", owner="worker", created_at=at,
+    run = a_run(
+        run_id, session_id, component_id="agent-00", user_id=session_id, owner="worker",
+        created_at=at,
     )  # fmt: skip
     end = RunEnd(
         run_id, 1, "COMPLETED", "Answer", HISTORY, "[]", "[]", '{"total_tokens":60}', None, None,

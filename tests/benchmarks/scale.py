@@ -24,7 +24,7 @@ from agentctl.records.times import now
 from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Totals, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.repositories.run_rows import RunEnd
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import (
     COMPONENTS,
@@ -38,6 +38,7 @@ from tests.benchmarks.population import (
 )
 from tests.benchmarks.seed import fill_database
 from tests.store.lists import list_runs, list_sessions
+from tests.store.rows import a_run
 
 __all__ = ["WARM", "build_cases", "measure_lines"]
 
@@ -174,9 +175,9 @@ def _read_session(sample: Sample, _: Totals) -> Steps[None]:
 
 def _append_run(sample: Sample, _: Totals) -> list[Work[Any]]:
     run_id, at = new_id(), now()
-    run = NewRun(
-        run_id, sample.session_id, None, sample.session_type, sample.component_id, sample.user_id,
-        background=False, input="Question", owner="worker", created_at=at,
+    run = a_run(
+        run_id, sample.session_id, component_type=sample.session_type,
+        component_id=sample.component_id, user_id=sample.user_id, owner="worker", created_at=at,
     )  # fmt: skip
     end = RunEnd(
         run_id, 1, "COMPLETED", "Answer", "[]", "[]", "[]", '{"total_tokens":60}', None, None,

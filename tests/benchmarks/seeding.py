@@ -14,6 +14,7 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.work import Session, Work
 from tests.deployment import Deployment
+from tests.store.rows import a_run
 
 __all__ = ["seed_database"]
 
@@ -64,9 +65,9 @@ def _write_runs(work: Work, session: Session, first: int, last: int) -> Steps[No
 @unit
 def _write_run(work: Work, session: Session, number: int) -> Steps[None]:
     run_id, now = new_id(), (session.created_at + number) * SECOND
-    new = runs.NewRun(
-        run_id, session.session_id, None, "agent", work.agents[0]["id"], work.user,
-        background=False, input=work.question, owner=None, created_at=now,
+    new = a_run(
+        run_id, session.session_id, component_id=work.agents[0]["id"], user_id=work.user,
+        input=work.question, created_at=now,
     )  # fmt: skip
     yield from runs.create(new)
     yield from runs.claim(run_id, 1, "seed", now)

@@ -65,7 +65,7 @@ class Hosted:
         """Call a tool as a run does; return the result for the model, and True for a failure."""
         context = context or fake_context.FakeContext(self.catalog)
         actions = await self.catalog.mcp.build_actions(self.references, user, ())
-        conversation = Conversation(context, "x", actions)
+        conversation = Conversation(context, actions)
         text = await conversation.call("c", f"files_{tool}", arguments)
         (done,) = (event for event in context.events if isinstance(event, ToolCallCompleted))
         return text, done.tool["tool_call_error"]

@@ -162,7 +162,7 @@ async def create_live_run(
 def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any]) -> Steps[None]:
     run = a_run(run_id, session_id, owner=owner, **given)
     if (yield from sessions.get(session_id, EVERYONE)) is None:
-        yield from sessions.create(a_session(session_id, session_type=run.component_type))
+        yield from sessions.create(a_session(session_id, session_type=run.spec.component_type))
     yield from runs.create(run)
     if owner is not None:
         yield from runs.claim(run_id, 1, owner, run.created_at + 1)

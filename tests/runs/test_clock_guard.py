@@ -11,10 +11,9 @@ import pytest
 
 from agentctl.records.times import now
 from agentctl.requests import AuditFilter
-from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.process import WorkerLock
-from agentctl.runs.sweep import watch_workers
+from agentctl.runs.sweep import ClockGuard, watch_workers
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit, events

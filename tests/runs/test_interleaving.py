@@ -28,7 +28,7 @@ from agentctl.requests import (
 )
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.finish import store_end
-from agentctl.runs.live import LiveRun, RunSpec
+from agentctl.runs.live import LiveRun
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
@@ -41,6 +41,7 @@ from agentctl.store.repositories.integrity import check_sessions
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
+from tests.run_specs import a_spec
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
 from tests.service.callers import user
@@ -111,24 +112,27 @@ class Scene:
     async def admit(
         self, name: str, component_id: str = "quick", *, session: str = "s", key: str | None = None
     ) -> None:
+        spec = a_spec(
+            self.id(name), self.id(session), component_id=component_id, background=True,
+            recorded=True, survives_disconnect=True,
+        )  # fmt: skip
         submission = Submission(
-            self._component(component_id), self.id(session), "ann", "hello", background=True,
-            recorded=True, survives_disconnect=True, actor="ann",
-            visibility=Visibility(False, "ann"), run_id=self.id(name),
+            spec, self._component(component_id), "ann", Visibility(False, "ann"),
+            outlives_caller=True,
             idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
         )  # fmt: skip
         catalog = self.service.hosting.catalog
         await self.database.write(admit_run(submission, catalog, self.id("worker")))
 
     async def end_live(self, ending: Ending) -> Ending:
-        spec = RunSpec(
-            run_id=self.id("live"), session_id=self.id("s"), parent_run_id=None,
-            component=self._component("quick"), message="hello", recorded=True,
-            survives_disconnect=False, database=self.database, time_limit=9, tool_timeout=9,
-            system_database=self.database,
+        spec = a_spec(self.id("live"), self.id("s"), component_id="quick", recorded=True)
+        run = LiveRun(
+            spec,
+            self._component("quick"),
+            databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
-        )  # fmt: skip
-        run = LiveRun(spec, None, never)
+            run_member=never,
+        )
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")
         return await store_end(run, ending, lambda late: None, never, lambda: None)

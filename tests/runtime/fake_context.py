@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.session_state import SessionState
 from agentctl.runtime.transcript import Transcript
 from tests.endpoint import ModelEndpoint
+from tests.run_specs import a_spec
 
 T = TypeVar("T")
 
@@ -35,23 +37,14 @@ class FakeContext:
     """
 
     def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
-        self.run_id = "run"
-        self.session_id = "session"
-        self.component_id = ""
-        self.user_id: str | None = None
-        self.claims: bytes | None = None
-        self.metadata: str | None = None
-        self.dependencies: str | None = None
-        self.output_schema: str | None = None
+        self.spec = a_spec("run", "session", user_id=None, input="x", tool_timeout=tool_timeout)
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
         self.summary: str | None = None
         self.memories: Memories | None = None
-        self.is_member = False
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()
-        self.tool_timeout = tool_timeout
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
         self.events: list[RunEvent] = []
@@ -60,6 +53,10 @@ class FakeContext:
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
+
+    def change_spec(self, **values: Any) -> None:
+        """Replace values of the specification of the run."""
+        self.spec = replace(self.spec, **values)
 
     @property
     def joined_deltas(self) -> str:
@@ -83,15 +80,19 @@ class FakeContext:
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
         child = FakeContext(self.catalog)
-        child.is_member = True
+        child.change_spec(
+            parent_run_id="run",
+            component_type=component.kind,
+            component_id=component.id,
+            input=message,
+        )
         child.state = self.state
-        child.component_id = component.id
         self.children.append(child)
         if self.cancels_members:
             return child.ended("CANCELLED")
         try:
             async with asyncio.timeout(MEMBER_SECONDS):
-                await execute_component(component, message, child, self.catalog)
+                await execute_component(component, child, self.catalog)
         except TimeoutError:
             return child.ended("ERROR", "The run exceeded its time limit", "RUN_TIMEOUT")
         except ExecutionError as failure:
@@ -101,7 +102,7 @@ class FakeContext:
     def ended(
         self, status: Any, detail: str | None = None, code: str | None = None
     ) -> MemberResult:
-        return MemberResult("child", status, self.transcript.content, detail, code)
+        return MemberResult(status, self.transcript.content, detail, code)
 
     async def execute(
         self, kind: ComponentKind, component_id: str, message: str, history: list[dict[str, Any]]
@@ -109,10 +110,10 @@ class FakeContext:
         """Run a component; like the engine, close the open calls of a run that fails."""
         component = self.catalog.get(kind, component_id)
         assert component is not None
-        self.component_id = component_id
+        self.change_spec(component_type=kind, component_id=component_id, input=message)
         self.earlier_runs = [EarlierRun(history)]
         try:
-            await execute_component(component, message, self, self.catalog)
+            await execute_component(component, self, self.catalog)
         except (asyncio.CancelledError, ExecutionError):
             self.transcript.close_open_calls(times.now())
             raise

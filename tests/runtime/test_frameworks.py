@@ -48,7 +48,7 @@ def hosted(name: str, deps: str = "", **options: Any) -> Settings:
 async def run(catalog: Catalog, message: str = "{}", *earlier: EarlierRun) -> FakeContext:
     """Run the agent to its end."""
     context = FakeContext(catalog)
-    context.user_id = "ann"
+    context.change_spec(user_id="ann")
     await execute(context, message, *earlier)
     return context
 
@@ -56,9 +56,10 @@ async def run(catalog: Catalog, message: str = "{}", *earlier: EarlierRun) -> Fa
 async def execute(context: FakeContext, message: str, *earlier: EarlierRun) -> None:
     component = context.catalog.get("agent", "code")
     assert component is not None
-    context.component_id, context.earlier_runs = component.id, list(earlier)
+    context.change_spec(component_id=component.id, input=message)
+    context.earlier_runs = list(earlier)
     try:
-        await execute_component(component, message, context, context.catalog)
+        await execute_component(component, context, context.catalog)
     except (asyncio.CancelledError, ExecutionError):
         context.transcript.close_open_calls(times.now())
         raise
@@ -196,8 +197,8 @@ async def test_messages_of_a_request_reach_the_agent(name: str, texts: list[str]
     messages = build_messages(user="one", assistant="two")
     catalog = Catalog.from_settings(hosted(name))
     try:
-        first = await run(catalog, "three", EarlierRun(messages, given=True))
-        instruction = EarlierRun(build_messages(user="brief"), given=True)
+        first = await run(catalog, "three", EarlierRun(messages, from_request=True))
+        instruction = EarlierRun(build_messages(user="brief"), from_request=True)
         second = await run(catalog, "four", earlier_run(first), instruction)
     finally:
         await catalog.close()
@@ -246,10 +247,10 @@ async def test_checkpointer_keeps_the_history_of_a_session() -> None:
         # A session without earlier runs has the id of a deleted one.
         again = await run(catalog, "three")
         other = FakeContext(catalog)
-        other.user_id = "bob"
+        other.change_spec(user_id="bob")
         await execute(other, "four", earlier_run(first))
         member = FakeContext(catalog)
-        member.user_id, member.is_member = "ann", True
+        member.change_spec(user_id="ann", parent_run_id="run")
         await execute(member, "five")
     finally:
         await catalog.close()
@@ -370,7 +371,7 @@ async def test_agno_reads_and_changes_the_session_state() -> None:
     catalog = Catalog.from_settings(hosted("counting"))
     try:
         context = FakeContext(catalog)
-        context.metadata = '{"tenant": "north"}'
+        context.change_spec(metadata='{"tenant": "north"}')
         context.state.values["count"] = 4
         await execute(context, "{}")
     finally:

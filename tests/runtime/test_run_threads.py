@@ -9,9 +9,8 @@ import pytest
 
 from agentctl import event_loop
 from agentctl.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
-from agentctl.runtime import run_threads
-from agentctl.runtime.run_threads import install_executor, watch_threads
-from agentctl.runtime.unstopped import UnstoppedWork
+from agentctl.runtime import unstopped
+from agentctl.runtime.unstopped import UnstoppedWork, install_executor, watch_threads
 from tests.loops import wait_until
 
 
@@ -55,7 +54,7 @@ async def test_cancelled_call_leaves_a_known_thread() -> None:
 async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     install_executor()
     monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", 0)
-    monkeypatch.setattr(run_threads, "abandoned_threads", AbandonedThreads())
+    monkeypatch.setattr(unstopped, "abandoned_threads", AbandonedThreads())
 
     with pytest.raises(TooManyAbandonedThreads):
         await call_in_thread(UnstoppedWork(), threading.Event())

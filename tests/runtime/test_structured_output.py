@@ -53,7 +53,7 @@ def request(
 
     async def work(catalog: Catalog) -> tuple[FakeContext, ExecutionError | None]:
         context = FakeContext(catalog)
-        context.output_schema = json.dumps(schema) if schema else None
+        context.change_spec(output_schema=json.dumps(schema) if schema else None)
         try:
             await context.execute("agent", "a", json.dumps(drafts), [])
         except ExecutionError as failure:
@@ -141,7 +141,7 @@ def test_leader_of_a_team_gives_a_structured_result(model_endpoint: ModelEndpoin
 
     async def work(catalog: Catalog) -> FakeContext:
         context = FakeContext(catalog)
-        context.output_schema = json.dumps({"type": "object"})
+        context.change_spec(output_schema=json.dumps({"type": "object"}))
         with pytest.raises(ExecutionError) as caught:
             await context.execute("team", "t", "hi", [])
         assert caught.value.code == "OUTPUT_INVALID"

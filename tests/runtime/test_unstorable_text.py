@@ -23,6 +23,7 @@ from agentctl.runtime.models.calls import clean_calls
 from agentctl.runtime.models.conversion import to_model_messages
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript import Transcript, build_chat_history
+from tests.run_specs import a_spec
 
 IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")
 
@@ -49,8 +50,7 @@ RESULT = st.one_of(JSON, st.binary(max_size=10), st.just(object()), st.sets(st.i
 class Told:
     """A run context that formats each event at once."""
 
-    run_id = session_id = "run"
-    tool_timeout = 1.0
+    spec = a_spec(input="go")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -88,7 +88,7 @@ async def process_answer(
     told: Told, deltas: list[str], calls: list[tuple[str, Any, str]], result: object
 ) -> None:
     """Process one answer of a model with text and calls, like `runtime.agent`."""
-    conversation = Conversation(told, "go", {"tool": Returns(result)})
+    conversation = Conversation(told, {"tool": Returns(result)})
     conversation.add_prompt("system")
     conversation.begin_answer("m")
     for delta in deltas:

@@ -470,7 +470,7 @@ async def test_internal_error_is_a_failed_entry(deployment: Deployment) -> None:
         operations = user(service)
         await operations.create_session(NewSession(session_id="s1"))
         with pytest.raises(TypeError):
-            await operations.update_session("s1", SessionPatch({"metadata": {"secret": object()}}))
+            await operations.update_session("s1", SessionPatch({"metadata": {1: "secret"}}))
         assert (await summaries(service))[1:] == [
             ("update_session", "session:s1", "failed", 500, "INTERNAL_SERVER_ERROR")
         ]

@@ -264,7 +264,7 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
 
 async def _wait_for_children(service: Service, run_id: str) -> None:
     live = await wait_for_live_run(service, run_id)
-    wanted = 2 if live.spec.component.id == "jam" else 1
+    wanted = 2 if live.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 
 

@@ -164,7 +164,7 @@ async def test_run_without_a_row_ends_and_stores_nothing(deployment: Deployment)
         ):
             live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.children)
-            await live.spec.database.write(sessions.delete("s1"))
+            await live.database.write(sessions.delete("s1"))
             live.stop(Ending.cancelled("me", "gone"))
             await wait_until(lambda: not service.hosting.engine.live_runs())
         assert (await admin(service).get_runs(RunFilter())).value["data"] == []
@@ -268,7 +268,7 @@ async def test_unread_cancel_request_is_read_later(
         ):
             live = await wait_for_live_run(owner, run["run_id"])
             await wait_until(lambda: live.transcript.messages)
-            database = live.spec.database
+            database = live.database
             read, refused = database.read, asyncio.Event()
 
             async def unreadable(*_: Any, **__: Any) -> Any:

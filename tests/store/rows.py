@@ -9,6 +9,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
+from tests.run_specs import a_spec
 
 START = 1_700_000_000_000_000
 
@@ -18,18 +19,18 @@ def a_session(session_id: str = "s1", **given: Any) -> SessionRow:
     return sessions.build_session(session_id, **values)
 
 
-def a_run(run_id: str = "r1", session_id: str = "s1", **given: Any) -> NewRun:
-    values: dict[str, Any] = {
-        "parent_run_id": None,
-        "component_type": "agent",
-        "component_id": "echo",
-        "user_id": "ann",
-        "background": False,
-        "input": "hello",
-        "owner": None,
-        "created_at": START,
-    } | given
-    return NewRun(run_id, session_id, **values)
+def a_run(
+    run_id: str = "r1",
+    session_id: str = "s1",
+    *,
+    owner: str | None = None,
+    created_at: int = START,
+    session_name: str | None = None,
+    **given: Any,
+) -> NewRun:
+    """Return a run that is PENDING until it is claimed."""
+    spec = a_spec(run_id, session_id, **{"background": True, **given})
+    return NewRun(spec, owner, created_at, session_name)
 
 
 def an_end(run_id: str = "r1", status: str = "COMPLETED", **given: Any) -> RunEnd:
@@ -57,5 +58,5 @@ def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Steps[None
 @unit
 def a_whole_run(run: NewRun, end: RunEnd) -> Steps[None]:
     yield from runs.create(run)
-    yield from runs.claim(run.run_id, 1, "w1", run.created_at + 1)
+    yield from runs.claim(run.spec.run_id, 1, "w1", run.created_at + 1)
     yield from runs.finish(end)

@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
 from agentctl.errors import Conflict, NotFound
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.background import admit_background_run, parse_summary
-from agentctl.runs.live import RunSpec
-from agentctl.runtime.component import Component
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.repositories.run_rows import RunEnd
+from tests.run_specs import a_spec
 from tests.store.conftest import Store
+from tests.store.rows import a_run
 
-COMPONENT = Component("agent", "writer", "Writer", "", "main", "allow", 5, cast(Any, None))
 
-
-def _spec(store: Store, session_id: str, parent: str, purpose: str) -> RunSpec:
-    return RunSpec(
-        run_id=new_id(),
-        session_id=session_id,
-        parent_run_id=parent,
-        component=COMPONENT,
-        message="the turns",
-        recorded=False,
-        survives_disconnect=True,
-        database=store.database,
-        limits=cast(Any, None),
-        time_limit=1,
-        tool_timeout=1,
-        system_database=store.database,
-        purpose=cast(Any, purpose),
-        covered=1,
-    )
+def _spec(parent: str, purpose: str) -> RunSpec:
+    return a_spec(
+        new_id(), "s", parent_run_id=parent, component_id="writer", user_id="me",
+        background=True, survives_disconnect=True, purpose=purpose, covered=1,
+    )  # fmt: skip
 
 
 @pytest.fixture
 def parent(store: Store) -> str:
     """The id of a run of the session `s`."""
     store.write(sessions.create(sessions.build_session("s", "agent", user_id="me", now=now())))
-    run = NewRun(
-        new_id(), "s", None, "agent", "writer", "me",
-        background=False, input="hello", owner="w", created_at=now(),
-    )  # fmt: skip
+    run = a_run(new_id(), "s", component_id="writer", user_id="me", owner="w")
     store.write(runs.create(run))
-    return run.run_id
+    return run.spec.run_id
 
 
 def test_a_session_has_one_live_run_of_a_purpose(store: Store, parent: str) -> None:
-    first = _spec(store, "s", parent, "summary")
-    store.write(admit_background_run(first, "me", "w"))
+    first = _spec(parent, "summary")
+    store.write(admit_background_run(first, "w"))
     with pytest.raises(Conflict):
-        store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
-    store.write(admit_background_run(_spec(store, "s", parent, "memory"), "me", "w"))
+        store.write(admit_background_run(_spec(parent, "summary"), "w"))
+    store.write(admit_background_run(_spec(parent, "memory"), "w"))
     assert store.read(run_reads.list_background_work("s", "summary")) == [first.run_id]
     assert store.read(run_reads.list_live_in_session("s")) == [parent]
     store.write(runs.claim(first.run_id, 1, "w", now()))
@@ -64,13 +47,13 @@ def test_a_session_has_one_live_run_of_a_purpose(store: Store, parent: str) -> N
         first.run_id, 1, "COMPLETED", "x", None, "[]", "[]", None, None, None, now(), now()
     )
     assert store.write(runs.finish(end))
-    store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
+    store.write(admit_background_run(_spec(parent, "summary"), "w"))
 
 
 def test_a_deleted_session_gets_no_background_work(store: Store, parent: str) -> None:
     store.write(sessions.delete("s"))
     with pytest.raises(NotFound):
-        store.write(admit_background_run(_spec(store, "s", parent, "summary"), "me", "w"))
+        store.write(admit_background_run(_spec(parent, "summary"), "w"))
 
 
 def test_of_many_callers_at_once_one_starts_the_work(store: Store, parent: str) -> None:
@@ -79,12 +62,12 @@ def test_of_many_callers_at_once_one_starts_the_work(store: Store, parent: str) 
     async def admit_all() -> None:
         async def admit(spec: RunSpec) -> None:
             try:
-                await store.database.write(admit_background_run(spec, "me", "w"))
+                await store.database.write(admit_background_run(spec, "w"))
                 admitted.append(spec.run_id)
             except Conflict:
                 refused.append(spec.run_id)
 
-        specs = [_spec(store, "s", parent, "summary") for _ in range(16)]
+        specs = [_spec(parent, "summary") for _ in range(16)]
         await asyncio.gather(*map(admit, specs))
 
     store.run(admit_all())

@@ -49,7 +49,7 @@ def some_runs() -> Steps[None]:
         )
         yield from runs.create(run)
         if number % 5 == 0:
-            yield from runs.claim(run.run_id, 1, "w1", START)
+            yield from runs.claim(run.spec.run_id, 1, "w1", START)
 
 
 def walked(store: Store, page: Callable[[Cursor | None], Work[RowPage[Any]]]) -> list[Any]:

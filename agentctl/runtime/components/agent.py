@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,30 +49,24 @@ _EMPTY_ANSWER_REASONS = {
 """Finish reasons with which an empty answer is a failure."""
 
 
-async def run_agent(
-    agent: Component,
-    message: str,
-    context: RunEnvironment,
-    catalog: Catalog,
-) -> None:
+async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog) -> None:
     """Run an agent to its end. The result is in the transcript.
 
     Raises:
         ExecutionError: the model or a tool ended the run.
     """
     runner = await catalog.prepare_runner(agent, context)
-    output = catalog.output_schema(agent, context.output_schema)
-    conversation = Conversation(context, message, runner.actions, publishes=output is None)
+    output = catalog.output_schema(agent, context.spec.output_schema)
+    conversation = Conversation(context, runner.actions, publishes=output is None)
     conversation.add_prompt(runner.system)
     conversation.add_summary()
     await add_memories(runner.memory, conversation)
-    await run_conversation(runner, message, context.history, conversation, output)
+    await run_conversation(runner, conversation.message, conversation, output)
 
 
 async def run_conversation(
     runner: ConfiguredRunner,
     prompt: str,
-    history: Sequence[Mapping[str, Any]],
     conversation: Conversation,
     output: OutputSchema | None = None,
 ) -> None:
@@ -82,13 +76,12 @@ async def run_conversation(
 
     Args:
         prompt: input of the model. For the leader of a broadcast it is longer than the message.
-        history: neutral messages of earlier runs, oldest first.
         output: the schema of the answer; None for text.
 
     Raises:
         ExecutionError: the model or a tool ended the run, or its answer is not valid.
     """
-    messages = [*complete_history(history), _build_prompt(prompt)]
+    messages = [*complete_history(conversation.context.history), _build_prompt(prompt)]
     if output is not None:
         runner = replace(runner, output=output)
     await _take_turns(runner, messages, conversation)
@@ -98,7 +91,7 @@ async def _take_turns(
     runner: ConfiguredRunner, messages: list[Message], conversation: Conversation
 ) -> None:
     corrected = False
-    attempts = Attempts(conversation.context.run_id, runner.models, runner.counters)
+    attempts = Attempts(conversation.context.spec.run_id, runner.models, runner.counters)
     for turn in range(MAXIMUM_MODEL_CALLS):
         attempts.begin_call()
         requires_tool = runner.routes and turn == 0
@@ -150,7 +143,7 @@ def _take_output(
     except InvalidAnswer as problem:
         _log.warning(
             "run %s: the answer does not match the output schema: %s",
-            conversation.context.run_id, problem,
+            conversation.context.spec.run_id, problem,
         )  # fmt: skip
         if not last:
             return problem
@@ -187,7 +180,7 @@ async def _call_model(
             return await _attempt_call(model, call, conversation)
         except ModelFailure as error:
             secret = model.connection.secret
-            failure = classify_failure(error, conversation.context.run_id, secret)
+            failure = classify_failure(error, conversation.context.spec.run_id, secret)
             if conversation.has_answer_begun or not await attempts.wait_after(error):
                 raise failure from error
 

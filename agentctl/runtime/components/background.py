@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,10 +19,9 @@ from agentctl.runtime.component import Component
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
+    from agentctl.records.run_spec import Purpose
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import RunEnvironment
-
-Purpose = Literal["summary", "memory"]
 
 MAXIMUM_OUTPUT_TOKENS = 1_000
 """Limit of the answer of the model."""
@@ -52,7 +51,7 @@ _INSTRUCTIONS: Mapping[Purpose, str] = {
 
 
 async def execute_background_work(
-    component: Component, purpose: Purpose, message: str, context: RunEnvironment, catalog: Catalog
+    component: Component, context: RunEnvironment, catalog: Catalog
 ) -> None:
     """Let the model do the work. A summary is the content of the run; facts are stored here.
 
@@ -64,9 +63,11 @@ async def execute_background_work(
     """
     from agentctl.runtime.components.agent import run_agent
 
-    await run_agent(_build_agent(component, purpose), message, context, catalog)
+    purpose = context.spec.purpose
+    assert purpose is not None
+    await run_agent(_build_agent(component, purpose), context, catalog)
     if purpose == "memory" and context.memories is not None:
-        await _store_facts(context.transcript.content, context.memories, context.run_id)
+        await _store_facts(context.transcript.content, context.memories, context.spec.run_id)
 
 
 def _build_agent(component: Component, purpose: Purpose) -> Component:
@@ -89,8 +90,8 @@ async def _store_facts(answer: str, memories: Memories, run_id: str) -> None:
         topics = [topic for topic in _list_of(entry.get("topics"), str) if "," not in topic]
         applied += await _try(memories.remember, run_id, entry.get("memory"), topics)
     for entry in _list_of(changes.get("update"), dict):
-        given = entry.get("memory_id"), entry.get("memory")
-        applied += await _try(memories.update, run_id, *given)
+        change = entry.get("memory_id"), entry.get("memory")
+        applied += await _try(memories.update, run_id, *change)
     for memory_id in _list_of(changes.get("forget"), str):
         applied += await _try(memories.forget, run_id, memory_id)
     _log.info("run %s: %d memories changed", run_id, applied)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, get_args
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.run_threads import install_executor, watch_threads
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
+from agentctl.runtime.unstopped import install_executor, watch_threads
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
-    from agentctl.runtime.components.background import Purpose
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import MemberResult, RunEnvironment
 
@@ -45,19 +44,12 @@ def prepare_components(catalog: Catalog) -> None:
 
 
 async def execute_component(
-    component: Component,
-    message: str,
-    context: RunEnvironment,
-    catalog: Catalog,
-    *,
-    purpose: Purpose | None = None,
+    component: Component, context: RunEnvironment, catalog: Catalog
 ) -> None:
     """Run a component to its end. The results are in `context.transcript`.
 
     Args:
-        message: message of the user.
         context: the run, with the earlier runs of its session.
-        purpose: the purpose of background work of the component; None for every other run.
 
     Raises:
         ExecutionError: the run ends as ERROR.
@@ -68,51 +60,47 @@ async def execute_component(
     current_call.set(None)
     try:
         with watch_threads(context.transcript.unstopped):
-            if purpose is not None:
+            if context.spec.purpose is not None:
                 from agentctl.runtime.components.background import execute_background_work
 
-                await execute_background_work(component, purpose, message, context, catalog)
+                await execute_background_work(component, context, catalog)
             else:
-                await _execute(component, message, context, catalog)
+                await _execute(component, context, catalog)
     except ExecutionError as failure:
-        _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
+        _log.warning("run %s failed: %s: %s", context.spec.run_id, failure.code, failure.detail)
         raise
     except InvalidConfiguration as error:
         # The error is for a command that runs locally: it shows the hint.
         extra = {"failure": error}
-        _log.error("run %s failed: %s", context.run_id, error.detail, extra=extra)
+        _log.error("run %s failed: %s", context.spec.run_id, error.detail, extra=extra)
         raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
-        _log.exception("run %s failed with an internal error", context.run_id)
+        _log.exception("run %s failed with an internal error", context.spec.run_id)
         raise ExecutionError("INTERNAL") from error
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
             # The run failed before its model was called: keep the message in the session.
-            context.transcript.add_user(message)
+            context.transcript.add_user(context.spec.input)
 
 
-async def _execute(
-    component: Component, message: str, context: RunEnvironment, catalog: Catalog
-) -> None:
+async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
         from agentctl.runtime.runners.hosting import run_hosted_agent
 
-        await run_hosted_agent(catalog.open_runner(component), message, context)
+        await run_hosted_agent(catalog.open_runner(component), context)
     elif component.kind == "agent":
         from agentctl.runtime.components.agent import run_agent
 
-        await run_agent(component, message, context, catalog)
+        await run_agent(component, context, catalog)
     elif component.kind == "team":
         from agentctl.runtime.components.team import run_team
 
-        await run_team(component, message, context, catalog)
+        await run_team(component, context, catalog)
     else:
-        await _run_workflow(component, message, context, catalog)
+        await _run_workflow(component, context, catalog)
 
 
-async def _run_workflow(
-    workflow: Component, message: str, context: RunEnvironment, catalog: Catalog
-) -> None:
+async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: Catalog) -> None:
     """Run a workflow to its end. Its content is the output of the last step that succeeded.
 
     A workflow has no messages: they are in the runs of its steps.
@@ -120,7 +108,7 @@ async def _run_workflow(
     Raises:
         ExecutionError: a step failed, or the run of a step was cancelled.
     """
-    output = message
+    output = context.spec.input
     for index, (name, worker) in enumerate(catalog.steps(workflow)):
         context.checkpoint()
         context.emit(StepStarted(name, index))

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
 
 
-async def run_team(
-    team: Component,
-    message: str,
-    context: RunEnvironment,
-    catalog: Catalog,
-) -> None:
+async def run_team(team: Component, context: RunEnvironment, catalog: Catalog) -> None:
     """Run a team to its end. The transcript has the leader's messages and the team's answer.
 
     coordinate: the leader delegates tasks as it sees fit and answers.
@@ -35,23 +30,23 @@ async def run_team(
         ExecutionError: the leader's model or a tool of the leader ended the run.
     """
     runner = await catalog.prepare_runner(team, context)
-    output = catalog.output_schema(team, context.output_schema)
+    output = catalog.output_schema(team, context.spec.output_schema)
     publishes = not runner.routes and output is None
-    conversation = Conversation(context, message, runner.actions, publishes=publishes)
+    conversation = Conversation(context, runner.actions, publishes=publishes)
     conversation.add_prompt(runner.system)
     conversation.add_summary()
     await add_memories(runner.memory, conversation)
     if team.team.mode == "route":
-        await run_conversation(runner, message, context.history, conversation)
+        await run_conversation(runner, conversation.message, conversation)
         if conversation.routed_answer is not None:
             conversation.set_answer(conversation.routed_answer)
         else:
             conversation.publish_held_text()
     elif team.team.mode == "broadcast":
         prompt = await _collect_reports(catalog.members(team), conversation)
-        await run_conversation(runner, prompt, context.history, conversation, output)
+        await run_conversation(runner, prompt, conversation, output)
     else:
-        await run_conversation(runner, message, context.history, conversation, output)
+        await run_conversation(runner, conversation.message, conversation, output)
 
 
 async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:

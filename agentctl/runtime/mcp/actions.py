@@ -51,7 +51,7 @@ class McpAction:
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         name, context = self.tool.name, conversation.context
-        limit = min(self.server.spec.call_seconds, context.tool_timeout)
+        limit = min(self.server.spec.call_seconds, context.spec.tool_timeout)
         started = time.monotonic()
         end: CallEnd = "failed"
         try:

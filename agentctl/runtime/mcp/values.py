@@ -36,8 +36,8 @@ NOBODY = McpUser()
 
 def get_user(environment: RunEnvironment) -> McpUser:
     """Return the user of a run, with the verified claims of the caller."""
-    claims = json.loads(environment.claims) if environment.claims else {}
-    return McpUser(environment.user_id, claims)
+    spec = environment.spec
+    return McpUser(spec.user_id, json.loads(spec.claims) if spec.claims else {})
 
 
 def expand_values(values: Mapping[str, str], user: McpUser) -> dict[str, str]:

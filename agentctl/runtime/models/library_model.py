@@ -46,7 +46,7 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.conversion import build_request, build_tool_definition, extract_usage
 from agentctl.runtime.models.response_limits import UnusableResponse
-from agentctl.runtime.run_threads import use_shared_threads
+from agentctl.runtime.unstopped import use_shared_threads
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -103,8 +103,8 @@ class LibraryConnection(ModelConnection):
             "extra_body": settings.extra_body,
             "thinking": False if effort == "none" else effort,
         }
-        given = {name: value for name, value in converted.items() if value is not None}
-        return cast("ModelSettings", given) if given else None
+        values = {name: value for name, value in converted.items() if value is not None}
+        return cast("ModelSettings", values) if values else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         settings = self.convert_settings(self.select_settings(call.settings))

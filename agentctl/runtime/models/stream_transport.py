@@ -192,6 +192,8 @@ class _Connection(asyncio.Protocol):
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
         if self._read_seconds is not None:
+            # A timer that is set is not moved: at its time it is set again for the rest. So a wait
+            # for each of many small parts costs no timer.
             self._deadline = self._loop.time() + self._read_seconds
             if self._timer is None:
                 self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
@@ -254,6 +256,7 @@ class _Connection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
+        # Without a length the connection ends with the body (RFC 9112, section 6.3).
         if self._has_head and not self._is_complete and not self._is_framed():
             self._is_complete = True
             self._wake()
@@ -294,6 +297,7 @@ class _Connection(asyncio.Protocol):
             self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
+        # An interim response (1xx) has an end as well.
         self._is_complete = self._has_head
 
 
@@ -328,6 +332,6 @@ def _encode_request(request: httpx2.Request, body: bytes) -> bytes:
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % field for field in request.headers.raw]
     fields = b"".join(lines)
-    if any(each in fields for each in _FORBIDDEN):
+    if any(characters in fields for characters in _FORBIDDEN):
         raise httpx2.LocalProtocolError("a header field of the request has a line break")
     return b"\r\n".join([*lines, b"", body])

@@ -12,10 +12,10 @@ from typing import Any
 from agno.models.message import Message
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import complete_history
+from agentctl.runtime.unstopped import install_executor
 
 _SERVER_STATE = frozenset({"current_run_id", "current_session_id", "current_user_id"})
 """Keys that agno adds to the session state of a run."""
@@ -80,11 +80,11 @@ class AgnoRunner:
         report.end()
 
     def _copy(self, run: HostedRun) -> Any:
-        earlier = to_agno_messages(run.given_history if self._has_history else run.history)
+        earlier = to_agno_messages(run.request_history if self._has_history else run.history)
         if not earlier:
             return self._target.deep_copy()
-        given = self._target.additional_input or []
-        return self._target.deep_copy(update={"additional_input": [*given, *earlier]})
+        configured = self._target.additional_input or []
+        return self._target.deep_copy(update={"additional_input": [*configured, *earlier]})
 
 
 class _Report:

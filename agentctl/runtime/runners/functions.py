@@ -18,9 +18,9 @@ from agentctl.agents import (
     Usage,
 )
 from agentctl.event_loop import TooManyAbandonedThreads
+from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.run_context import is_run_context
 from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.hosted_run import HostedRun
 
@@ -82,10 +82,10 @@ class _PythonRunner:
         """Do nothing."""
 
     def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        given: dict[str, Any] = {self._message: message}
+        arguments: dict[str, Any] = {self._message: message}
         if self._context is not None:
-            given[self._context] = run.context
-        return partial(self._function, **given)
+            arguments[self._context] = run.context
+        return partial(self._function, **arguments)
 
 
 class FunctionRunner(_PythonRunner):

@@ -11,15 +11,15 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
-from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import EarlierRun, RunEnvironment
+    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
 
@@ -72,11 +72,16 @@ class HostedRun:
         kind: the kind of runner.
 
     Attributes:
-        name: id of the agent.
+        spec: its specification.
+        earlier_runs: the earlier runs, each with its native messages if this kind of runner
+            executed it.
+        history: their neutral messages (`runtime.transcript`), oldest first.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
-        self.name = environment.component_id
+        self.spec = environment.spec
+        self.earlier_runs = environment.earlier_runs
+        self.history = environment.history
         self._environment = environment
         self._kind = kind
         self._kept_bytes = 0
@@ -90,25 +95,10 @@ class HostedRun:
         return build_run_context(self._environment, self._host)
 
     @property
-    def history(self) -> Sequence[Mapping[str, Any]]:
-        """The neutral messages of earlier runs (`runtime.transcript`), oldest first."""
-        return self._environment.history
-
-    @property
-    def earlier_runs(self) -> Sequence[EarlierRun]:
-        """The earlier runs, each with its native messages if this kind of runner executed it."""
-        return self._environment.earlier_runs
-
-    @property
-    def given_history(self) -> Sequence[Mapping[str, Any]]:
+    def request_history(self) -> Sequence[Mapping[str, Any]]:
         """The earlier messages of the request, for a runner with its own memory."""
-        earlier = self._environment.earlier_runs
-        return [message for run in earlier if run.given for message in run.messages]
-
-    @property
-    def is_member(self) -> bool:
-        """True for the run of a member or of a step, which has no earlier runs."""
-        return self._environment.is_member
+        requested = (run for run in self.earlier_runs if run.from_request)
+        return [message for run in requested for message in run.messages]
 
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
@@ -191,13 +181,13 @@ class HostedRun:
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
         limit = self._environment.limits.run_bytes
-        given = {
+        values = {
             replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
         }
-        call = {"id": call_id, "name": name, "arguments": given}
+        call = {"id": call_id, "name": name, "arguments": values}
         self._reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
-        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, given)))
+        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
 
     def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
         """Report the end of a tool call that was started; an unknown id is ignored.
@@ -275,7 +265,7 @@ class HostedRun:
             TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
         """
         return await run_in_thread(
-            function, self.name, self._transcript.unstopped, unstopped_name=RUNNER
+            function, self.spec.component_id, self._transcript.unstopped, unstopped_name=RUNNER
         )
 
     def set_native_history(self, messages: str) -> None:

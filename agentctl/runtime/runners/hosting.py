@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.runtime")
 
 
-async def run_hosted_agent(
-    opening: Awaitable[Runner], message: str, environment: RunEnvironment
-) -> None:
+async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     """Run an agent in code to its end. The result is in the transcript.
 
     Tokens are unknown unless the runner or a function of the run reports them.
@@ -34,7 +32,7 @@ async def run_hosted_agent(
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
     """
-    transcript = environment.transcript
+    transcript, message = environment.transcript, environment.spec.input
     transcript.forget_usage()
     transcript.add_user(message)
     try:
@@ -47,7 +45,7 @@ async def run_hosted_agent(
         if environment.is_stopping:
             raise
         # The agent cancelled itself, for example in a task group.
-        _log.warning("run %s: the agent ended with CancelledError", environment.run_id)
+        _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
     except (ExecutionError, InvalidConfiguration):
         raise
@@ -55,7 +53,7 @@ async def run_hosted_agent(
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
         # the log only.
         if not environment.is_stopping:
-            _log.warning("run %s: the agent failed", environment.run_id, exc_info=error)
+            _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
         raise ExecutionError("AGENT_FAILED") from None
     environment.checkpoint()
     transcript.end_answer([], "stop")

@@ -25,10 +25,10 @@ from agentctl.agents import RunContext
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import CANCELLED_RESULT, complete_history
+from agentctl.runtime.unstopped import install_executor
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
@@ -106,8 +106,8 @@ class LangGraphRunner:
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
-        graph = self._member_graph if run.is_member else self._graph
-        if self._has_checkpointer and not run.is_member:
+        graph = self._member_graph if run.spec.is_member else self._graph
+        if self._has_checkpointer and not run.spec.is_member:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
@@ -151,13 +151,13 @@ class LangGraphRunner:
         state = await self._graph.aget_state(config)
         if state.values and await run.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
-            return to_langchain_messages(run.given_history)
+            return to_langchain_messages(run.request_history)
         messages = state.values.get("messages", []) if state.values else []
         results = [
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in _find_open_calls(messages).items()
         ]
-        return [*results, *to_langchain_messages(run.given_history)]
+        return [*results, *to_langchain_messages(run.request_history)]
 
 
 class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
@@ -196,8 +196,9 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         """Report the end of a call, with its tokens."""
         call = self._calls.pop(run_id, None)
         if call is not None:
-            found = [generation.message for each in response.generations for generation in each]
-            usage = next((each.usage_metadata for each in found if each.usage_metadata), None)
+            messages = [choice.message for choices in response.generations for choice in choices]
+            usages = (message.usage_metadata for message in messages)
+            usage = next((usage for usage in usages if usage), None)
             call.end(None if usage is None else extract_usage(usage))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
@@ -335,8 +336,8 @@ def read_text(message: Any) -> str:
 
 def read_thinking(message: Any) -> str:
     """Return the thinking in a message, in the forms of the providers."""
-    given = message.additional_kwargs.get("reasoning_content")
-    pieces = [given] if isinstance(given, str) else []
+    reasoning = message.additional_kwargs.get("reasoning_content")
+    pieces = [reasoning] if isinstance(reasoning, str) else []
     for block in message.content if isinstance(message.content, list) else ():
         if isinstance(block, dict) and block.get("type") in ("thinking", "reasoning"):
             piece = block.get("thinking") or block.get("reasoning")
@@ -346,8 +347,8 @@ def read_thinking(message: Any) -> str:
 
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Return the nine counters of the `usage_metadata` of a message."""
-    given, made = usage.get("input_token_details", {}), usage.get("output_token_details", {})
-    audio_in, audio_out = given.get("audio") or 0, made.get("audio") or 0
+    prompt, answer = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    audio_in, audio_out = prompt.get("audio") or 0, answer.get("audio") or 0
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -355,9 +356,9 @@ def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
         "audio_input_tokens": audio_in,
         "audio_output_tokens": audio_out,
         "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": given.get("cache_read") or 0,
-        "cache_write_tokens": given.get("cache_creation") or 0,
-        "reasoning_tokens": made.get("reasoning") or 0,
+        "cache_read_tokens": prompt.get("cache_read") or 0,
+        "cache_write_tokens": prompt.get("cache_creation") or 0,
+        "reasoning_tokens": answer.get("reasoning") or 0,
     }
 
 

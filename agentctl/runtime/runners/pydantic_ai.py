@@ -33,10 +33,10 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
-from agentctl.runtime.run_threads import install_executor
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.owner import OwnerTask
+from agentctl.runtime.unstopped import install_executor
 
 _log = logging.getLogger("agentctl.runtime")
 

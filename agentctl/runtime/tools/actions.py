@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
+from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.json_values import NotSerializable
-from agentctl.runtime.run_context import RunHost, build_run_context
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
 from agentctl.runtime.unstopped import abandon_task, run_in_thread
 
@@ -51,7 +51,7 @@ class ToolAction:
         except InvalidArguments as error:
             text = f"The arguments of {name} are not valid: {error}"
         except TimeoutError:
-            text = f"The tool {name} did not end within {context.tool_timeout:g} seconds"
+            text = f"The tool {name} did not end within {context.spec.tool_timeout:g} seconds"
         except TooManyAbandonedThreads:
             text = f"The tool {name} was not called: too many earlier calls never ended"
         except NotSerializable:
@@ -72,7 +72,7 @@ class ToolAction:
             self._call_guarded(arguments, context, host), name=f"tool {name}"
         )
         try:
-            done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
+            done, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
             if not done:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):

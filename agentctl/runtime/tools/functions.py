@@ -24,9 +24,9 @@ from pydantic.json_schema import JsonSchemaMode
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.context import is_run_context
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.json_values import NotSerializable, encode_json
-from agentctl.runtime.run_context import is_run_context
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

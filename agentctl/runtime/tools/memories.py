@@ -88,8 +88,8 @@ async def _remember(memories: Memories, arguments: Mapping[str, Any]) -> str:
 
 
 async def _recall(memories: Memories, arguments: Mapping[str, Any]) -> str:
-    found = await memories.recall(arguments["query"])
-    return _format_notes(found) or "Nothing is remembered about this user"
+    recalled = await memories.recall(arguments["query"])
+    return _format_notes(recalled) or "Nothing is remembered about this user"
 
 
 async def _update(memories: Memories, arguments: Mapping[str, Any]) -> str:
@@ -155,12 +155,12 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
     if memory.mode == "off" or not memory.context_tokens or memories is None:
         return
     try:
-        found = await memories.recall(conversation.message, limit=RECALLED)
+        recalled = await memories.recall(conversation.message, limit=RECALLED)
     except AgentctlError as error:
-        run_id = conversation.context.run_id
+        run_id = conversation.context.spec.run_id
         _log.warning("run %s: its memories could not be read: %s", run_id, error.detail)
         return
-    notes = _format_notes(found, memory.context_tokens * CHARACTERS_PER_TOKEN)
+    notes = _format_notes(recalled, memory.context_tokens * CHARACTERS_PER_TOKEN)
     if notes:
         conversation.extend_instructions(f"{_HEADING}\n{notes}")
 

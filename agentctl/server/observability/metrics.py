@@ -103,7 +103,7 @@ class ServerMetrics:
         yield _build_counter(
             "runs_ended", "Runs with a stored final status.", ("kind", "status"), ended
         )
-        kinds = Counter(run.spec.component.kind for run in self.engine.live_runs())
+        kinds = Counter(run.spec.component_type for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
         yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
         members = sum(run.parent is not None for run in self.engine.live_runs())

@@ -11,7 +11,7 @@ from agentctl.requests import (
 )
 from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
-from agentctl.store.repositories.run_rows import EarlierMessages, RunRow, RunState, Turn
+from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
@@ -170,12 +170,12 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState 
 @unit
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
-    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN, parameters)
         for parent_run_id, run_id in rows:
-            found[parent_run_id].append(run_id)
-    return found
+            children[parent_run_id].append(run_id)
+    return children
 
 
 @unit
@@ -190,11 +190,11 @@ def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
 @unit
 def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
     """Return parent, id and metrics (JSON, or None) of the children of some runs."""
-    found: list[tuple[str, str, str | None]] = []
+    usage: list[tuple[str, str, str | None]] = []
     for parameters in _group_parents(run_ids):
         rows = yield Statement(_CHILDREN_USAGE, parameters)
-        found += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
-    return found
+        usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
+    return usage
 
 
 def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
@@ -273,11 +273,14 @@ def list_recent_messages(
 @single_unit
 def list_recent_native(
     session_id: str, limit: int, maximum: int, native_kind: str
-) -> Steps[list[EarlierMessages]]:
+) -> Steps[list[tuple[str, str | None]]]:
     """Return the messages of the same runs as `list_recent_messages`, oldest first.
 
+    Each run has its neutral messages, and its messages as JSON of a library; None if the run has
+    none of that kind.
+
     Args:
-        native_kind: the kind of runner whose native messages are returned as well.
+        native_kind: the kind of runner of that library.
     """
     rows = yield Statement(
         _RECENT_NATIVE,
@@ -289,7 +292,7 @@ def list_recent_native(
             "native_kind": native_kind,
         },
     )
-    return [EarlierMessages(*row) for row in reversed(rows)]
+    return [(messages, native) for messages, native in reversed(rows)]
 
 
 @single_unit

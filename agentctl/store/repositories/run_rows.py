@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
+
+from agentctl.records.run_spec import RunSpec
 
 
 # Not frozen, for the reason of `sessions.SummaryRow`.
@@ -90,36 +92,18 @@ class RunState:
     holding: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run to create.
 
     Attributes:
         owner: the id of the worker that executes it or will claim it, if that is known.
-        session_name: the name for a session without a name; None for the run of a member.
-        metadata, session_state: JSON objects of the request; None for none.
-        purpose: `summary` or `memory` for background work, which is a child of the run after which
-            it is done.
-        status: PENDING; RUNNING for a run that its worker starts at once, without a claim.
-        request_id: the id of the request that started it; None if there was none.
+        session_name: the name for a session without a name; None for a child.
     """
 
-    run_id: str
-    session_id: str
-    parent_run_id: str | None
-    component_type: str
-    component_id: str
-    user_id: str | None
-    background: bool
-    input: str
+    spec: RunSpec
     owner: str | None
     created_at: int
     session_name: str | None = None
-    metadata: str | None = None
-    session_state: str | None = None
-    purpose: str | None = None
-    status: Literal["PENDING", "RUNNING"] = "PENDING"
-    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +146,3 @@ class RunEnd:
     native_history: str | None = None
     holding: str | None = None
     spans: str | None = None
-
-
-@dataclass(slots=True)
-class EarlierMessages:
-    """The messages of an earlier run of a session.
-
-    Attributes:
-        messages: JSON array of the neutral messages.
-        native: the messages in the JSON form of a library; None if the run has none of the
-            requested kind.
-    """
-
-    messages: str
-    native: str | None

@@ -36,7 +36,12 @@ _RESTORE = Sql(
     f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _STORED)})"
 )
 
-_NEW = tuple(field.name for field in fields(NewRun))
+_NEW = (
+    "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
+    "purpose", "request_id",
+)  # fmt: skip
+"""The columns that a new row has from the specification of its run, of every run."""
+
 _END = tuple(field.name for field in fields(RunEnd))
 _get_new, _get_end = attrgetter(*_NEW), attrgetter(*_END)
 
@@ -129,16 +134,24 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     Returns:
         Its number in the session, from 1; None if the session does not exist.
     """
-    top = run.parent_run_id is None
+    spec, at = run.spec, run.created_at
+    top = spec.parent_run_id is None
     if seq is None:
-        seq = yield from sessions.allocate_seq(
-            run.session_id, run.created_at, run.status if top else None, run.session_name
-        )
+        last_status = spec.first_status if top else None
+        seq = yield from sessions.allocate_seq(spec.session_id, at, last_status, run.session_name)
     if seq is None:
         return None
-    started_at = run.created_at if run.status == "RUNNING" else None
-    flags = {"seq": seq, "background": int(run.background), "started_at": started_at}
-    values = dict(zip(_NEW, _get_new(run), strict=True)) | flags
+    values: dict[str, Value] = dict(zip(_NEW, _get_new(spec), strict=True)) | {
+        "seq": seq,
+        "status": spec.first_status,
+        "background": int(spec.background),
+        "owner": run.owner,
+        "created_at": at,
+        "started_at": None if spec.background else at,
+        # The objects of the request are read from the row of its root run only.
+        "metadata": spec.metadata if top else None,
+        "session_state": spec.session_state if top else None,
+    }
     yield Statement(_CREATE, values)
     return seq
 

@@ -140,6 +140,7 @@ class Writer:
                 self._undo(connection)
                 self._fail(group, error)
             self._busy = False
+            # After the commit: no caller has a result that a crash could undo.
             _resolve(group)
         if connection is not None:
             connection.close(True)
@@ -174,6 +175,8 @@ class Writer:
         self._file.check()
         until = min(unit.deadline for unit in group)
         self._busy_handler.seconds = max(0.0, until - time.monotonic())
+        # The lock first: a transaction that began with a read cannot get it after a commit of
+        # another process, and SQLite would not wait for it.
         connection.execute("BEGIN IMMEDIATE")
         self._busy_handler.seconds = WAIT_SECONDS
         for unit in group:

@@ -1,4 +1,9 @@
-"""Slots of members' runs: bound the runs of members that execute at the same time.
+"""Turns: bounds of what begins at the same time, the work of root runs and the runs of members.
+
+When very many runs start at once, each caller would otherwise wait for the model calls of the runs
+before its own. So the work of a run waits until the starts that began before it are complete: all
+callers have their first event, or the row of a run without events, before the first model call. The
+row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0067).
 
 A leader may call 128 members at once, and each of them may be a team that does the same. Without a
 bound one root run would become thousands of live runs. So a member waits for a slot before its row
@@ -14,12 +19,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from agentctl.config.settings import Limits
 from agentctl.runs.live import LiveRun
+
+CROWD = 32
+"""Number of incomplete starts up to which work begins at once: they delay each other little."""
+
+LIMIT_SECONDS = 5.0
+"""Maximum wait of work, and the time after which an incomplete start no longer counts."""
+
+
+class _Start(NamedTuple):
+    number: int
+    began: float
+
+
+class Starts:
+    """The incomplete starts of a process, by the ids of their runs, in order."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, _Start] = OrderedDict()
+        self._number = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def begin(self, run_id: str) -> None:
+        """Count a start."""
+        self._number += 1
+        self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
+
+    def end(self, run_id: str) -> None:
+        """Complete a start. Work that waits for no other start continues."""
+        if self._open.pop(run_id, None) is not None and self._waiting:
+            self._resume()
+
+    async def wait_for_earlier(self) -> None:
+        """Wait until the starts that are incomplete now are complete, if they are many."""
+        self._drop_expired()
+        if len(self._open) <= CROWD:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._number, turn))
+        await asyncio.wait({turn}, timeout=LIMIT_SECONDS)
+
+    def _resume(self) -> None:
+        oldest = next(iter(self._open.values())).number if self._open else self._number + 1
+        while self._waiting and self._waiting[0][0] < oldest:
+            _, turn = self._waiting.popleft()
+            turn.set_result(None)
+
+    def _drop_expired(self) -> None:
+        latest = asyncio.get_running_loop().time() - LIMIT_SECONDS
+        while self._open and next(iter(self._open.values())).began < latest:
+            self._open.popitem(last=False)
 
 
 class _Slot(NamedTuple):
@@ -85,6 +140,7 @@ class MemberSlots:
             if granted.cancelled():
                 self._forget(parent, granted)
             else:
+                # Granted and cancelled in one step of the event loop.
                 self._release(granted.result())
             raise
 
@@ -109,7 +165,7 @@ class MemberSlots:
 
     def _grant(self, parent: LiveRun) -> bool:
         queue = self._queues.get(parent, ())
-        waiting = next((each for each in queue if not each.done()), None)
+        waiting = next((future for future in queue if not future.done()), None)
         slot = self._try_take(parent) if waiting is not None else None
         if waiting is None or slot is None:
             return False

@@ -1,0 +1,74 @@
+"""The specification of a run: its work and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentctl.records.kinds import ComponentKind
+
+Purpose = Literal["summary", "memory"]
+"""The purpose of background work after a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """The work and the limits of a run. They never change, and each of them has a JSON form.
+
+    The row of the run is written from it, and models and tools read it. A child has the values of
+    its parent, except those of its work.
+
+    Attributes:
+        parent_run_id: the run that requested this run of a member, or after which this background
+            work is done; None for a root run.
+        user_id: the owner of the session; before the admission, the user of the request.
+        input: the message for the component.
+        background: True if the row is PENDING until a worker claims the run.
+        recorded: True if the events of a root run are stored; a member's events are stored with
+            those of its root.
+        survives_disconnect: True if the run is executed although its client did not get its id.
+        time_limit: maximum seconds of the whole work.
+        tool_timeout: maximum seconds of one tool call.
+        metadata, session_state: JSON objects of the request, stored in the row of the root run.
+        output_schema: JSON Schema of the request for its result.
+        dependencies: JSON object of the request; it is not stored.
+        claims: verified claims of the caller's token as JSON; None without a JWT.
+        earlier_messages: neutral messages that the request gives to its component, after those of
+            the session.
+        purpose: the purpose of background work; None for every other run.
+        covered: the number of the last run that a summary covers.
+        request_id: the id of the request that started the root run.
+    """
+
+    run_id: str
+    session_id: str
+    parent_run_id: str | None = None
+    component_type: ComponentKind
+    component_id: str
+    user_id: str | None
+    input: str
+    background: bool = False
+    recorded: bool = False
+    survives_disconnect: bool = False
+    time_limit: float
+    tool_timeout: float
+    metadata: str | None = None
+    session_state: str | None = None
+    output_schema: str | None = None
+    dependencies: str | None = None
+    claims: str | None = field(default=None, repr=False)
+    earlier_messages: tuple[Mapping[str, Any], ...] = ()
+    purpose: Purpose | None = None
+    covered: int = 0
+    request_id: str | None = None
+
+    @property
+    def first_status(self) -> Literal["PENDING", "RUNNING"]:
+        """The status of the new row."""
+        return "PENDING" if self.background else "RUNNING"
+
+    @property
+    def is_member(self) -> bool:
+        """True for the run of a member or of a step."""
+        return self.parent_run_id is not None and self.purpose is None
