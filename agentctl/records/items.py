@@ -31,12 +31,6 @@ DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 LIVE_STATUSES = ("PENDING", "RUNNING")
 
 
-class TruncatedRecord(TypedDict):
-    """The number of characters of a text that was cut."""
-
-    characters: int
-
-
 class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
 
@@ -46,7 +40,7 @@ class TextItem(TypedDict):
     type: Literal["text", "thinking", "prompt"]
     text: str
     role: NotRequired[str]
-    truncated: NotRequired[TruncatedRecord]
+    truncated: NotRequired[dict[Literal["characters"], int]]
 
 
 class ToolCallItem(TypedDict):
@@ -63,7 +57,7 @@ class ToolCallItem(TypedDict):
     result: Any
     started_at: Timestamp | None
     finished_at: Timestamp | None
-    truncated: NotRequired[TruncatedRecord]
+    truncated: NotRequired[dict[Literal["characters"], int]]
 
 
 class RunPhaseSummary(RunSummary):
@@ -309,10 +303,10 @@ class RunSoFar:
         items.append(item)
         return Change(self.record["run_id"], len(items) - 1)
 
-    def replace(self, index: int, item: Item) -> Change:
+    def replace(self, position: int, item: Item) -> Change:
         """Replace an item."""
-        self._items[index] = item
-        return Change(self.record["run_id"], index)
+        self._items[position] = item
+        return Change(self.record["run_id"], position)
 
     def add_text(self, type: Literal["text", "thinking"], text: str) -> Change:
         """Add a text to the last item if it has the same type, else as a new item."""
@@ -394,7 +388,7 @@ class RunReader:
         component = find_component(record)
         for index, call in enumerate(parent.items):
             if call["type"] == "tool_call" and call["tool_name"] in DELEGATIONS:
-                arguments = call["tool_args"] or {}
+                arguments = call["tool_args"] if isinstance(call["tool_args"], Mapping) else {}
                 if component is not None and arguments.get("member_id") == component[1]:
                     return [parent.replace(index, {**item, "task": arguments.get("task")})]
         return [parent.add(item)]
@@ -406,6 +400,9 @@ class RunReader:
         # No event says when the work has stopped.
         run.record["phase"] = build_phase({**run.record, "stopped_at": event.at})
         changes = [Change(run_id, None)]
+        for position, item in enumerate(run.items):
+            if item["type"] == "tool_call" and item["status"] == "running":
+                changes.append(run.replace(position, {**item, "status": "cancelled"}))
         if data.get("content") and run.find(type="text") is None:
             changes.append(run.add({"type": "text", "text": str(data["content"])}))
         parent = self.runs.get(run.record.get("parent_run_id") or "")

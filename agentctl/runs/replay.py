@@ -8,6 +8,7 @@ of its last step. Calls of models have no events, so they have no spans here
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -53,21 +54,8 @@ class ReplayedRun:
             if entry.get("tool_call_error") is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
 
-    def add(self, lines: str, *, content: bool = True) -> None:
-        """Apply the events of this run from a stored batch; skip unreadable events.
-
-        Args:
-            content: False leaves out the events with text, most of a stream.
-        """
-        # Not `splitlines`: JSON text may contain line separators other than the line feed.
-        for line in lines.split("\n"):
-            name, _, data = line.partition(" ")
-            kind = find_event_kind(name)
-            if self._run.run_id in data and kind and (content or kind not in TEXT_KINDS):
-                with suppress(InvalidResponse, ValueError, TypeError, KeyError):
-                    self._apply(parse_event(name, data))
-
-    def _apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
+        """Apply an event of the run or of one of its members."""
         if event.data.get("parent_run_id") == self._run.run_id:
             self._apply_member(event)
         if event.run_id != self._run.run_id:
@@ -116,18 +104,39 @@ def _get_time(event: Event) -> int:
 
 
 @unit
-def replay_stored_events(run: RunRow, root_id: str, *, content: bool = True) -> Steps[ReplayedRun]:
-    """Read the results of a run from the stored stream of its root, batch by batch.
+def _replay(
+    root_id: str, apply: Callable[[Event], object], needs: Callable[[EventKind, str], bool]
+) -> Steps[None]:
+    """Apply the stored events of a root run that are needed, batch by batch.
 
-    Args:
-        content: False leaves out the text of the run and of its members.
+    Unreadable events are skipped. `needs` receives the kind and the data of an event.
     """
-    replayed = ReplayedRun(run)
     seq = -1
     while batches := (yield from events.list_after(root_id, seq)):
         for batch in batches:
-            replayed.add(batch.events, content=content)
+            # Not `splitlines`: JSON text may contain line separators other than the line feed.
+            for line in batch.events.split("\n"):
+                name, _, data = line.partition(" ")
+                kind = find_event_kind(name)
+                if kind is not None and needs(kind, data):
+                    with suppress(InvalidResponse, ValueError, TypeError, KeyError):
+                        apply(parse_event(name, data))
         seq = batches[-1].last_seq
+
+
+@unit
+def replay_stored_events(run: RunRow, root_id: str, *, content: bool = True) -> Steps[ReplayedRun]:
+    """Read the results of a run from the stored stream of its root.
+
+    Args:
+        content: False leaves out the text of the run and of its members, most of a stream.
+    """
+    replayed = ReplayedRun(run)
+
+    def needs(kind: EventKind, data: str) -> bool:
+        return run.run_id in data and (content or kind not in TEXT_KINDS)
+
+    yield from _replay(root_id, replayed.apply, needs)
     return replayed
 
 
@@ -145,14 +154,8 @@ def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
 @unit
 def read_stored_items(root_id: str) -> Steps[RunReader]:
     """Read the items of a live run and of the runs below it from its stored events."""
-    reader, seq = RunReader(), -1
-    while batches := (yield from events.list_after(root_id, seq)):
-        for batch in batches:
-            for line in batch.events.split("\n"):
-                name, _, data = line.partition(" ")
-                if data:
-                    reader.apply(parse_event(name, data))
-        seq = batches[-1].last_seq
+    reader = RunReader()
+    yield from _replay(root_id, reader.apply, lambda _kind, _data: True)
     return reader
 
 

@@ -75,6 +75,17 @@ def test_member_takes_the_place_of_its_delegation() -> None:
     assert (call["status"], call["result"]) == ("done", "1")
 
 
+def test_open_call_of_an_ended_run_is_cancelled() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
+    assert (TEAM, 0, None) in read(reader, "TeamRunCancelled", reason="enough")
+    (call,) = reader.runs[TEAM].items
+    assert call["type"] == "tool_call"
+    assert call["status"] == "cancelled"
+    assert reader.runs[TEAM].record["phase"]["name"] == "stopped"
+
+
 def test_unknown_events_change_nothing() -> None:
     reader = RunReader()
     assert read(reader, "TeamRunStarted") == [(TEAM, None, None)]
