@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.text import Text
 
@@ -86,17 +86,10 @@ class View(Protocol):
         sorts: the names of the orders.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def empty(self) -> str: ...
-
-    @property
-    def columns(self) -> Sequence[Column]: ...
-
-    @property
-    def sorts(self) -> Sequence[str]: ...
+    name: str
+    empty: str
+    columns: Sequence[Column]
+    sorts: Sequence[str]
 
     async def refresh(self) -> None:
         """Read the records. An `AgentctlError` leaves the previous ones."""
@@ -108,11 +101,11 @@ class View(Protocol):
 
     def find_run(self, key: str) -> Run | None:
         """Return the summary of a run with this key; None in lists of other records."""
-        ...
+        return None
 
     def find_filter(self, key: str) -> str | None:
         """Return the words that filter the runs of a row; None if there are none."""
-        ...
+        return None
 
     def get_version(self, key: str) -> object:
         """Return a value that differs after the pane of the row may have changed."""
@@ -123,12 +116,12 @@ class View(Protocol):
         ...
 
 
-class RunsView:
+class RunsView(View):
     """The live runs, and those that ended in the last minute."""
 
     name = "runs"
     empty = "no live runs; a run that ends stays here for a minute"
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         Column("RUN", most=21),
         Column("STATUS", most=14),
         Column("COMPONENT", most=18),
@@ -137,7 +130,7 @@ class RunsView:
         Column("TOKENS", least=70, most=11, is_right=True),
         Column("LAST", most=200),
     )
-    sorts: ClassVar[Sequence[str]] = tuple(SORTS)
+    sorts: Sequence[str] = tuple(SORTS)
 
     def __init__(self, feed: RunFeed) -> None:
         self.feed = feed
@@ -180,12 +173,12 @@ class RunsView:
         return title, draw_runs([merged], children, width)
 
 
-class SessionsView:
+class SessionsView(View):
     """The sessions, the last used first."""
 
     name = "sessions"
     empty = "no sessions yet"
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         Column("SESSION", most=20),
         Column("STATUS", most=12),
         Column("COMPONENT", most=18),
@@ -195,7 +188,7 @@ class SessionsView:
         Column("USED", is_right=True),
         Column("NAME", most=200),
     )
-    sorts: ClassVar[Sequence[str]] = ("last used", "tokens", "runs")
+    sorts: Sequence[str] = ("last used", "tokens", "runs")
 
     def __init__(self, operations: Operations, filter: RunFilter) -> None:
         self._operations = operations
@@ -234,9 +227,6 @@ class SessionsView:
             cell(session.get("session_name") or ""),
         ]
 
-    def find_run(self, key: str) -> Run | None:
-        return None
-
     def find_filter(self, key: str) -> str | None:
         return f"session:{key}"
 
@@ -262,7 +252,7 @@ class SessionsView:
 
 
 @dataclass(slots=True)
-class ComponentsView:
+class ComponentsView(View):
     """The agents, teams and workflows, with their live runs."""
 
     operations: Operations
@@ -332,9 +322,6 @@ class ComponentsView:
             cell(record.get("description") or record.get("name") or "", style),
         ]
 
-    def find_run(self, key: str) -> Run | None:
-        return None
-
     def find_filter(self, key: str) -> str | None:
         return key
 
@@ -361,7 +348,7 @@ class ComponentsView:
 
 
 @dataclass(slots=True)
-class WorkersView:
+class WorkersView(View):
     """The processes that execute runs, from the system database; not on a server.
 
     Args:
@@ -416,12 +403,6 @@ class WorkersView:
             ]
             rows.append(TableRow(key, cells))
         return rows
-
-    def find_run(self, key: str) -> Run | None:
-        return None
-
-    def find_filter(self, key: str) -> str | None:
-        return None
 
     def get_version(self, key: str) -> object:
         return self._workers.get(key)

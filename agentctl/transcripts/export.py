@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 
 from agentctl.requests import ExportFormat, SessionLocator, SessionRunsQuery
 from agentctl.transcripts.markdown import format_run, format_session
-from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import SessionReads, SessionRuns, read_members
+from agentctl.transcripts.runs import SessionReads, SessionRuns
 from agentctl.transcripts.texts import Look
 
 
@@ -54,13 +53,9 @@ async def _write_markdown(
     runs = SessionRuns(operations, session_id, where, look.run_view)
     part = await runs.find_last(None)
     yield _encode(format_session(session, part.describe()))
-    number = part.first
-    async for run in runs.read(part.after):
-        children = await read_members(operations, run, where, look.run_view)
+    async for number, run in runs.draw(part):
         # A long run takes a while: other requests go on.
-        text = await asyncio.to_thread(format_run, build_drawn_run(run, children), look, number)
-        yield _encode(text)
-        number += 1
+        yield _encode(await asyncio.to_thread(format_run, run, look, number))
 
 
 def _encode(text: str) -> bytes:

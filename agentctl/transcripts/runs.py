@@ -16,6 +16,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -91,6 +92,14 @@ class SessionRuns:
         """Yield the runs after a run, with one page in memory."""
         async for run in self._read(after, PAGE_RUNS, self._form):
             yield run
+
+    async def draw(self, part: RunRange) -> AsyncIterator[tuple[int, DrawnRun]]:
+        """Yield the runs of a range with their numbers and members."""
+        number = part.first
+        async for run in self.read(part.after):
+            children = await read_members(self._operations, run, self._where, self._form)
+            yield number, build_drawn_run(run, children)
+            number += 1
 
     async def _read(self, after: str | None, limit: int, form: RunView) -> AsyncIterator[Record]:
         while True:

@@ -10,7 +10,7 @@ from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
-from agentctl.transcripts.runs import SessionRuns, read_members
+from agentctl.transcripts.runs import SessionRuns
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
     Look,
@@ -48,11 +48,8 @@ async def print_transcript(
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last)
     page.print_session(session, part.describe())
-    number = part.first
-    async for run in runs.read(part.after):
-        children = await read_members(operations, run, where, form)
-        page.print_run(build_drawn_run(run, children), number)
-        number += 1
+    async for number, run in runs.draw(part):
+        page.print_run(run, number)
     hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
     page.print_foot(" · ".join(hints))
 
