@@ -37,9 +37,9 @@ QUERIES = {
     ),
     "export_session": ("", "?format=markdown", "?format=xml", "?type=agent", "?user_id=other"),
     "get_session_runs": ("", "?limit=1", "?limit=0", "?after={run_id}", "?type=agent"),
-    "get_session_run": ("", "?type=agent", "?user_id=other"),
-    "get_run": ("", "?db_id=main", "?db_id=second"),
-    "get": ("", "?session_id={session_id}", "?session_id=mine"),
+    "get_session_run": ("", "?type=agent", "?user_id=other", "?view=items"),
+    "get_run": ("", "?db_id=main", "?db_id=second", "?view=items", "?view=phase"),
+    "get": ("", "?session_id={session_id}", "?session_id=mine", "?view=items"),
     "cancel": (
         "?session_id={session_id}", "?session_id=mine", "?session_id={session_id}&wait=99", "",
     ),
