@@ -9,8 +9,9 @@ path, host, process or backend. The requests are in `agentctl.requests`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agentctl.errors import Unsupported
 from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS, FULL_VIEW
@@ -373,6 +374,23 @@ class LocalOperations(Operations, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A known fault of another product.
+
+    Attributes:
+        subject: such as `authorization`, `cancel`, `sessions`.
+        serious: True if it certainly affects this server.
+        what: the fault.
+        remedy: the change that helps.
+    """
+
+    subject: str
+    serious: bool
+    what: str
+    remedy: str
+
+
 class PartialOperations:
     """The base of backends of another product, which implement some of the `Operations`.
 
@@ -380,9 +398,15 @@ class PartialOperations:
     that is added to `Operations` later.
 
     Args:
-        name: the subject of the error: `AgentOS 3.1.10`.
+        name: the subject of the error: the product and its version.
         place: the URL or the file, for the cause of the error.
+
+    Attributes:
+        without_counterpart: operations that the product does not have: the end of the error, and a
+            hint.
     """
+
+    without_counterpart: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
 
     def __init__(self, name: str, place: str) -> None:
         self.name = name
@@ -392,7 +416,7 @@ class PartialOperations:
         """Build the error of an operation that the backend does not have.
 
         Args:
-            what: completes the sentence "AgentOS 3.1.10 does not have …".
+            what: completes the sentence "the product does not have …".
         """
         return Unsupported(
             f"{self.name} does not have {what}",
@@ -405,28 +429,14 @@ class PartialOperations:
             raise AttributeError(operation)
 
         def refuse(*_: Any, **__: Any) -> Any:
-            what, hint = _WITHOUT_COUNTERPART.get(operation, (f"the operation {operation}", None))
-            raise self.build_missing_error(what, hint)
+            unknown = f"the operation {operation}", None
+            raise self.build_missing_error(*self.without_counterpart.get(operation, unknown))
 
         return refuse
 
-
-_WITHOUT_COUNTERPART: dict[str, tuple[str, str | None]] = {
-    "get_readiness": ("a readiness check", None),
-    "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
-    "explain_auth": ("an explanation of its authorization", None),
-    "get_audit": ("an audit log", None),
-    "get_runs": (
-        "a list of runs across sessions",
-        "list the runs of a session with: agentctl sessions runs SESSION_ID",
-    ),
-    "get_run": (
-        "a run by its id alone",
-        "list the runs of its session with: agentctl sessions runs SESSION_ID",
-    ),
-    "summarize_session": ("a summary on demand", None),
-}
-"""Operations without a counterpart: the end of the error, and a hint."""
+    def list_faults(self) -> Iterable[Fault]:
+        """Return the known faults of the product that matter to its operators."""
+        return ()
 
 
 def _operation_names() -> frozenset[str]:

@@ -11,6 +11,7 @@ import typer
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.errors import InvalidConfiguration, UsageError
+from agentctl.extensions import name_products
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 from agentctl.requests import (
@@ -162,7 +163,7 @@ ForeignDatabase = Annotated[
     _target_option(
         "--database",
         metavar="URL",
-        help="Read this database of AgentOS: a URL, or the path of a SQLite file",
+        help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
 TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Session table")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from agentctl.cli.common import COLOR_HELP, When
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
+from agentctl.extensions import insert_after, load_extensions
 
 _COMMANDS = {
     "init": ("init:init", "Write a sample configuration and a key pair"),
@@ -32,7 +34,6 @@ _COMMANDS = {
         "List, show, measure, export, import, rename, summarize and delete sessions",
     ),
     "runs": ("runs.list:app", "Start, follow, list, cancel and repair runs"),
-    "top": ("agentctl.top.command:show_top", "Watch live runs on a full screen, and cancel them"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
@@ -49,7 +50,9 @@ _COMMANDS = {
     "help": ("help:show_help", "Show a help topic or the help of a command"),
 }
 """Commands and groups in the order of the help, each with its module and the object in it, and the
-first sentence of its help: so the help of the root imports no command."""
+first sentence of its help: so the help of the root imports no command. Extensions add others."""
+
+_PACKAGE = "agentctl.cli.commands."
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -62,14 +65,14 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = _load_command(name, _COMMANDS[name][0])
+            self._loaded[name] = _load_command(name, _list_commands()[name][0])
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
+        return iter(_list_commands())
 
     def __len__(self) -> int:
-        return len(_COMMANDS)
+        return len(_list_commands())
 
 
 class _LazyRootGroup(RootGroup):
@@ -81,7 +84,7 @@ class _LazyRootGroup(RootGroup):
 
     def summarize_commands(self) -> list[tuple[str, str]]:
         """Return the names of the commands with their sentences."""
-        return [(name, sentence) for name, (_, sentence) in _COMMANDS.items()]
+        return [(name, sentence) for name, (_, sentence) in _list_commands().items()]
 
 
 app = typer.Typer(
@@ -94,16 +97,32 @@ app = typer.Typer(
 )
 
 
+@functools.cache
+def _list_commands() -> dict[str, tuple[str, str]]:
+    added = (command for extension in load_extensions() for command in extension.commands)
+    return insert_after(
+        {name: (_PACKAGE + place, sentence) for name, (place, sentence) in _COMMANDS.items()},
+        ((each.after, each.path, (each.place, each.sentence)) for each in added if each.after),
+    )
+
+
 def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
-    module = import_module(file if "agentctl." in file else f"agentctl.cli.commands.{file}")
+    module = import_module(file)
     found = getattr(module, attribute)
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
     if not isinstance(found, typer.Typer):
-        stem.command(name, epilog=f"Example: {module.EXAMPLE}")(found)
+        text = getattr(module, "HELP", None)
+        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(found)
         return typer.main.get_command(stem)
     stem.add_typer(found, name=name, cls=Group)
-    return typer.main.get_group(stem).commands[name]
+    group: Any = typer.main.get_group(stem).commands[name]
+    for extension in load_extensions():
+        for command in extension.commands:
+            parent, _, last = command.path.rpartition(" ")
+            if parent == name:
+                group.commands[last] = _load_command(last, command.place)
+    return group
 
 
 def _print_version(wanted: bool) -> None:

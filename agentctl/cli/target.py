@@ -35,6 +35,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
+from agentctl.extensions import list_layouts
 
 if TYPE_CHECKING:
     from agentctl.cli.ids import Noun
@@ -172,7 +173,7 @@ class Target:
         options: the options that select this target: ` --url http://127.0.0.1:7777`.
         local: the local service; None on a server.
         token: the token that is sent to the server; None without one.
-        product: the name of another product that executes them, such as `AgentOS 3.1.10`; None for
+        product: the name of another product that executes them, such as `Product 3.1.10`; None for
             agentctl.
     """
 
@@ -267,7 +268,7 @@ def with_target(
     create: bool = False,
     needs_server: tuple[str, ...] = (),
     only_locally: str = "",
-    reads_agentos: bool = False,
+    reads_databases: bool = False,
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
@@ -279,8 +280,8 @@ def with_target(
         needs_server: flags of the function that are rejected locally (exit code 2).
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
-        reads_agentos: the command can read a database of AgentOS. It has the option `--database`
-            then, and the parameters `db` and `table` of the function select one, too.
+        reads_databases: the command can read a database of another product. It has the option
+            `--database` then, and the parameters `db` and `table` of the function select one, too.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -289,19 +290,20 @@ def with_target(
             options = TargetOptions(**{each.name: values.pop(each.name) for each in common})
             server_flags = tuple(name for name in needs_server if values[name])
             rules = LocalRules(create, server_flags, only_locally)
-            database = values.pop("database") if reads_agentos else None
-            if reads_agentos and (entry := _find_agentos_entry(options, database, values)):
-                run_until_done(_run_with_agentos(run_body, options, values, entry))
+            database = values.pop("database") if has_database else None
+            if has_database and (entry := _find_database(options, database, values)):
+                run_until_done(_run_with_database(run_body, options, values, entry))
             else:
                 run_until_done(_run_with_target(run_body, options, values, rules))
 
+        has_database = reads_databases and bool(list_layouts())
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
         run_body = functools.partial(_run_body, body, find_short_ids(own))
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
         parameters = [*own, *common]
-        if reads_agentos:
+        if has_database:
             parameters.append(_DATABASE_PARAMETER)
         # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -316,10 +318,10 @@ _DATABASE_PARAMETER = inspect.Parameter(
 )
 
 
-def _find_agentos_entry(
+def _find_database(
     options: TargetOptions, database: str | None, values: Mapping[str, Any]
 ) -> Database | None:
-    """Return the database of AgentOS that the options select, None for any other target.
+    """Return the database of another product that the options select, None for any other target.
 
     Raises:
         UsageError: `--database` is not a URL, or excludes another option.
@@ -329,9 +331,8 @@ def _find_agentos_entry(
         options.reject(names, "--database is read directly")
         if values.get("db"):
             raise UsageError("--database and --db exclude each other")
-        from agentctl.interop.agentos.database.operations import build_database_entry
-
-        return build_database_entry(database, Path.cwd())
+        entry: Database = list_layouts()[0].build_entry(database, Path.cwd())
+        return entry
     db_id = values.get("db")
     if not db_id or resolve_server(options)[0] is not None:
         return None
@@ -341,19 +342,19 @@ def _find_agentos_entry(
     return next((entry for entry in entries if entry.id == db_id), None)
 
 
-async def _run_with_agentos(
+async def _run_with_database(
     run_body: RunBody,
     options: TargetOptions,
     values: dict[str, Any],
     entry: Database,
 ) -> None:
     from agentctl.cli.log import discard_log
-    from agentctl.interop.agentos.database.operations import open_agentos_database
 
     discard_log()  # the command reports the failure
     server_only = ("token_file", "insecure_http", "timeout", "as_user")
     options.reject(server_only, "the database is read directly")
-    async with open_agentos_database(entry, values.get("table")) as database:
+    layout = next(each for each in list_layouts() if each.name == entry.layout)
+    async with layout.open(entry, values.get("table")) as database:
         place = f"in {database.place}"
         product = database.name.removeprefix("a database of ")
         note(f"note: {database.place} is {database.name}")

@@ -14,6 +14,7 @@ from agentctl.config.providers import check_models
 from agentctl.config.settings import Database, Settings, Step, Team
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference
+from agentctl.extensions import load_extensions
 from agentctl.records.text import quote_text, suggest_name
 from agentctl.records.value_types import field_types
 
@@ -59,7 +60,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_remote_keys,
         _check_bounds,
         _check_metrics,
-        _check_openai,
+        *(extension.check_settings for extension in load_extensions()),
         _check_databases,
         _check_agents,
         _check_references,
@@ -124,14 +125,6 @@ def _check_metrics(settings: Settings, places: Places) -> None:
         places["metrics.listen"].refuse(
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
-        )
-
-
-def _check_openai(settings: Settings, places: Places) -> None:
-    if settings.openai.ignored_parameters and not settings.openai.enabled:
-        places["openai.ignored_parameters"].refuse(
-            "has no effect while openai.enabled is false",
-            hint="set enabled = true in [openai], or remove ignored_parameters",
         )
 
 

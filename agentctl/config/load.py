@@ -17,7 +17,13 @@ from agentctl.config.databases import check_database_url
 from agentctl.config.environment import VERIFICATION_KEY_VARIABLE, find_variables
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
-from agentctl.config.tables import ENTRY_TABLES, SECTIONS, TableReader, section_keys
+from agentctl.config.tables import (
+    ENTRY_TABLES,
+    SECTIONS,
+    TableReader,
+    list_sections,
+    section_keys,
+)
 from agentctl.config.types import convert_value
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.value_types import field_types
@@ -118,7 +124,8 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
 def _build_settings(
     document: dict[str, Any], reader: TableReader, key: str, file: Path
 ) -> Settings:
-    sections: dict[str, Any] = {name: reader.read_section(document, name) for name in SECTIONS}
+    added = {name: reader.read_section(document, name) for name in list_sections()}
+    sections: dict[str, Any] = {name: added.pop(name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
     sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
     configured = entries["databases"]
@@ -132,7 +139,8 @@ def _build_settings(
             replace(entry, name=entry.name or entry.id, database=entry.database or default)
             for entry in entries[name]
         )
-    return Settings(**sections, **entries, path=file, sources=_collect_sources(reader, key))
+    sources = _collect_sources(reader, key)
+    return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
 def _add_key_of_environment(

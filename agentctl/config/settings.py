@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from agentctl.config.face_tables import Console, McpEndpoint, OpenAI
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
@@ -126,6 +125,8 @@ NotEmpty = Annotated[str, Pattern(r"^(?s:.*\S.*)$", "a non-empty text")]
 ModelId = Annotated[str, Reference("models")]
 DatabaseId = Annotated[str, Reference("databases")]
 HistoryRuns = Annotated[int, Range(0, 1_000)]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +263,13 @@ class Metrics:
 
     listen: ListenAddress = ""
     allow_remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The table `[console]`: the web page at `/console`."""
+
+    enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +447,7 @@ class Settings:
     Attributes:
         databases: the entries of `[[databases]]` with the layout of agentctl.
         foreign_databases: those with another layout, which are only read.
+        added: the tables of extensions, by name; see `get_table`.
         path: the configuration file, or None.
         sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
             of the file with the line if known, or `env NAME`.
@@ -452,8 +461,6 @@ class Settings:
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
-    openai: OpenAI = field(default_factory=OpenAI)
-    mcp_endpoint: McpEndpoint = field(default_factory=McpEndpoint)
     console: Console = field(default_factory=Console)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
@@ -462,5 +469,10 @@ class Settings:
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()
     foreign_databases: tuple[Database, ...] = ()
+    added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def get_table(self, table: type[T]) -> T:
+        """Return a table of an extension, with its defaults if it was not loaded."""
+        return next((each for each in self.added.values() if isinstance(each, table)), table())

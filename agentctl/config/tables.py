@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentctl.config import face_tables, mcp_table, settings
+from agentctl.config import mcp_table, settings
 from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
+from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import quote_text, suggest_name
 from agentctl.records.value_types import ValueType, field_types
 
@@ -23,9 +25,7 @@ SECTIONS: dict[str, type] = {
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
-    "openai": face_tables.OpenAI,
-    "mcp_endpoint": face_tables.McpEndpoint,
-    "console": face_tables.Console,
+    "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
@@ -37,9 +37,17 @@ ENTRY_TABLES: dict[str, type] = {
 }
 
 
+@functools.cache
+def list_sections() -> dict[str, type]:
+    """Return the tables `[name]`: those of the core, and those of extensions."""
+    added = [table for extension in load_extensions() for table in extension.list_tables()]
+    return insert_after(SECTIONS, ((table.after, table.name, table.settings) for table in added))
+
+
 def section_keys() -> list[str]:
     """Return every key that the environment can set: `server.id`, `server.name`, …"""
-    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in field_types(table)]
+    sections = list_sections().items()
+    return [f"{name}.{key}" for name, table in sections for key in field_types(table)]
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,7 +70,7 @@ class TableReader:
 
     def check_names(self, document: Mapping[str, object]) -> None:
         """Reject unknown tables."""
-        self._refuse_unknown(document, {**SECTIONS, **ENTRY_TABLES}, (), "")
+        self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
         """Read the settings of `[name]` from the environment, the file and the defaults.
@@ -74,7 +82,7 @@ class TableReader:
         place = self._place((name,), name)
         if not isinstance(value, dict):
             place.refuse(f"must be a table, written [{name}]")
-        return self._table(value, SECTIONS[name], (name,), name)
+        return self._table(value, list_sections()[name], (name,), name)
 
     def entries(self, document: Mapping[str, object], name: str) -> tuple[Any, ...]:
         """Read the settings of every `[[name]]`, in order.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.config.settings import Settings
-from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+from agentctl.config.tables import ENTRY_TABLES, list_sections
 from agentctl.config.types import Secret
 from agentctl.records.text import MASK
 from agentctl.records.value_types import ValueType, field_types
@@ -25,8 +25,11 @@ def settings_to_text(settings: Settings) -> str:
 
 def settings_from_text(text: str) -> Settings:
     """Return the settings of a text from `settings_to_text`, with equal values."""
-    settings: Settings = _decode_table(Settings, json.loads(text))
-    return settings
+    plain = json.loads(text)
+    settings: Settings = _decode_table(Settings, plain)
+    tables = list_sections()
+    added = {name: _decode_table(tables[name], table) for name, table in plain["added"].items()}
+    return dataclasses.replace(settings, added=added)
 
 
 def _encode(value: Any) -> Any:
@@ -59,7 +62,10 @@ def effective_settings(settings: Settings) -> dict[str, Any]:
         `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, and a path
         that is not set is `""`. Verification keys are masked, because one may be a secret.
     """
-    tables: dict[str, Any] = {name: _plain_table(getattr(settings, name)) for name in SECTIONS}
+    tables: dict[str, Any] = {
+        name: _plain_table(getattr(settings, name, None) or settings.get_table(table))
+        for name, table in list_sections().items()
+    }
     for name in ENTRY_TABLES:
         tables[name] = [_plain_table(entry) for entry in getattr(settings, name)]
     return tables

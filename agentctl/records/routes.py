@@ -117,34 +117,6 @@ ROUTES: dict[str, Route] = {
     "get_audit": Route("GET", "/audit"),
 }
 
-AGENTOS_ROUTES: dict[str, Route] = {
-    "get_session_runs": Route("GET", f"{_SESSION}/run-previews"),
-    **{
-        operation_ids(kind).cancel_run: Route(
-            "POST", f"/{names.path}/{{{names.id_field}}}/runs/{{run_id}}/continue"
-        )
-        for kind, names in KINDS.items()
-    },
-}
-"""Routes that `server.compatibility = "agentos"` adds to these operations, with their policy."""
-
-_RESPONSE = "/v1/responses/{response_id}"
-
-OPENAI_ROUTES: dict[str, Route] = {
-    "list_openai_models": Route("GET", "/v1/models"),
-    "get_openai_model": Route("GET", "/v1/models/{model}"),
-    "create_chat_completion": Route("POST", "/v1/chat/completions"),
-    "create_response": Route("POST", "/v1/responses"),
-    "get_response": Route("GET", _RESPONSE),
-    "delete_response": Route("DELETE", _RESPONSE),
-    "cancel_response": Route("POST", f"{_RESPONSE}/cancel"),
-    "list_response_input_items": Route("GET", f"{_RESPONSE}/input_items"),
-}
-"""The routes of the interface for OpenAI's API. Each request is one of an operation above."""
-
-MCP_PATH = "/mcp"
-"""The path of the interface for MCP."""
-
 
 class RouteMatch(NamedTuple):
     """The operation of a request, and its path parameters as in the path."""

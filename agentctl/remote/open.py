@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
-from agentctl.interop.agentos.remote import AgentOSOperations, recognize
-from agentctl.operations import Operations
+from agentctl.extensions import load_extensions
+from agentctl.operations import Operations, PartialOperations
+from agentctl.records.routes import ROUTES
 from agentctl.remote.client import RemoteOperations
 
 
@@ -26,7 +27,7 @@ async def open_remote(
         read_timeout: seconds to wait for a response; None: the default of `RemoteOperations`.
 
     Yields:
-        The operations; and the name of another product, such as `AgentOS 3.1.10`, or None.
+        The operations; and the name of another product, such as `Product 3.1.10`, or None.
 
     Raises:
         errors.Unavailable: the server cannot be reached or does not respond.
@@ -35,9 +36,23 @@ async def open_remote(
     seconds = {} if read_timeout is None else {"read_timeout": read_timeout}
     remote = RemoteOperations(url, token, allow_insecure=allow_insecure, **seconds)
     async with remote as operations:
-        server = await recognize(operations.connection)
-        if server is None:
-            yield operations, None
-        else:
-            adapter = AgentOSOperations(operations.connection, server)
-            yield cast(Operations, adapter), str(server)
+        info = await _read_info(operations)
+        for extension in load_extensions():
+            adapter: PartialOperations | None = extension.adapt_server(operations.connection, info)
+            if adapter is not None:
+                yield cast(Operations, adapter), adapter.name
+                return
+        yield operations, None
+
+
+async def _read_info(operations: RemoteOperations) -> dict[str, Any]:
+    raw = await operations.connection.probe(ROUTES["get_info"].template)
+    if raw is None:
+        return {}
+    import orjson
+
+    try:
+        info = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {}
+    return info if isinstance(info, dict) else {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentctl.extensions import load_extensions
 from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
 from agentctl.server.openapi import pages
 from agentctl.server.routes import build_all_operations
@@ -18,7 +19,7 @@ from agentctl.server.state import AppState
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.interop.mcp.face import McpFace
+    from agentctl.server.faces import Face
 
 
 class _Application(Starlette):
@@ -27,9 +28,11 @@ class _Application(Starlette):
     Attributes:
         root_path: the path that a proxy serves the application under, if the ASGI server does not
             set it.
+        faces: the interfaces of other systems, the outermost first.
     """
 
     root_path = ""
+    faces: Sequence[Face] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.root_path:
@@ -39,17 +42,14 @@ class _Application(Starlette):
     def build_middleware_stack(self) -> ASGIApp:
         routes = check_routes(self.routes)
         stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
-        state = get_app_state(self)
-        if state.mcp_face is not None:
-            stack = state.mcp_face.wrap(stack)
-        if state.settings.openai.enabled:
-            from agentctl.interop.openai.face import OpenAIErrors, OpenAIFace
-
-            stack = OpenAIFace(stack)
+        for face in reversed(self.faces):
+            stack = face.wrap(stack)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
-        stack = AuthenticationMiddleware(stack, state)
-        return OpenAIErrors(stack) if state.settings.openai.enabled else stack
+        stack = AuthenticationMiddleware(stack, get_app_state(self))
+        for face in reversed(self.faces):
+            stack = face.wrap_errors(stack)
+        return stack
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -69,14 +69,14 @@ def create_app(settings: Settings) -> Starlette:
         return build_document(routes, authorization=settings.authorization.enabled)
 
     served = routes
-    if settings.server.compatibility == "agentos":
-        from agentctl.interop.agentos.server import adapt_operations
-
-        served = adapt_operations(routes, settings)
+    faces: list[Face] = []
+    for extension in load_extensions():
+        served = extension.adapt_operations(served, settings) or served
+        if (face := extension.build_face(settings)) is not None:
+            faces.append(face)
     app = _Application(routes=served, lifespan=running)
+    app.faces = faces
     app.state.agentctl = AppState(settings, build_openapi_document)
-    if settings.mcp_endpoint.enabled:
-        app.state.agentctl.mcp_face = _build_mcp_face(settings)
     if settings.server.cors_origins:
         app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)
     return app
@@ -109,27 +109,13 @@ async def running(app: Starlette) -> AsyncIterator[None]:
         await service.prepare()
         state.service, state.verifier = service, verifier
         state.request_observers = [log_request]
-        if state.mcp_face is not None:
-            await stack.enter_async_context(state.mcp_face.running())
+        for face in cast(_Application, app).faces:
+            await stack.enter_async_context(face.running())
         try:
             with verifier.watch_key_files():
                 yield
         finally:
             state.service, state.stopped = None, True
-
-
-def _build_mcp_face(settings: Settings) -> McpFace:
-    """Import the library of MCP and build the face.
-
-    Raises:
-        InvalidConfiguration: the package is missing.
-    """
-    from agentctl.runtime.mcp.servers import require_mcp_package
-
-    require_mcp_package(settings)
-    from agentctl.interop.mcp.face import McpFace
-
-    return McpFace(settings)
 
 
 def get_app_state(app: Starlette) -> AppState:

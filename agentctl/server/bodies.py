@@ -21,7 +21,7 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
-"""Fields of AgentOS's form that this server does not support (docs/contract.md "Runs")."""
+"""Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
 
 
 class RequestBody:

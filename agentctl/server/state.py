@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 
@@ -16,9 +16,6 @@ from agentctl.errors import Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from starlette.types import ASGIApp
 
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
@@ -83,18 +80,6 @@ ERROR_RESPONSE_KEY = "agentctl.error_response"
 _ANONYMOUS = Principal(subject=None)
 
 
-class RunningFace(Protocol):
-    """A face with a lifespan."""
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Serve while the block is active."""
-        ...
-
-    def wrap(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that serves the face, and all other paths with `app`."""
-        ...
-
-
 @dataclass(slots=True)
 class AppState:
     """State of one application.
@@ -105,7 +90,6 @@ class AppState:
         service: the local backend of the operations; None while the application is not running.
         stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
-        mcp_face: the face for clients of MCP, if it is enabled.
         response_budget: the bytes of large responses under way.
         request_observers: callables that receive every finished request.
     """
@@ -115,7 +99,6 @@ class AppState:
     service: Service | None = None
     stopped: bool = False
     verifier: Verifier | None = None
-    mcp_face: RunningFace | None = None
     request_observers: Sequence[RequestObserver] = ()
     response_budget: ResponseBudget = field(init=False)
 

@@ -146,8 +146,8 @@ class _DataCheck:
         self._lookups.component(kind, component_id)
         if run_id is None:
             return
-        # Clients of AgentOS cannot name the session of a run.
-        needs_session = self._hosting.settings.server.compatibility != "agentos"
+        # Clients of another product cannot name the session of a run.
+        needs_session = self._hosting.settings.server.compatibility == "none"
         reads = self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call)
         if reads or not needs_session:
             await self._lookups.run_database(kind, component_id, run_id, session_id)

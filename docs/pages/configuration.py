@@ -123,11 +123,11 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 def page() -> str:
     """Build `configuration.md`."""
     from agentctl.config.settings import Memory, ModelSettings, Step, Summary
-    from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+    from agentctl.config.tables import ENTRY_TABLES, list_sections
 
     comments = _comments()
     lines = [_INTRODUCTION]
-    for name, cls in SECTIONS.items():
+    for name, cls in list_sections().items():
         lines += [f"## [{name}]", "", *_paragraph(comments.get(name, ""))]
         lines += [*_table(name, cls, comments, variables=True), ""]
     for name, cls in ENTRY_TABLES.items():

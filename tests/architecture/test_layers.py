@@ -14,7 +14,9 @@ import pytest
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import without_coverage
 
-BASE = {"errors", "event_loop", "records", "requests", "operations", "config"}
+BASE = {
+    "errors", "event_loop", "records", "extensions", "requests", "operations", "config"
+}  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
@@ -23,23 +25,27 @@ BELOW: dict[str, set[str]] = {
     "agents": set(),
     "errors": set(),
     "records": {"errors"},
+    "extensions": {"records"},
     "requests": {"records"},
     "operations": {"errors", "records", "requests"},
-    "config": {"errors", "records"},
+    "config": {"errors", "records", "extensions"},
     "transcripts": {"errors", "records", "requests"},
     "auth": BASE,
     "store": BASE,
     "runtime": BASE | {"agents"},
     "runs": LOWER | {"agents"},
-    "service": LOWER | {"runs", "interop"},
-    "server": LOWER | {"runs", "service", "interop"},
-    "remote": BASE | {"interop"},
-    "cli": LOWER | {"runs", "service", "server", "remote", "interop", "top"},
-    "interop": LOWER | {"runs", "service", "server", "remote"},
+    "service": LOWER | {"runs"},
+    "server": LOWER | {"runs", "service"},
+    "remote": BASE,
+    "cli": LOWER | {"runs", "service", "server", "remote"},
+    "interop": LOWER | {"runs", "service", "server", "remote", "cli"},
     "top": BASE | {"auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself."""
+
+EXTENSIONS = ("agentctl.interop", "agentctl.top")
+"""Packages that the core loads by the registration in `agentctl.extensions` only."""
 
 HEAVY = (
     "apsw",
@@ -68,6 +74,16 @@ def test_modules_import_from_lower_layers_only() -> None:
         if imported.name.startswith("agentctl.") and part(imported.name) in BELOW
         if part(imported.name) not in BELOW.get(part(module.name), set()) | {part(module.name)}
     ] == []
+
+
+def test_only_the_registration_names_modules_of_extensions() -> None:
+    assert {
+        module.name
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.startswith(EXTENSIONS) and not module.name.startswith(EXTENSIONS)
+    } == {"agentctl.extensions"}
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
@@ -125,7 +141,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.records.value_types",
         "agentctl.auth.keys.fetch",  # the origin of a URL
         "agentctl.remote.client",  # lists are JSON arrays
-        "agentctl.runtime.run_context",  # annotations of code of users
+        "agentctl.runtime.context",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
 

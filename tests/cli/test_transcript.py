@@ -22,7 +22,7 @@ from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.pages import create_page
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.interop.agentos.records import view_run
+from agentctl.interop.agentos.backend import view_run
 from agentctl.requests import RunView
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look

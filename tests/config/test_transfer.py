@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE_CONFIG, Settings, load_settings
+from agentctl.config.tables import SECTIONS, list_sections
 from agentctl.config.transfer import settings_from_text, settings_to_text
 from agentctl.records.value_types import Range, ValueType, field_types
 
@@ -48,7 +49,13 @@ def numbers(kind: ValueType) -> st.SearchStrategy[Any]:
 
 def tables(cls: Any) -> st.SearchStrategy[Any]:
     """Any table of this class."""
-    return st.builds(cls, **{name: values(kind) for name, kind in field_types(cls).items()})
+    built = {name: values(kind) for name, kind in field_types(cls).items() if name != "added"}
+    if cls is Settings:
+        added = {name: tables(table) for name, table in list_sections().items()}
+        built["added"] = st.fixed_dictionaries(
+            {name: table for name, table in added.items() if name not in SECTIONS}
+        )
+    return st.builds(cls, **built)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
     "agentctl/cli/commands/sessions/stat.py": {"created_before"},
+    "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
     "agentctl/service/doctor/databases.py": {"check_clock"},
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidResponse
-from agentctl.interop.agentos.records import view_run
+from agentctl.interop.agentos.backend import view_run
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
 from agentctl.records.items import RunReader, build_items, cut_item
 from agentctl.requests import RunView

@@ -20,7 +20,6 @@ from agentctl.auth.explain.checks import (
     diagnose,
 )
 from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
-from agentctl.auth.explain.faces import FaceRoute, find_added_route, find_face_route
 from agentctl.auth.explain.suggestions import (
     decode_path,
     describe_requirement,
@@ -40,6 +39,7 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
+from agentctl.extensions import FaceRoute, find_route
 from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
 from agentctl.records.routes import ROUTES, RouteMatch, route_table
 
@@ -160,9 +160,9 @@ async def explain_request(
         match = policy.find_operation(route_table(), method, served, caller.failure)
         route = ROUTES[match.operation]
     except AgentctlError as refusal:
-        added = find_added_route(settings, method, served)
-        if added is None and (face := find_face_route(settings, method, served)) is not None:
-            return _explain_face_route(found, face, refusal, caller)
+        added = find_route(settings, method, served)
+        if isinstance(added, FaceRoute):
+            return _explain_face_route(found, added, refusal, caller)
         if added is None:
             encoded = "it contains an encoded slash, %2F, and no path does"
             cause = suggest_path(route_table(), method, plain) if served else encoded

@@ -62,12 +62,16 @@ def check_config(config: Config = None) -> None:
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.providers import list_used_models, require_extra, requires_key
+    from agentctl.extensions import load_extensions
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.mcp.servers import require_mcp_package
 
     settings = load_settings(config)
     require_verification_key(settings)
-    require_mcp_package(settings)
+    if settings.mcp_servers:
+        require_mcp_package(settings)
+    for extension in load_extensions():
+        extension.require_packages(settings)
     Verifier(settings)
     with contextlib.redirect_stdout(sys.stderr):
         Catalog.from_settings(settings).load_code()

@@ -11,7 +11,7 @@ import typer
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, DbId, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
-from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
+from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config, run_until_done
@@ -78,7 +78,7 @@ def show_status(config: Config = None, db: OnlyDatabase = None, output: Output =
     too new.
     """
     form = resolve_format(output)
-    entries = _select_databases(config, db)
+    entries = select_databases(config, db)
     found: list[DatabaseStatus] = []
 
     async def look() -> None:
@@ -111,7 +111,7 @@ def migrate(
     servers: they wait while a migration is applied.
     """
     form = resolve_format(output)
-    entries = _select_databases(config, db)
+    entries = select_databases(config, db)
     records: list[dict[str, object]] = []
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
@@ -171,7 +171,7 @@ def check(config: Config = None, db: OnlyDatabase = None, output: Output = None)
     from agentctl.cli.commands.doctor import check_findings, show_findings
 
     form = resolve_format(output)
-    entries = _select_databases(config, db)
+    entries = select_databases(config, db)
     findings: list[Any] = []
     run_until_done(_check(entries, findings))
     show_findings(findings, form)
@@ -201,7 +201,7 @@ def back_up(
     PostgreSQL, prints the pg_dump command instead.
     """
     form = resolve_format(output)
-    entry = _select_databases(config, db)[0]
+    entry = select_databases(config, db)[0]
     from agentctl.config.databases import is_sqlite_url
 
     if is_sqlite_url(entry.url):
@@ -234,7 +234,7 @@ def _print_dump(entry: Database, file: Path) -> None:
     note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
-def _select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
+def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
     """Return the configured databases, or the one with this id.
 
     Raises:
@@ -273,51 +273,3 @@ def _format_size(count: int | None) -> str:
     from agentctl.records.numbers import format_bytes
 
     return "" if count is None else format_bytes(count)
-
-
-@app.command("import", epilog="Example: agentctl db import agentos.db")
-def import_database(
-    source: Annotated[
-        str, typer.Argument(metavar="URL", help="Database of AgentOS: a URL, or a SQLite file")
-    ],
-    config: Config = None,
-    db: DbId = None,
-    output: Output = None,
-) -> None:
-    """Import sessions, runs and memories from a database of AgentOS.
-
-    The database of AgentOS is only read. What exists already is skipped, so an import can be
-    repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
-    """
-    form = resolve_format(output)
-    chosen = _select_databases(config, db)[0]
-    system = _select_databases(config, None)[0]
-    run_until_done(_import(source, chosen, system, form))
-
-
-async def _import(source: str, chosen: Database, system: Database, form: Format) -> None:
-    from contextlib import AsyncExitStack
-
-    from agentctl.config.databases import display_url
-    from agentctl.interop.agentos.database.operations import (
-        build_database_entry,
-        open_agentos_database,
-    )
-    from agentctl.interop.agentos.imports import import_agentos
-    from agentctl.store.databases import open_database
-
-    entry, counter = build_database_entry(source, Path.cwd()), Counter("")
-    async with AsyncExitStack() as stack:
-        theirs = await stack.enter_async_context(open_agentos_database(entry))
-        note(f"note: {theirs.place} is {theirs.name}")
-        target = open_database(chosen, create=True)
-        stack.push_async_callback(target.close)
-        first = target
-        if system.id != chosen.id:
-            first = open_database(system, create=True)
-            stack.push_async_callback(first.close)
-        async with showing_progress(counter):
-            made = await import_agentos(theirs.reader, target, first, counter.show)
-    report_import(made, form)
-    note(f"imported {theirs.place} into {display_url(chosen.url)}")
-    check_complete(made)

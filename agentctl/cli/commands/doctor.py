@@ -16,6 +16,8 @@ from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target, run_until_done
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
+from agentctl.extensions import name_products
+from agentctl.operations import PartialOperations
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
     from agentctl.service.doctor.finding import Finding, Verdict
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
+
+HELP = f"""Check the installation, or a server, and suggest fixes.
+
+Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
+databases are read completely, which can take a while. With --url it checks that the server is
+ready and names the known faults of an {name_products()}. Exit code 1 if there is a problem; a note
+is no problem.
+"""
 
 _COLUMNS = [
     Column("verdict"),
@@ -36,19 +46,15 @@ def doctor(
     config: Config = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Check this server, also one of AgentOS"),
+        typer.Option(
+            "--url", metavar="URL", help=f"Check this server, also one of {name_products()}"
+        ),
     ] = None,
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
     output: Output = None,
 ) -> None:
-    """Check the installation, or a server, and suggest fixes.
-
-    Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
-    databases are read completely, which can take a while. With --url it checks that the server is
-    ready and names the known faults of an AgentOS. Exit code 1 if there is a problem; a note is no
-    problem.
-    """
+    """Check the installation, or a server; `HELP` has the rest."""
     form = resolve_format(output)
     findings: list[Finding] = []
     if url is not None:
@@ -65,7 +71,6 @@ def doctor(
 
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
-    from agentctl.interop.agentos.remote import AgentOSOperations, list_faults
     from agentctl.service.doctor.finding import Finding, from_failure, ok
 
     async with open_target(options) as target:
@@ -78,8 +83,8 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
             findings.append(ok("token", f"the caller can read {len(components)} agents"))
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
-        if isinstance(operations, AgentOSOperations):
-            for fault in list_faults(operations.server):
+        if isinstance(operations, PartialOperations):
+            for fault in operations.list_faults():
                 verdict: Verdict = "wrong" if fault.serious else "note"
                 findings.append(Finding(fault.subject, verdict, fault.what, fault.remedy))
             return

@@ -104,7 +104,7 @@ _LIST_COLUMNS = Columns(
 
 
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def list_memories(
     target: Target,
     user: UserId = None,

@@ -18,10 +18,12 @@ from agentctl.interop.agentos.database.reader import (
     build_session_record,
 )
 from agentctl.records.ids import is_session_id
-from agentctl.records.kinds import KINDS, Record
+from agentctl.records.kinds import Record
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.records.times import now, parse_rfc3339
+from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.requests import Page, SessionFilter
+from agentctl.service.imports.records import build_run_row
 from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions
@@ -34,6 +36,8 @@ ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
 
 PAGE_SESSIONS = 50
+
+_OLDEST_FIRST = SessionFilter(page=Page(sort_order="asc"))
 
 _WORKFLOW_RUNS = "workflow runs"
 
@@ -55,7 +59,7 @@ async def import_agentos(
     made = ImportReport()
     total, done = await reader.count_sessions(), 0
     while True:
-        page = await reader.list_sessions(limit=PAGE_SESSIONS, offset=done, descending=False)
+        page = await reader.list_sessions(PAGE_SESSIONS, done, _OLDEST_FIRST)
         if not page:
             break
         for session in page:
@@ -84,16 +88,18 @@ async def _import_session(
     if not is_session_id(session_id):
         made.left.append((session_id, "agentctl does not allow such a session id"))
         return
-    ready: list[Record] = []
+    rows: list[RunRow] = []
     for run in _sort_parents_first(found):
         if run["status"] == "UNREADABLE":
             made.left.append((run["run_id"] or session_id, run["error"]["detail"]))
         elif run["status"] not in FINAL_STATUSES:
             made.left.append((run["run_id"], f"the run is {run['status']}"))
         else:
-            ready.append(run)
+            try:
+                rows.append(_build_run_row(session, run))
+            except errors.ValidationFailed as failure:
+                made.left.append((run["run_id"], failure.detail))
     row = _build_session_row(session, build_session_record(session, found))
-    rows = [_build_run_row(session, run) for run in ready]
     stored = await store_session(target, ImportedSession(row, rows, counted=False), made)
     if session.kind == "workflow":
         made.counts[_WORKFLOW_RUNS] += stored
@@ -141,54 +147,40 @@ def _build_session_row(session: StoredSession, summary: Record) -> SessionRow:
 
 
 def _build_run_row(session: StoredSession, run: Record) -> RunRow:
-    kind = next(names.kind for names in KINDS.values() if names.id_field in run)
+    """Build the row of a run.
+
+    Raises:
+        ValidationFailed: a value cannot be stored.
+    """
     started = _parse_time(run["created_at"]) or session.created_at or now()
-    ended = max(_parse_time(run["finished_at"]) or started, started)
-    cancelled = run["status"] == "CANCELLED"
+    end = format_rfc3339(max(_parse_time(run["finished_at"]) or started, started))
+    is_cancelled = run["status"] == "CANCELLED"
     messages = _build_messages(run["messages"])
+    row = build_run_row(
+        {
+            **run,
+            "session_id": session.session_id,
+            "user_id": session.keys["user_id"],
+            "messages": messages,
+            "metadata": run["metadata"] or None,
+            "session_state": None,
+            "created_at": format_rfc3339(started),
+            "started_at": format_rfc3339(started),
+            "finished_at": end,
+            "stopped_at": end,
+            "cancel_requested_at": end if is_cancelled else None,
+            "cancel_requested_by": ACTOR if is_cancelled else None,
+        },
+        "run",
+        session.session_id,
+    )
     history = [
         {**message, "from_history": False, "stop_after_tool_call": False}
         for message in messages
         if message["role"] in ("user", "assistant") and message["content"]
     ]
-    error = run["error"] or {}
-    return RunRow(
-        run_id=run["run_id"],
-        session_id=session.session_id,
-        seq=0,
-        parent_run_id=run["parent_run_id"],
-        component_type=kind,
-        component_id=run[KINDS[kind].id_field],
-        user_id=session.keys["user_id"],
-        status=run["status"],
-        background=0,
-        attempt=1,
-        owner=None,
-        cancel_requested_at=ended if cancelled else None,
-        cancel_requested_by=ACTOR if cancelled else None,
-        cancel_reason=None,
-        created_at=started,
-        started_at=started,
-        finished_at=ended,
-        stopped_at=ended,
-        late_result=0,
-        error_code=error.get("code"),
-        error_detail=error.get("detail"),
-        metrics=orjson.dumps(run["metrics"]).decode(),
-        history=orjson.dumps(history).decode(),
-        input=run["input"],
-        content=run["content"],
-        tools=orjson.dumps(run["tools"]).decode(),
-        messages=orjson.dumps(messages).decode(),
-        metadata=_dump(run["metadata"]),
-        session_state=None,
-        output=None,
-        reasoning_content=run["reasoning_content"],
-        purpose=None,
-        holding=None,
-        spans=None,
-        request_id=None,
-    )
+    row.history = orjson.dumps(history).decode()
+    return row
 
 
 def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -210,7 +202,9 @@ def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if role == "assistant":
             calls = [
-                call for call in message.get("tool_calls", []) if call["id"] in answered - {None}
+                {**call, "name": call["name"] or ""}
+                for call in message.get("tool_calls", [])
+                if call["id"] in answered - {None}
             ]
             called |= {call["id"] for call in calls}
             reason = "tool_call" if calls else "stop"

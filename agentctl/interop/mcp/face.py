@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import mcp_types
 from mcp import MCPError
@@ -19,16 +19,16 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
+from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.log_context import add_log_context, set_log_context
-from agentctl.records.routes import MCP_PATH
-from agentctl.server.routing import path_below_root, respond
+from agentctl.server.faces import Face, MatchedRoute
 from agentctl.server.state import CALLER_KEY, Call, Caller
 
 MAXIMUM_SESSIONS = 1_000
@@ -43,13 +43,7 @@ _NO_TOOL = "There is no such tool"
 Context = ServerRequestContext[Any, Any]
 
 
-class _MatchedRoute(NamedTuple):
-    """The route of a request, for the log."""
-
-    operation: str
-
-
-class McpFace:
+class McpFace(Face):
     """The server of MCP of one application.
 
     Args:
@@ -75,28 +69,15 @@ class McpFace:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve while the block is active. It can be entered once."""
         async with self._manager.run():
             yield
 
-    def wrap(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that serves `/mcp`, and all other paths with `app`."""
+    def serves(self, path: str) -> bool:
+        return path == MCP_PATH
 
-        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or path_below_root(scope) != MCP_PATH:
-                await app(scope, receive, send)
-                return
-
-            async def execute(tracked: Send) -> None:
-                await self._respond(scope, receive, tracked)
-
-            await respond(execute, scope, receive, send)
-
-        return dispatch
-
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope[CALLER_KEY]
-        scope["route"] = _MatchedRoute("call_mcp")
+        scope["route"] = MatchedRoute("call_mcp")
         if caller.principal is None:
             raise caller.failure or Unauthenticated()
         if scope["method"] not in ("POST", "DELETE"):

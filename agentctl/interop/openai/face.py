@@ -1,18 +1,13 @@
-"""The routes below `/v1`.
-
-The face adds no operation and no scope: a request becomes a run of an agent or a team, with the
-policy, the audit entry and the cancel of that operation.
-"""
+"""The routes below `/v1`, whose requests become runs of agents and teams."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
@@ -27,6 +22,8 @@ from agentctl.interop.openai.failures import (
 from agentctl.interop.openai.models import find_model, get_model, list_models
 from agentctl.interop.openai.parameters import Parameters
 from agentctl.interop.openai.responses import ModelResponse
+from agentctl.interop.openai.routes import TABLE
+from agentctl.interop.openai.settings import OpenAI
 from agentctl.interop.openai.stored_responses import (
     cancel_response,
     delete_response,
@@ -37,7 +34,7 @@ from agentctl.interop.openai.stored_responses import (
 from agentctl.records.ids import is_component_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context
-from agentctl.records.routes import OPENAI_ROUTES, RouteTable, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.requests import RunRequest
 from agentctl.server.answers import (
     BytesResponse,
@@ -47,8 +44,9 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.bodies import read_json_body
-from agentctl.server.routing import path_below_root, respond
-from agentctl.server.state import ERROR_RESPONSE_KEY, Call, Caller
+from agentctl.server.faces import Face, MatchedRoute
+from agentctl.server.routing import path_below_root
+from agentctl.server.state import Call, Caller
 
 PREFIX = "/v1"
 
@@ -61,63 +59,24 @@ IGNORED_HEADER = "X-Ignored-Parameters"
 Form = type[ChatCompletion] | type[ModelResponse]
 
 
-class _MatchedRoute(NamedTuple):
-    """The route of a request, for the log."""
+class OpenAIFace(Face):
+    """The face that responds below `/v1`."""
 
-    operation: str
+    build_error = staticmethod(build_error_response)
 
+    def serves(self, path: str) -> bool:
+        return path == PREFIX or path.startswith(f"{PREFIX}/")
 
-def is_openai_path(scope: Scope) -> bool:
-    """Return True for a request to this face."""
-    if scope["type"] != "http":
-        return False
-    path = path_below_root(scope)
-    return path == PREFIX or path.startswith(f"{PREFIX}/")
-
-
-class OpenAIErrors:
-    """Sets the form of errors for requests to the face; around all other layers.
-
-    Args:
-        app: the next ASGI application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_openai_path(scope):
-            scope[ERROR_RESPONSE_KEY] = build_error_response
-        await self.app(scope, receive, send)
-
-
-class OpenAIFace:
-    """The ASGI application that responds below `/v1`, inside of the authentication.
-
-    Args:
-        app: the application for all other paths.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_openai_path(scope):
-            await self.app(scope, receive, send)
-            return
-
-        async def execute(tracked: Send) -> None:
-            response = await self._respond(Call(scope, receive))
-            await response(scope, receive, tracked)
-
-        await respond(execute, scope, receive, send)
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._respond(Call(scope, receive))
+        await response(scope, receive, send)
 
     async def _respond(self, call: Call) -> Response:
         caller: Caller = call.caller
         match = policy.find_operation(
-            _TABLE, call.method, path_below_root(call.scope), caller.failure
+            TABLE, call.method, path_below_root(call.scope), caller.failure
         )
-        call.scope["route"] = _MatchedRoute(match.operation)
+        call.scope["route"] = MatchedRoute(match.operation)
         if caller.principal is None:
             raise caller.failure or Unauthenticated()
         policy.check_path_params(match.path_params)
@@ -144,7 +103,8 @@ async def _create_response(call: Call, principal: Principal) -> Response:
 async def _create(call: Call, principal: Principal, form: Form) -> Response:
     settings = call.caller.app_state.settings
     body = await read_json_body(call)
-    parameters = Parameters(body, form.rules, settings.openai.ignored_parameters)
+    ignored = settings.get_table(OpenAI).ignored_parameters
+    parameters = Parameters(body, form.rules, ignored)
     model = parameters.get("model")
     if not model:
         raise RefusedParameter("model is required", "model", "missing_required_parameter")
@@ -228,8 +188,6 @@ def _get_header(call: Call, name: str) -> str | None:
         raise RefusedParameter(f"The header field {name} is given more than once", None)
     return values[0] if values else None
 
-
-_TABLE = RouteTable(OPENAI_ROUTES)
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     "list_openai_models": _list_models,

@@ -31,15 +31,17 @@ MESSAGE_FACTOR = 4
 _log = logging.getLogger("agentctl.mcp")
 
 
-def require_mcp_package(settings: Settings) -> None:
-    """Check that the package for MCP is installed if the configuration needs it.
+def require_mcp_package(settings: Settings, table: str = "[[mcp_servers]]") -> None:
+    """Check that the package for MCP is installed.
+
+    Args:
+        settings: the configuration that needs it.
+        table: the table of it that does.
 
     Raises:
         InvalidConfiguration: the package is missing.
     """
-    table = "[[mcp_servers]]" if settings.mcp_servers else "[mcp_endpoint]"
-    needed = settings.mcp_servers or settings.mcp_endpoint.enabled
-    if needed and importlib.util.find_spec("mcp") is None:
+    if importlib.util.find_spec("mcp") is None:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: {table} needs a package that is not "
             "installed: mcp",

@@ -31,7 +31,7 @@ _COUNTERS = (
 
 
 class AgnoRunner:
-    """The runner of an agent or team of agno. Each run uses a copy of it, as in AgentOS.
+    """The runner of an agent or team of agno. Each run uses a copy of it, as on the server of agno.
 
     The storage of agno is not used: the messages of earlier runs come from the session. An agent
     that adds the history of its database gets the new message only.

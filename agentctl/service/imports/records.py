@@ -78,7 +78,7 @@ class SessionReader:
             if parent is not None and parent not in ids:
                 raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
             ids.add(run_id)
-            run = _build_run(record, at, row.session_id)
+            run = build_run_row(record, at, row.session_id)
             if not is_final(run.status):
                 left.add(run_id)
                 self.left.append((run_id, f"the run is {run.status}"))
@@ -166,7 +166,17 @@ def _find_session_kind(session: Record) -> ComponentKind:
     raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
 
 
-def _build_run(record: Record, at: str, session_id: str) -> RunRow:
+def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
+    """Build the row of a run record, without its part of the history.
+
+    Args:
+        record: with fields of the types of `RunRecord`.
+        at: its place, for errors.
+        session_id: the session of the row.
+
+    Raises:
+        ValidationFailed: a value cannot be stored. The error names the field.
+    """
     kinds = [kind for kind, names in KINDS.items() if record.get(names.id_field) is not None]
     if len(kinds) != 1:
         raise ValidationFailed(f"{at} needs one of agent_id, team_id and workflow_id")

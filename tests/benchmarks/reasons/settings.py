@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+from agentctl.config.tables import ENTRY_TABLES, list_sections
 
 ROUNDS = 15
 SAMPLE = Path(__file__).parents[3] / "sample-config.toml"
@@ -93,7 +93,7 @@ def with_msgspec(path: Path) -> object:
 
 def _each_table(path: Path, read: Callable[..., object]) -> object:
     document = tomllib.loads(path.read_text())
-    one = [read(cls, document.get(name, {}), many=False) for name, cls in SECTIONS.items()]
+    one = [read(cls, document.get(name, {}), many=False) for name, cls in list_sections().items()]
     return [
         *one,
         *(read(cls, document.get(name, []), many=True) for name, cls in ENTRY_TABLES.items()),

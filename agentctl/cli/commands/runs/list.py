@@ -50,6 +50,7 @@ from agentctl.cli.show.transcript.pages import create_look, create_page, is_tran
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.extensions import name_products
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -168,7 +169,7 @@ async def get_run(
         typer.Option(
             "--session",
             metavar="ID",
-            help="Session of the run (required on AgentOS)",
+            help=f"Session of the run (required on {name_products()})",
             autocompletion=complete_values("session"),
         ),
     ] = None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentctl.records.sessions import SessionPage
 
 
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def export_sessions(
     target: Target,
     session_ids: OptionalSessionIds = None,

@@ -78,7 +78,7 @@ DEFAULT_LAST_RUNS = 20
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def list_sessions(
     target: Target,
     type: KindOption = None,
@@ -137,7 +137,7 @@ def _note_problems(sessions: Sequence[Mapping[str, Any]]) -> None:
 
 
 @app.command("get", epilog="Example: agentctl sessions get s1 --last 3")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def get_session(
     target: Target,
     session_id: SessionId,
@@ -194,7 +194,7 @@ async def get_session(
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def list_session_runs(
     target: Target,
     session_id: SessionId,

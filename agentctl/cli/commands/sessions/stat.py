@@ -80,7 +80,7 @@ class Totals:
             self.seconds += max(0.0, (ended - began).total_seconds())
 
 
-@with_target(reads_agentos=True)
+@with_target(reads_databases=True)
 async def show_statistics(
     target: Target,
     by: Annotated[

@@ -5,27 +5,30 @@ A row that cannot be decoded is returned with its `problem`; the other rows are 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from agentctl.interop.agentos.database.source import Layout, Row, Source
-from agentctl.interop.agentos.records import (
-    build_memory,
-    build_run,
+from agentctl.interop.agentos.mapping import (
     find_session_kind,
-    parse_moment,
-    sum_counters,
+    read_memory,
+    read_run,
+    read_session,
 )
+from agentctl.interop.agentos.values import parse_moment
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
+from agentctl.requests import SessionFilter
 
 Record = dict[str, Any]
 
 MAXIMUM_NAME = 60
 """Characters of the name of a session that was derived from its first message."""
+
+ALL_SESSIONS = SessionFilter()
 
 _ENCODINGS = 3
 """JSON texts in each other: AgentOS 2 encodes its columns twice."""
@@ -96,60 +99,31 @@ class AgentOSReader:
     def _text(self, name: str) -> str:
         return f"CAST({name} AS {self._text_type})"
 
-    async def count_sessions(self) -> int:
-        """Return the number of sessions."""
+    async def count_sessions(self, filter: SessionFilter = ALL_SESSIONS) -> int:
+        """Return the number of sessions that match a filter; names are not compared."""
+        where, values = _build_condition(filter)
         table = self.layout.quote(self.layout.sessions)
-        return int((await self.source.read(f"SELECT count(*) FROM {table}"))[0][0])
+        return int((await self.source.read(f"SELECT count(*) FROM {table}{where}", values))[0][0])
 
     async def list_sessions(
-        self,
-        *,
-        limit: int,
-        offset: int,
-        sort_by: str = "created_at",
-        descending: bool = True,
-        conditions: Mapping[str, str] | None = None,
-        component_id: str | None = None,
+        self, limit: int, offset: int, filter: SessionFilter = ALL_SESSIONS
     ) -> list[StoredSession]:
-        """Return a page of the sessions.
+        """Return a page of the sessions that match a filter; names are not compared.
 
         Args:
             limit, offset: number of sessions, and of those before them.
-            sort_by: `created_at` or `updated_at`; sessions of the same time by their id.
-            descending: newest first.
-            conditions: columns with their required value.
-            component_id: the id of the component, of any kind.
+            filter: also has the order; sessions of the same time are ordered by their id.
         """
-        where, values = self._where(conditions, component_id)
-        way = "DESC" if descending else "ASC"
-        order = "coalesce(updated_at, created_at)" if sort_by == "updated_at" else "created_at"
+        where, values = _build_condition(filter)
+        way = "DESC" if filter.page.sort_order == "desc" else "ASC"
+        by_update = filter.page.sort_by == "updated_at"
+        order = "coalesce(updated_at, created_at)" if by_update else "created_at"
         rows = await self.source.read(
             f"SELECT {self._columns()} FROM {self.layout.quote(self.layout.sessions)}{where}"
             f" ORDER BY {order} {way}, session_id {way} LIMIT {int(limit)} OFFSET {int(offset)}",
             values,
         )
         return [self._parse_session(row) for row in rows]
-
-    async def count_matching(
-        self, conditions: Mapping[str, str] | None, component_id: str | None
-    ) -> int:
-        """Return the number of sessions that `list_sessions` returns without a limit."""
-        where, values = self._where(conditions, component_id)
-        table = self.layout.quote(self.layout.sessions)
-        return int((await self.source.read(f"SELECT count(*) FROM {table}{where}", values))[0][0])
-
-    def _where(
-        self, conditions: Mapping[str, str] | None, component_id: str | None
-    ) -> tuple[str, list[str]]:
-        parts, values = [], []
-        for name, value in (conditions or {}).items():
-            parts.append(f"{name} = ?")
-            values.append(value)
-        if component_id is not None:
-            names = [names.id_field for names in KINDS.values()]
-            parts.append("(" + " OR ".join(f"{name} = ?" for name in names) + ")")
-            values += [component_id] * len(names)
-        return (" WHERE " + " AND ".join(parts) if parts else ""), values
 
     def _columns(self) -> str:
         names = [*_KEYS, *_DATA, *(["runs"] if self.layout.has_legacy_runs else [])]
@@ -237,14 +211,24 @@ class AgentOSReader:
         return int(rows[0][0])
 
 
+def _build_condition(filter: SessionFilter) -> tuple[str, list[str]]:
+    conditions = {
+        "session_type = ?": filter.where.type,
+        "user_id = ?": filter.where.user_id,
+        f"? IN ({', '.join(names.id_field for names in KINDS.values())})": filter.component_id,
+    }
+    given = {sql: value for sql, value in conditions.items() if value is not None}
+    return (" WHERE " + " AND ".join(given) if given else ""), [*given.values()]
+
+
 def _build_run(run: Any, session: StoredSession) -> Record:
     if not isinstance(run, dict):
         return _build_unreadable_run("", session, "an element of runs is not an object")
-    return build_run(run, session.session_id)
+    return read_run(run, session.session_id)
 
 
 def _build_unreadable_run(run_id: str, session: StoredSession, reason: str) -> Record:
-    run = build_run(
+    run = read_run(
         {"run_id": run_id, KINDS[session.kind].id_field: session.component_id},
         session.session_id,
     )
@@ -263,7 +247,7 @@ def _parse_memory(row: Record) -> Record:
     except UnreadableRow as failure:
         problem = str(failure)
     built |= {name: row[name] for name in _TIMES}
-    return build_memory(built) | {"problem": problem}
+    return read_memory(built) | {"problem": problem}
 
 
 def _decode_text(value: object) -> str | None:
@@ -311,25 +295,26 @@ def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Reco
     The stored totals are not used: AgentOS loses runs that end at the same time there.
     """
     top_level = [run for run in runs if not run["parent_run_id"]]
-    counters = sum_counters(run["metrics"] for run in runs)
-    record: Record = {
+    tokens = sum(run["metrics"]["total_tokens"] for run in runs)
+    known = {
         "session_id": session.session_id,
         "session_name": session.name(runs),
         "session_type": session.kind,
         "user_id": session.keys["user_id"],
-        **{names.id_field: None for names in KINDS.values()},
         KINDS[session.kind].id_field: session.component_id,
-        "total_tokens": counters["total_tokens"],
+        "total_tokens": tokens,
+    }
+    record = read_session(known) | {
         "run_count": len(runs),
-        "history_bytes": None,
         "last_status": top_level[-1]["status"] if top_level else None,
-        "created_at": _format_time(session.created_at),
-        "updated_at": _format_time(session.updated_at or session.created_at),
+        "created_at": format_time(session.created_at),
+        "updated_at": format_time(session.updated_at or session.created_at),
     }
     if session.problem is not None:
         record |= {"last_status": "UNREADABLE", "problem": session.problem}
     return record
 
 
-def _format_time(microseconds: int | None) -> str | None:
+def format_time(microseconds: int | None) -> str | None:
+    """Return a time as RFC 3339, None without one."""
     return None if microseconds is None else format_rfc3339(microseconds)

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from agentctl.errors import InvalidResponse, RunFailed
-from agentctl.interop.agentos.records import build_counters, build_error, format_content
+from agentctl.interop.agentos.mapping import read_error
+from agentctl.interop.agentos.values import format_content, read_counters
 from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.events import EventParser, ServerEvent
@@ -59,7 +60,7 @@ class EventReader:
         kind = find_event_kind(name)
         ends = kind in END_STATUSES
         if not run_id and kind is EventKind.FAILED:
-            error = build_error(data, _error_text(data))
+            error = read_error(data, _error_text(data))
             raise RunFailed("the run did not start", cause=f"{error['code']}: {error['detail']}")
         self._run_id = self._run_id or run_id
         if kind is EventKind.CANCELLED:
@@ -110,9 +111,9 @@ def _convert(data: dict[str, Any], kind: EventKind | None) -> dict[str, Any]:
     if "content" in data:
         built["content"] = format_content(data["content"])
     if kind is EventKind.FAILED:
-        built |= {"error": build_error(data, text), "content": None}
+        built |= {"error": read_error(data, text), "content": None}
     elif not isinstance(data.get("error"), dict | None):
         built["error"] = {"code": "FAILED", "detail": str(data["error"])}
     if "metrics" in data:
-        built["metrics"] = build_counters(data["metrics"])
+        built["metrics"] = read_counters(data["metrics"])
     return built

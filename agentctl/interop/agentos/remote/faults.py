@@ -7,32 +7,15 @@ from outside is a note.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from agentctl.interop.agentos.remote.server import AgentOS
+from agentctl.operations import Fault
 
 _SCOPES_FIXED = (3, 1)
 """The release from which scopes are checked below a root path."""
 
 _RUNS_ARE_ROWS = (3,)
 _SESSIONS_KEPT = (2, 7, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault of a server.
-
-    Attributes:
-        subject: `authorization`, `cancel`, `sessions`.
-        serious: True if it certainly affects this server.
-        what: the fault.
-        remedy: the change that helps.
-    """
-
-    subject: str
-    serious: bool
-    what: str
-    remedy: str
 
 
 def list_faults(server: AgentOS) -> Iterator[Fault]:

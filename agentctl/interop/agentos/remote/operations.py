@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.records import build_component
+from agentctl.interop.agentos.mapping import read_component
+from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
 from agentctl.interop.agentos.remote.runs import RunOperations
-from agentctl.interop.agentos.remote.sessions import SessionOperations
+from agentctl.operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.routes import operation_ids
@@ -21,8 +23,11 @@ _MODELS_IN_CONFIG = (3,)
 _CONCURRENT_REQUESTS = 8
 
 
-class AgentOSOperations(SessionOperations, RunOperations):
+class AgentOSOperations(RunOperations):
     """The `operations.Operations` of an AgentOS server that have a counterpart there."""
+
+    def list_faults(self) -> Iterable[Fault]:
+        return list_faults(self.server)
 
     async def get_api(self) -> Document[Any]:
         return build_document(await self._get("get_api"))
@@ -50,7 +55,7 @@ class AgentOSOperations(SessionOperations, RunOperations):
     async def get_components(self, kind: ComponentKind) -> Document[Any]:
         """Return the components of a kind; a list of workflows has no steps, so each is read."""
         found = await self.read_list(Request("GET", build_path(operation_ids(kind).list)))
-        components = [build_component(kind, record) for record in found]
+        components = [read_component(kind, record) for record in found]
         if kind == "workflow":
             semaphore = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
@@ -70,4 +75,4 @@ class AgentOSOperations(SessionOperations, RunOperations):
     async def _read_component(self, kind: ComponentKind, component_id: str) -> Record:
         ids = {f"{kind}_id": component_id}
         found = await self.read_object(Request("GET", build_path(operation_ids(kind).get, **ids)))
-        return build_component(kind, found)
+        return read_component(kind, found)

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.interop.agentos.records import parse_count
+from agentctl.interop.agentos.backend import AgentOSBackend, build_meta
 from agentctl.interop.agentos.remote.server import AgentOS
-from agentctl.operations import PartialOperations
+from agentctl.interop.agentos.values import read_count
 from agentctl.remote.connection import Connection, ReceivedDocument, Request
 from agentctl.remote.queries import Query
 from agentctl.requests import Page
@@ -18,7 +18,7 @@ from agentctl.requests import Page
 Record = dict[str, Any]
 
 
-class AgentOSRequests(PartialOperations):
+class AgentOSRequests(AgentOSBackend):
     """The requests that all operations on an AgentOS server share.
 
     Args:
@@ -58,7 +58,7 @@ class AgentOSRequests(PartialOperations):
             The rows and the `meta` of a page of this interface. Its cursor is the number of the
             next page.
         """
-        number = self._number_of(page)
+        number = self.get_page_number(page)
         paging = (("limit", str(page.limit)), ("page", str(number)))
         found = await self.read_object(Request("GET", path, (*query, *paging)))
         rows, meta = found.get("data"), found.get("meta")
@@ -70,24 +70,9 @@ class AgentOSRequests(PartialOperations):
                 )
             )
         counts = meta if isinstance(meta, dict) else {}
-        pages = parse_count(counts.get("total_pages"))
-        return rows, {
-            "page": number,
-            "limit": page.limit,
-            "total_count": parse_count(counts.get("total_count")),
-            "total_pages": pages,
-            "total_is_capped": False,
-            "next_cursor": str(number + 1) if rows and number < pages else None,
-        }
-
-    def _number_of(self, page: Page) -> int:
-        if page.cursor is None:
-            return page.page
-        if page.cursor.isascii() and page.cursor.isdigit() and len(page.cursor) < 10:
-            return max(1, int(page.cursor))
-        raise self.build_missing_error(
-            "cursors of this form", "its lists have page numbers: use --page NUMBER"
-        )
+        total, pages = (read_count(counts.get(name)) for name in ("total_count", "total_pages"))
+        built = build_meta(page, number, total, pages)
+        return rows, built if rows else built | {"next_cursor": None}
 
 
 def build_json_fields(**objects: Mapping[str, Any] | None) -> Query:

@@ -9,16 +9,18 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.records import build_run, view_run
+from agentctl.interop.agentos.backend import view_run
+from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
-from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record, build_json_fields
+from agentctl.interop.agentos.remote.requests import Record, build_json_fields
+from agentctl.interop.agentos.remote.sessions import SessionOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Request, build_path
-from agentctl.remote.queries import Query, build_query, query_of
+from agentctl.remote.queries import Query, build_query
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -43,7 +45,7 @@ MAXIMUM_FAILED_READS = 2
 """Reads in a row that may fail while the end of a run is awaited."""
 
 
-class RunOperations(AgentOSRequests):
+class RunOperations(SessionOperations):
     """Operations on runs. A run is known by its component and its session."""
 
     async def create_run(
@@ -53,7 +55,7 @@ class RunOperations(AgentOSRequests):
         form = self._build_form(request, stream=False)
         wait = 0.0 if request.background else None
         found = await self.read_object(Request("POST", path, form=form, extra_wait=wait))
-        run = build_run({KINDS[kind].id_field: component_id, **found}, request.session_id)
+        run = read_run({KINDS[kind].id_field: component_id, **found}, request.session_id)
         return build_document({**run, "input": run["input"] or request.message})
 
     async def stream_run(
@@ -165,10 +167,7 @@ class RunOperations(AgentOSRequests):
                 "name a session with --session ID, or list them with: agentctl sessions list",
             )
         where = SessionLocator(user_id=filter.user_id, db_id=filter.db_id)
-        path = build_path("get_session_runs", session_id=filter.session_id)
-        found = await self.read_list(Request("GET", path, query_of(where)))
-        runs = [build_run(run, filter.session_id) for run in found]
-        return _select_page([run for run in runs if _matches(run, filter)], filter)
+        return self.build_runs_page(await self.read_session_runs(filter.session_id, where), filter)
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
@@ -178,8 +177,8 @@ class RunOperations(AgentOSRequests):
         path = _component_path(operation_ids(kind).list_runs, kind, component_id)
         query = build_query(session_id=filter.session_id, status=filter.status)
         found = await self.read_list(Request("GET", path, query))
-        runs = [build_run(run, filter.session_id) for run in found]
-        return _select_page([run for run in runs if _matches(run, filter)], filter)
+        runs = [read_run(run, filter.session_id) for run in found]
+        return self.build_runs_page(runs, filter)
 
     async def get_component_run(
         self,
@@ -209,7 +208,7 @@ class RunOperations(AgentOSRequests):
         except errors.NotFound as failure:
             failure.hint = failure.hint or "AgentOS can store a run when it ends: it may still work"
             raise
-        return build_run({KINDS[kind].id_field: component_id, **found}, session_id)
+        return read_run({KINDS[kind].id_field: component_id, **found}, session_id)
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
@@ -270,41 +269,6 @@ def _component_path(
     operation: str, kind: ComponentKind, component_id: str, run_id: str = ""
 ) -> str:
     return build_path(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
-
-
-def _matches(run: Record, filter: RunFilter) -> bool:
-    kind = filter.component_type
-    if kind is not None and not run.get(KINDS[kind].id_field):
-        return False
-    if filter.component_id is not None and filter.component_id not in (
-        run.get(names.id_field) for names in KINDS.values()
-    ):
-        return False
-    if filter.status is not None and run["status"] != filter.status:
-        return False
-    if filter.live and run["status"] in FINAL_STATUSES:
-        return False
-    created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
-    after, before = filter.created_after, filter.created_before
-    return (after is None or created >= after) and (before is None or created < before)
-
-
-def _select_page(runs: list[Record], filter: RunFilter) -> Document[Any]:
-    page = filter.page
-    if page.sort_order == "desc":
-        runs = runs[::-1]
-    number = int(page.cursor) if page.cursor and page.cursor.isdecimal() else page.page
-    first = (number - 1) * page.limit
-    pages = -(-len(runs) // page.limit)
-    meta = {
-        "page": number,
-        "limit": page.limit,
-        "total_count": len(runs),
-        "total_pages": pages,
-        "total_is_capped": False,
-        "next_cursor": str(number + 1) if number < pages else None,
-    }
-    return build_document({"data": runs[max(first, 0) : first + page.limit], "meta": meta})
 
 
 def _build_cancel(run: Record, outcome: str, requested_at: str | None) -> Document[Any]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from agentctl import errors
 from agentctl.remote.connection import Connection
-
-INFO_PATH = "/info"
-"""Public on every release. A server of agentctl names its `interface_version` there."""
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
@@ -50,26 +46,17 @@ class AgentOS:
         return failure
 
 
-async def recognize(connection: Connection) -> AgentOS | None:
+def recognize(connection: Connection, info: Mapping[str, Any]) -> AgentOS | None:
     """Return the AgentOS server of a connection, None for any other server.
 
-    Raises:
-        errors.Unavailable: the server cannot be reached or does not respond.
+    Args:
+        connection: to the server.
+        info: its answer to `/info`, which is public on every release; empty without one.
     """
-    raw = await connection.probe(INFO_PATH)
-    info: Any = None
-    if raw is not None:
-        try:
-            info = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return None
-    if not isinstance(info, dict) or "interface_version" in info:
-        return None
     version = info.get("agno_version")
-    if not isinstance(version, str) or not _VERSION.match(version):
+    # A server of agentctl names its own version, too.
+    if "interface_version" in info or not isinstance(version, str) or not _VERSION.match(version):
         return None
-    address = connection.address
-    mode = info.get("auth_mode")
-    return AgentOS(
-        address.base, address.prefix, version[:40], mode if isinstance(mode, str) else "unknown"
-    )
+    address, mode = connection.address, info.get("auth_mode")
+    known_mode = mode if isinstance(mode, str) else "unknown"
+    return AgentOS(address.base, address.prefix, version[:40], known_mode)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.records import (
-    build_account,
-    build_memory,
-    build_run,
-    build_session_summary,
+from agentctl.interop.agentos.backend import check_session, select_runs, view_run
+from agentctl.interop.agentos.mapping import (
     find_session_kind,
-    view_run,
+    read_account,
+    read_memory,
+    read_run,
+    read_session,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
@@ -34,7 +33,6 @@ from agentctl.requests import (
     FULL_VIEW,
     AccountFilter,
     BulkDeletion,
-    ExportFormat,
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
@@ -47,7 +45,6 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.transcripts.export import export_session
 
 _CONCURRENT_REQUESTS = 8
 
@@ -59,7 +56,7 @@ class SessionOperations(AgentOSRequests):
         query = query_of(filter, without=("limit", "page", "cursor"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
-        found = [build_session_summary(row) for row in rows]
+        found = [read_session(row) for row in rows]
         if filter.session_name:  # AgentOS searches names and states for the text
             prefix = filter.session_name.lower()
             found = [row for row in found if row["session_name"].lower().startswith(prefix)]
@@ -80,8 +77,7 @@ class SessionOperations(AgentOSRequests):
         # With the wrong `type` AgentOS parses a session as another kind.
         query = query_of(where, without=("type",))
         found = await self.read_object(Request("GET", path, query))
-        if where.type is not None and find_session_kind(found) != where.type:
-            raise self.server.add_name(errors.NotFound(f"Session {session_id!r} not found"))
+        check_session(where, find_session_kind(found), where.user_id)
         found.setdefault("session_id", session_id)
         found["session_name"] = str(found.get("session_name") or "")
         history = found.get("chat_history")
@@ -146,35 +142,18 @@ class SessionOperations(AgentOSRequests):
         except errors.AgentctlError as failure:
             raise self.server.add_name(failure) from None
 
-    def export_session(
-        self,
-        session_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        format: ExportFormat = "jsonl",
-    ) -> AsyncIterator[bytes]:
-        return export_session(self, session_id, where, format)
-
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[Any]:
         """Return the runs of a session; AgentOS has no pages of them, so they are selected here."""
         runs = await self.read_session_runs(session_id, query.where)
-        ids = [run["run_id"] for run in runs]
-        for bound in (query.after, query.before):
-            if bound is not None and bound not in ids:
-                raise self.server.add_name(errors.NotFound(f"Run {bound!r} not found"))
-        first = 0 if query.after is None else ids.index(query.after) + 1
-        end = len(ids) if query.before is None else ids.index(query.before)
-        found = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
-        found = (found[::-1] if query.order == "desc" else found)[: query.limit]
-        return build_document([view_run(run, query.form, runs) for run in found])
+        return build_document(select_runs(runs, query))
 
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
         path = build_path("get_session_runs", session_id=session_id)
         found = await self.read_list(Request("GET", path, query_of(where)))
-        return [build_run(run, session_id) for run in found]
+        return [read_run(run, session_id) for run in found]
 
     async def get_session_run(
         self,
@@ -196,7 +175,7 @@ class SessionOperations(AgentOSRequests):
     ) -> Record:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         found = await self.read_object(Request("GET", path, query_of(where)))
-        return build_run(found, session_id)
+        return read_run(found, session_id)
 
     # Memories
 
@@ -207,15 +186,15 @@ class SessionOperations(AgentOSRequests):
         # AgentOS takes a list as a repeated parameter.
         query += tuple(("topics", topic) for topic in filter.topics)
         rows, meta = await self.read_page(build_path("get_memories"), query, filter.page)
-        return build_document({"data": [build_memory(row) for row in rows], "meta": meta})
+        return build_document({"data": [read_memory(row) for row in rows], "meta": meta})
 
     async def create_memory(self, memory: NewMemory) -> Document[Any]:
         request = Request("POST", build_path("create_memory"), body=build_memory_body(memory))
-        return build_document(build_memory(await self.read_object(request)))
+        return build_document(read_memory(await self.read_object(request)))
 
     async def get_memory(self, memory_id: str) -> Document[Any]:
         request = Request("GET", build_path("get_memory", memory_id=memory_id))
-        return build_document(build_memory(await self.read_object(request)))
+        return build_document(read_memory(await self.read_object(request)))
 
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
         path = build_path("get_memory", memory_id=memory_id)
@@ -224,7 +203,7 @@ class SessionOperations(AgentOSRequests):
         # AgentOS replaces the whole memory, and finds it by its user too.
         body = {name: stored.get(name) for name in ("memory", "topics", "user_id")} | changes
         request = Request("PATCH", build_path("update_memory", memory_id=memory_id), body=body)
-        return build_document(build_memory(await self.read_object(request)))
+        return build_document(read_memory(await self.read_object(request)))
 
     async def delete_memory(self, memory_id: str) -> None:
         await self.read_object(Request("GET", build_path("get_memory", memory_id=memory_id)))
@@ -253,14 +232,14 @@ class SessionOperations(AgentOSRequests):
     async def create_service_account(self, account: NewAccount) -> Document[Any]:
         path = build_path("create_service_account")
         found = await self.read_object(Request("POST", path, body=build_account_body(account)))
-        return build_document(build_account(found, now()))
+        return build_document(read_account(found, now()))
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[Any]:
         query = build_query(sort_order=filter.page.sort_order)
         path = build_path("list_service_accounts")
         rows, meta = await self.read_page(path, query, filter.page)
         moment = now()
-        found = [build_account(row, moment) for row in rows]
+        found = [read_account(row, moment) for row in rows]
         if filter.name is not None:  # AgentOS has no filter by name
             found = [account for account in found if account["name"] == filter.name]
         return build_document({"data": found, "meta": meta})

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
@@ -13,12 +14,14 @@ from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
 from agentctl.interop.agentos.server.system_endpoints import SystemEndpoints
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import AGENTOS_ROUTES, operation_ids
-from agentctl.server.routes import sessions as native
+from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
+
+_ERRORS_ONLY = ("create_session", "update_session", "rename_session")
+"""Operations whose errors alone differ."""
 
 
 def adapt_operations(operations: Iterable[Operation], settings: Settings) -> list[Operation]:
@@ -33,41 +36,23 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     bodies = BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
     system = SystemEndpoints(directory, bodies)
-    endpoints = _list_endpoints(system, sessions)
+    endpoints: dict[str, Endpoint] = {name: by_name[name].endpoint for name in _ERRORS_ONLY}
+    for owner in (system, sessions):  # their methods have the names of operations
+        endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
+    endpoints["get_session_runs"] = partial(sessions.list_runs, False)
+    extra: dict[str, Endpoint] = {"get_session_runs": partial(sessions.list_runs, True)}
     for kind in KINDS:
         endpoints |= _list_run_endpoints(kind, runs, system)
+        extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
     adapted: list[Operation] = [
         AdaptedOperation(native, endpoints[name]) if name in endpoints else native
         for name, native in by_name.items()
     ]
-    extra: dict[str, Endpoint] = {"get_session_runs": sessions.get_session_run_previews}
-    for kind in KINDS:
-        extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
     adapted += [
         AdaptedOperation(by_name[operation], extra[operation], route)
         for operation, route in AGENTOS_ROUTES.items()
     ]
     return adapted
-
-
-def _list_endpoints(system: SystemEndpoints, sessions: SessionEndpoints) -> dict[str, Endpoint]:
-    return {
-        "get_health": system.get_health,
-        "get_info": system.get_info,
-        "get_config": system.get_config,
-        "create_service_account": system.create_service_account,
-        "list_service_accounts": system.list_service_accounts,
-        "update_memory": system.update_memory,
-        "get_sessions": sessions.get_sessions,
-        "create_session": native.create_session,
-        "get_session_by_id": sessions.get_session_by_id,
-        "update_session": native.update_session,
-        "rename_session": native.rename_session,
-        "delete_session": sessions.delete_session,
-        "delete_sessions": sessions.delete_sessions,
-        "get_session_runs": sessions.get_session_runs,
-        "get_session_run": sessions.get_session_run,
-    }
 
 
 def _list_run_endpoints(

@@ -7,8 +7,10 @@ from typing import Any
 
 import orjson
 
+from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
-from agentctl.interop.agentos.server.runs import build_metrics, build_step_result, build_tool
+from agentctl.interop.agentos.server.runs import build_step_result
+from agentctl.interop.agentos.values import write_counters
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import StreamEvent
@@ -121,7 +123,7 @@ class EventTranslator:
             if run.requesting and kind is EventKind.TOOL_CALL_STARTED:
                 before.append(f"{prefix}ModelRequestCompleted")
                 run.requesting = False
-            body["tool"] = build_tool(body["tool"], body["created_at"])
+            body["tool"] = write_tool(body["tool"], body["created_at"])
         elif kind is EventKind.COMPLETED:
             if run.requesting:
                 before.append(f"{prefix}ModelRequestCompleted")
@@ -169,7 +171,7 @@ class EventTranslator:
 
     def _complete(self, run: _Run, body: Event) -> None:
         body["content_type"] = "str"
-        body["metrics"] = build_metrics(body.get("metrics"))
+        body["metrics"] = write_counters(body.get("metrics"))
         run.metrics, run.content = body["metrics"], body["content"]
 
     def _build_additional(self, name: str, base: Event, run: _Run) -> Event:

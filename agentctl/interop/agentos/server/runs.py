@@ -7,79 +7,18 @@ from typing import Any
 
 import orjson
 
+from agentctl.interop.agentos.mapping import RUN, write_fields, write_messages, write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
+from agentctl.interop.agentos.values import Built, to_seconds, write_counters
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import parse_rfc3339
 
 Run = Mapping[str, Any]
-Built = dict[str, Any]
 
 PREVIEW_CHARACTERS = 200
 """Characters of `content_preview`."""
 
 _NO_MEDIA: Built = {"images": [], "videos": [], "audio": [], "files": []}
-
-_TOOL_DEFAULTS: Built = dict.fromkeys(
-    (
-        "tool_call_id", "tool_name", "tool_args", "tool_call_error", "result", "metrics",
-        "child_run_id", "stop_after_tool_call", "created_at", "requires_confirmation", "confirmed",
-        "confirmation_note", "requires_user_input", "user_input_schema", "user_feedback_schema",
-        "answered", "external_execution_required", "external_execution_silent", "approval_type",
-        "approval_id",
-    )
-) | {"stop_after_tool_call": False}  # fmt: skip
-"""All members of a tool call."""
-
-
-def whole_seconds(timestamp: str) -> int:
-    """Return the seconds since the epoch of an RFC 3339 time."""
-    return parse_rfc3339(timestamp) // 1_000_000
-
-
-def build_metrics(metrics: Mapping[str, Any] | None) -> Built:
-    """Return counters without zeros and unknown ones."""
-    return {name: value for name, value in (metrics or {}).items() if value}
-
-
-def build_tool(tool: Mapping[str, Any], created_at: int) -> Built:
-    """Return a tool call with all members."""
-    return {**_TOOL_DEFAULTS, "created_at": created_at, **tool}
-
-
-def build_messages(run_id: str, messages: Iterable[Mapping[str, Any]]) -> list[Built]:
-    """Return the messages of a run; the id of a message is its run and its position."""
-    return [
-        _build_message(f"{run_id}-{position}", message) for position, message in enumerate(messages)
-    ]
-
-
-def _build_message(message_id: str, message: Mapping[str, Any]) -> Built:
-    built = {
-        "id": message_id,
-        "content": message.get("content"),
-        "from_history": False,
-        "stop_after_tool_call": False,
-        "role": message["role"],
-        "created_at": message.get("created_at"),
-    }
-    if message.get("tool_calls"):
-        built["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {
-                    "name": call["name"],
-                    "arguments": orjson.dumps(call["arguments"]).decode(),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
-    for name in ("tool_call_id", "tool_name"):
-        if message.get(name) is not None:
-            built[name] = message[name]
-    if message.get("metrics"):
-        built["metrics"] = build_metrics(message["metrics"])
-    return built
 
 
 def build_content(run: Run) -> Any:
@@ -124,19 +63,13 @@ class RunBuilder:
         component_id = run[KINDS[kind].id_field]
         content = build_content(run)
         built: Built = {
-            "run_id": run["run_id"],
-            KINDS[kind].id_field: component_id,
+            **write_fields(RUN, run, "run_id", KINDS[kind].id_field),
             f"{kind}_name": self._directory.get_name(kind, component_id),
-            "session_id": run["session_id"],
-            "user_id": run["user_id"],
-            "parent_run_id": run["parent_run_id"],
+            **write_fields(RUN, run, "session_id", "user_id", "parent_run_id"),
             "content": content,
             "content_type": "str" if content is None else type(content).__name__,
             "session_state": self._state,
-            "created_at": whole_seconds(run["created_at"]),
-            "status": run["status"],
-            "metadata": run["metadata"],
-            "reasoning_content": run["reasoning_content"],
+            **write_fields(RUN, run, "created_at", "status", "metadata", "reasoning_content"),
         }
         if kind == "workflow":
             built |= self._build_steps(run, component_id)
@@ -153,11 +86,11 @@ class RunBuilder:
         return _drop_null(built)
 
     def _build_details(self, run: Run) -> Built:
-        created = whole_seconds(run["created_at"])
+        created = to_seconds(run["created_at"])
         return {
-            "metrics": build_metrics(run["metrics"]),
-            "messages": build_messages(run["run_id"], run["messages"]),
-            "tools": [build_tool(tool, created) for tool in run["tools"]],
+            "metrics": write_counters(run["metrics"]),
+            "messages": write_messages(run["run_id"], run["messages"]),
+            "tools": [write_tool(tool, created) for tool in run["tools"]],
         }
 
     def _build_steps(self, run: Run, workflow_id: str) -> Built:
@@ -191,7 +124,7 @@ class RunBuilder:
         completed = run["status"] == "COMPLETED"
         return {
             **build_step_result(name, kind, executor, run["run_id"], build_content(run)),
-            "metrics": build_metrics(run["metrics"]),
+            "metrics": write_counters(run["metrics"]),
             "success": completed,
             "error": None if completed or not run["error"] else run["error"]["detail"],
         }
@@ -231,11 +164,7 @@ class RunBuilder:
         id_field = KINDS[kind].id_field
         content = build_content(run)
         built: Built = {
-            "run_id": run["run_id"],
-            id_field: run[id_field],
-            "user_id": run["user_id"] or "",
-            "status": run["status"],
-            "run_input": run["input"],
+            **_build_summary(run, "run_id", id_field, "user_id", "status", "input"),
             "content": content,
             "created_at": run["created_at"],
             "events": [] if kind == "workflow" else None,
@@ -283,14 +212,17 @@ def _build_preview(run: Run) -> Built:
     content = build_content(run)
     text = content if isinstance(content, str) else orjson.dumps(content).decode()
     return {
-        "run_id": run["run_id"],
-        "parent_run_id": run["parent_run_id"] or "",
-        id_field: run[id_field],
-        "user_id": run["user_id"] or "",
-        "status": run["status"],
-        "run_input": run["input"],
+        **_build_summary(run, "run_id", "parent_run_id", id_field, "user_id", "status", "input"),
         "content_preview": None if content is None else text[:PREVIEW_CHARACTERS],
         "created_at": run["created_at"],
+    }
+
+
+def _build_summary(run: Run, *names: str) -> Built:
+    """Return fields of an item, in which an absent id is an empty text."""
+    return {
+        name: "" if value is None else value
+        for name, value in write_fields(RUN, run, *names).items()
     }
 
 
@@ -302,8 +234,8 @@ def select_runs(
         item
         for item in items
         if (not statuses or item["status"] in statuses)
-        and (after is None or whole_seconds(item["created_at"]) >= after)
-        and (before is None or whole_seconds(item["created_at"]) <= before)
+        and (after is None or to_seconds(item["created_at"]) >= after)
+        and (before is None or to_seconds(item["created_at"]) <= before)
     ]
 
 

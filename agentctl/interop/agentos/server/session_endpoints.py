@@ -10,16 +10,13 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import NotFound, ValidationFailed
+from agentctl.interop.agentos.mapping import write_messages
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import Seconds, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
-from agentctl.interop.agentos.server.runs import (
-    RunBuilder,
-    build_messages,
-    build_metrics,
-    select_runs,
-)
+from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
+from agentctl.interop.agentos.values import write_counters
 from agentctl.records.runs import RunRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -153,8 +150,9 @@ class SessionEndpoints:
             await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
         return no_content_response()
 
-    async def get_session_runs(
+    async def list_runs(
         self,
+        previews: bool,
         call: Call,
         session_id: SessionId,
         type: TypeQuery = None,
@@ -164,44 +162,24 @@ class SessionEndpoints:
         db_id: DatabaseId = None,
         table: Table = None,
     ) -> Response:
-        """Handle `GET /sessions/{session_id}/runs`.
+        """Handle `GET /sessions/{session_id}/runs` and `…/run-previews`.
 
-        A session whose first run has not ended is not found, as on AgentOS. agent-ui reads it when
-        the run begins, and a late response without the answer would replace the answer.
+        For whole runs, a session whose first run has not ended is not found, as on AgentOS.
+        agent-ui reads it when the run begins, and a late response without the answer would replace
+        the answer.
         """
         where = SessionLocator(type, user_id, db_id, table)
         parts = await self._read_runs(call, session_id, where)
         statuses = read_repeated(call, "status")
-        key = ("runs", *parts, *statuses, created_after, created_before)
+        key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
 
         def build() -> list[dict[str, Any]]:
-            builder = self._open_builder(parts)
-            if builder.is_starting:
+            runs = [run for part in parts for run in orjson.loads(part)]
+            builder = RunBuilder(self._directory, runs)
+            if builder.is_starting and not previews:
                 raise NotFound("Session not found")
-            return select_runs(builder.build_items(), statuses, created_after, created_before)
-
-        return self._bodies.respond(key, build)
-
-    async def get_session_run_previews(
-        self,
-        call: Call,
-        session_id: SessionId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
-        created_after: Seconds = None,
-        created_before: Seconds = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
-    ) -> Response:
-        """Handle `GET /sessions/{session_id}/run-previews`."""
-        where = SessionLocator(type, user_id, db_id, table)
-        parts = await self._read_runs(call, session_id, where)
-        statuses = read_repeated(call, "status")
-        key = ("previews", *parts, *statuses, created_after, created_before)
-
-        def build() -> list[dict[str, Any]]:
-            previews = self._open_builder(parts).build_previews()
-            return select_runs(previews, statuses, created_after, created_before)
+            items = builder.build_previews() if previews else builder.build_items()
+            return select_runs(items, statuses, created_after, created_before)
 
         return self._bodies.respond(key, build)
 
@@ -226,9 +204,6 @@ class SessionEndpoints:
             waiting += descendants[-1]["member_runs"]
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
 
-    def _open_builder(self, parts: Sequence[bytes]) -> RunBuilder:
-        return RunBuilder(self._directory, [run for part in parts for run in orjson.loads(part)])
-
     async def _read_runs(
         self, call: Call, session_id: str, where: SessionLocator
     ) -> tuple[bytes, ...]:
@@ -251,9 +226,9 @@ def _build_session(session_id: str, record: Mapping[str, Any]) -> dict[str, Any]
     session = {**record}
     if session.get("chat_history") is not None:
         said = [each for each in session["chat_history"] if each["role"] != "system"]
-        session["chat_history"] = build_messages(session_id, said)
+        session["chat_history"] = write_messages(session_id, said)
     if session.get("metrics") is not None:
-        session["metrics"] = build_metrics(session["metrics"])
+        session["metrics"] = write_counters(session["metrics"])
     return session
 
 
@@ -268,7 +243,7 @@ def _build_session_page(
         "search_time_ms": 0.0,
     }
     items = [
-        {**item, "metrics": build_metrics({"total_tokens": item["total_tokens"]})}
+        {**item, "metrics": write_counters({"total_tokens": item["total_tokens"]})}
         for item in sessions
     ]
     return {"data": items, "meta": meta}

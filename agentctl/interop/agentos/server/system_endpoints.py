@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired, Required
+from typing import Annotated, NotRequired, Required
 
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
+from agentctl.interop.agentos.mapping import write_account
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory, build_config
-from agentctl.interop.agentos.server.runs import whole_seconds
+from agentctl.interop.mcp import is_enabled
+from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.routes import MCP_PATH
 from agentctl.records.times import format_rfc3339, now
 from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.server.answers import json_response
@@ -71,7 +71,7 @@ class SystemEndpoints:
     async def get_info(self, call: Call) -> Response:
         """Handle `GET /info`."""
         found = await call.operations.get_info()
-        enabled = call.caller.app_state.settings.mcp_endpoint.enabled
+        enabled = is_enabled(call.caller.app_state.settings)
         mcp = {"enabled": enabled, "path": MCP_PATH if enabled else None, "oauth": None}
         return json_response({**found.value, "agno_version": INTERFACE_VERSION, "mcp": mcp})
 
@@ -112,7 +112,7 @@ class SystemEndpoints:
             allow_privileged_scopes=body.get("allow_privileged_scopes", False),
         )
         created = (await call.operations.create_service_account(account)).value
-        return json_response({**_build_account(created), "token": created["token"]}, 201)
+        return json_response({**write_account(created), "token": created["token"]}, 201)
 
     async def list_service_accounts(
         self,
@@ -126,7 +126,7 @@ class SystemEndpoints:
         wanted = AccountFilter(page=Page(limit, page, sort_order=sort_order))
         found = (await call.operations.list_service_accounts(wanted)).value
         shown = [
-            _build_account(account)
+            write_account(account)
             for account in found["data"]
             if include_revoked or account["revoked_at"] is None
         ]
@@ -135,31 +135,3 @@ class SystemEndpoints:
     async def update_memory(self, call: Call, memory_id: MemoryId) -> Response:
         """Handle `PATCH /memories/{memory_id}`."""
         return await change_memory(call, memory_id, _MEMORY)
-
-
-def _build_account(account: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": account["id"],
-        "name": account["name"],
-        "principal": f"sa:{account['id']}",
-        "user_id": f"sa:{account['id']}",
-        "token_prefix": account["token_hint"],
-        "scopes": [_build_scope(grant["scope"]) for grant in account["scopes"]],
-        **{
-            name: None if account[name] is None else whole_seconds(account[name])
-            for name in ("created_at", "expires_at", "last_used_at", "revoked_at")
-        },
-        "created_by": account["created_by"],
-    }
-
-
-def _build_scope(raw: str) -> dict[str, Any]:
-    namespace, *middle, permission = raw.split(":")
-    return {
-        "id": None,
-        "raw": raw,
-        "namespace": namespace,
-        "sub_namespace": middle[0] if middle else None,
-        "permission": permission,
-        "value": "allow",
-    }

@@ -1,4 +1,4 @@
-"""The tables `[openai]` and `[mcp_endpoint]`: interfaces of other systems on this server."""
+"""The table `[openai]`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,3 @@ class OpenAI:
 
     enabled: bool = False
     ignored_parameters: tuple[IgnoredParameter, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class McpEndpoint:
-    """The table `[mcp_endpoint]`: agents and teams as tools for clients of MCP (docs/mcp.md)."""
-
-    enabled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Console:
-    """The table `[console]`: the web page at `/console`."""
-
-    enabled: bool = True

@@ -1,0 +1,171 @@
+"""The registration of extensions: what packages such as `interop` and `top` add to the core.
+
+The core imports no extension. It loads the modules of `BUILT_IN` and uses the `EXTENSION` of each.
+These modules are imported at the start of many commands, so their functions import what they need
+when they are called, and the classes here are tuples, which are made faster than dataclasses.
+docs/extending.md "An interface of another system" has the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from agentctl.records.routes import Route, RouteMatch
+
+BUILT_IN = (
+    "agentctl.interop.agentos",
+    "agentctl.interop.openai",
+    "agentctl.interop.mcp",
+    "agentctl.top",
+)
+"""The modules of the extensions of this distribution, each with an `EXTENSION`."""
+
+T = TypeVar("T")
+
+
+class AddedTable(NamedTuple):
+    """A table of the configuration: its settings class, and the table that it follows."""
+
+    name: str
+    settings: type
+    after: str
+
+
+class AddedCommand(NamedTuple):
+    """A command.
+
+    Attributes:
+        path: its words: `top`, or `db import` for a command at the end of a group.
+        place: its module, which has an `EXAMPLE`, and its function: `package.module:function`.
+        sentence: the first sentence of its help, for a command of the root.
+        after: the command of the root that it follows.
+    """
+
+    path: str
+    place: str
+    sentence: str = ""
+    after: str = ""
+
+
+class AddedRoute(NamedTuple):
+    """A request to an additional route of an operation, with the policy of that operation."""
+
+    match: RouteMatch
+    route: Route
+
+
+class FaceRoute(NamedTuple):
+    """A route that a face serves, for `auth explain`.
+
+    Attributes:
+        name: its name in the log.
+        place: its method and path.
+        setting: the setting that serves it.
+        is_served: True if the setting is on.
+        decision: the operation whose policy decides.
+    """
+
+    name: str
+    place: str
+    setting: str
+    is_served: bool
+    decision: str
+
+
+class DatabaseLayout(NamedTuple):
+    """The databases of another product, which are only read.
+
+    Attributes:
+        name: the value of `layout` in `[[databases]]`.
+        build_entry: returns the `config.settings.Database` of a URL or the path of a file. Its
+            second argument is the folder of relative paths.
+        open: opens the database of an entry for reading, as an `operations.PartialOperations`. Its
+            second argument is the table of sessions; None for the default.
+    """
+
+    name: str
+    build_entry: Callable[[str, Any], Any]
+    open: Callable[[Any, str | None], AbstractAsyncContextManager[Any]]
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+class Extension(NamedTuple):
+    """The parts that a package adds to the core. Every part is optional.
+
+    `settings` is the `config.settings.Settings` of a process.
+
+    Attributes:
+        name: for errors.
+        product: the product whose servers and databases it reads, for help texts.
+        commands: commands of the command line.
+        list_tables: returns the tables of the configuration.
+        check_settings: receives `settings` and the places of its keys, and raises
+            InvalidConfiguration for the first mistake.
+        require_packages: receives `settings`, and raises InvalidConfiguration if a package that
+            they need is not installed.
+        adapt_operations: receives the `server.routing.Operation` list and `settings`, and returns
+            the operations to serve; None: the same.
+        build_face: receives `settings`, and returns a `server.faces.Face`; None: there is none.
+        find_route: receives `settings`, a method and a decoded path, and returns the `AddedRoute`
+            or the `FaceRoute` of the request; None: it adds no such route.
+        adapt_server: receives a `remote.connection.Connection` and the object of its `/info`, and
+            returns the `operations.PartialOperations` of a server of the product; None: it is none.
+        databases: the databases of the product.
+    """
+
+    name: str
+    product: str = ""
+    commands: tuple[AddedCommand, ...] = ()
+    list_tables: Callable[[], Iterable[AddedTable]] = tuple
+    check_settings: Callable[[Any, Mapping[str, Any]], None] = _ignore
+    require_packages: Callable[[Any], None] = _ignore
+    adapt_operations: Callable[[list[Any], Any], list[Any] | None] = _ignore
+    build_face: Callable[[Any], Any] = _ignore
+    find_route: Callable[[Any, str, str], AddedRoute | FaceRoute | None] = _ignore
+    adapt_server: Callable[[Any, Mapping[str, Any]], Any] = _ignore
+    databases: DatabaseLayout | None = None
+
+
+@cache
+def load_extensions() -> tuple[Extension, ...]:
+    """Return the extensions, in the order of `BUILT_IN`."""
+    return tuple(import_module(name).EXTENSION for name in BUILT_IN)
+
+
+def insert_after(entries: Mapping[str, T], added: Iterable[tuple[str, str, T]]) -> dict[str, T]:
+    """Return entries in their order, with further ones.
+
+    Args:
+        entries: by name.
+        added: the name of an entry, the name of a new one that follows it, and the new one.
+    """
+    items = list(entries.items())
+    for after, name, entry in added:
+        position = [known for known, _ in items].index(after)
+        items.insert(position + 1, (name, entry))
+    return dict(items)
+
+
+def find_route(settings: Any, method: str, path: str) -> AddedRoute | FaceRoute | None:
+    """Return the route of an extension for a request, served or not; None: there is none."""
+    routes = (each.find_route(settings, method, path) for each in load_extensions())
+    return next((route for route in routes if route is not None), None)
+
+
+def list_layouts() -> list[DatabaseLayout]:
+    """Return the layouts of databases of other products."""
+    return [each.databases for each in load_extensions() if each.databases is not None]
+
+
+def name_products() -> str:
+    """Return the names of the other products, for help texts."""
+    names = [each.product for each in load_extensions() if each.product]
+    return " or ".join(names) or "another product"

@@ -1,0 +1,165 @@
+"""The base of the operations on a server and on a database of AgentOS.
+
+AgentOS filters and pages fewer lists than this interface, so rows are selected here, in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
+
+from agentctl import errors
+from agentctl.interop.agentos.values import Built
+from agentctl.operations import PartialOperations
+from agentctl.records.document import Document, build_document
+from agentctl.records.items import Child, build_items
+from agentctl.records.kinds import KINDS, ComponentKind, Record
+from agentctl.records.phase import build_phase
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.times import parse_rfc3339
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    ExportFormat,
+    Page,
+    RunFilter,
+    RunView,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.transcripts.export import export_session
+
+_OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
+
+
+class AgentOSBackend(PartialOperations):
+    """The operations that have a counterpart on AgentOS."""
+
+    without_counterpart: ClassVar = {
+        "get_readiness": ("a readiness check", None),
+        "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
+        "explain_auth": ("an explanation of its authorization", None),
+        "get_audit": ("an audit log", None),
+        "get_runs": ("a list of runs across sessions", _OF_SESSION.format("a")),
+        "get_run": ("a run by its id alone", _OF_SESSION.format("its")),
+        "summarize_session": ("a summary on demand", None),
+    }
+
+    def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        return export_session(self, session_id, where, format)
+
+    def get_page_number(self, page: Page) -> int:
+        """Return the number of a page; a cursor is the number of the next one.
+
+        Raises:
+            Unsupported: the cursor is one of agentctl.
+        """
+        if page.cursor is None:
+            return page.page
+        if page.cursor.isascii() and page.cursor.isdigit() and len(page.cursor) < 10:
+            return max(1, int(page.cursor))
+        raise self.build_missing_error(
+            "cursors of this form", "its lists have page numbers: use --page NUMBER"
+        )
+
+    def build_page(self, rows: Sequence[Record], page: Page) -> Document[Any]:
+        """Return a page of all rows of a list."""
+        number = self.get_page_number(page)
+        first = (number - 1) * page.limit
+        meta = build_meta(page, number, len(rows))
+        return build_document({"data": rows[first : first + page.limit], "meta": meta})
+
+    def build_runs_page(self, runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
+        """Return a page of the runs of a session, oldest first, that match a filter."""
+        selected = [run for run in runs if is_match(run, filter)]
+        newest_first = filter.page.sort_order == "desc"
+        return self.build_page(selected[::-1] if newest_first else selected, filter.page)
+
+
+def build_meta(page: Page, number: int, total: int, pages: int | None = None) -> Built:
+    """Return the `meta` of a page.
+
+    Args:
+        page: the request.
+        number: the number of the page.
+        total: the number of all rows.
+        pages: the number of pages, if the server names it.
+    """
+    pages = -(-total // page.limit) if pages is None else pages
+    return {
+        "page": number,
+        "limit": page.limit,
+        "total_count": total,
+        "total_pages": pages,
+        "total_is_capped": False,
+        "next_cursor": str(number + 1) if number < pages else None,
+    }
+
+
+def check_session(where: SessionLocator, kind: ComponentKind, user_id: str | None) -> None:
+    """Check that a session is the one that a request locates.
+
+    Raises:
+        NotFound: it has another type or user.
+    """
+    if where.type not in (None, kind) or where.user_id not in (None, user_id):
+        raise errors.NotFound("Session not found")
+
+
+def is_match(run: Record, filter: RunFilter) -> bool:
+    """Return True if a run record matches a filter; its session and user are not compared."""
+    kinds = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
+    ids = [run.get(names.id_field) for names in kinds]
+    created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
+    return (
+        (filter.component_type is None or any(ids))
+        and filter.component_id in (None, *ids)
+        and filter.status in (None, run["status"])
+        and not (filter.live and run["status"] in FINAL_STATUSES)
+        and (filter.created_after is None or created >= filter.created_after)
+        and (filter.created_before is None or created < filter.created_before)
+    )
+
+
+def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
+    """Return the runs of a session that a query selects, in its view.
+
+    Raises:
+        NotFound: there is no such run as `after` or `before`.
+    """
+    ids = [run["run_id"] for run in runs]
+    if any(bound is not None and bound not in ids for bound in (query.after, query.before)):
+        raise errors.NotFound("Run not found")
+    first = 0 if query.after is None else ids.index(query.after) + 1
+    end = len(ids) if query.before is None else ids.index(query.before)
+    selected = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
+    selected = (selected[::-1] if query.order == "desc" else selected)[: query.limit]
+    return [view_run(run, query.form, runs) for run in selected]
+
+
+def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Record:
+    """Return a whole run record of another product in a view.
+
+    Such a product has no summaries, so `summary` is the whole record.
+
+    Args:
+        others: whole records, those of the runs that it started among them.
+    """
+    if form.view not in ("items", "phase"):
+        return run
+    replaced = ("content", "messages", "tools", "reasoning_content")
+    rest = {name: value for name, value in run.items() if name not in replaced}
+    rest["phase"] = build_phase(run)
+    if form.view == "items":
+        below = [
+            Child(view_run(other, RunView("phase")), str(other.get("input") or ""))
+            for other in others
+            if other["parent_run_id"] == run["run_id"]
+        ]
+        rest["items"] = build_items(run, below, form.cut)
+    return rest

@@ -1,0 +1,67 @@
+"""`agentctl db import`: copy a database of AgentOS into one of agentctl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl.cli.commands.db import select_databases
+from agentctl.cli.options import Config, DbId, Output
+from agentctl.cli.show.output import Format, resolve_format
+from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import run_until_done
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Database
+
+EXAMPLE = "agentctl db import agentos.db"
+
+
+def import_database(
+    source: Annotated[
+        str, typer.Argument(metavar="URL", help="Database of AgentOS: a URL, or a SQLite file")
+    ],
+    config: Config = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Import sessions, runs and memories from a database of AgentOS.
+
+    The database of AgentOS is only read. What exists already is skipped, so an import can be
+    repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
+    """
+    form = resolve_format(output)
+    chosen = select_databases(config, db)[0]
+    system = select_databases(config, None)[0]
+    run_until_done(_import(source, chosen, system, form))
+
+
+async def _import(source: str, chosen: Database, system: Database, form: Format) -> None:
+    from contextlib import AsyncExitStack
+
+    from agentctl.config.databases import display_url
+    from agentctl.interop.agentos.database.operations import (
+        build_database_entry,
+        open_agentos_database,
+    )
+    from agentctl.interop.agentos.imports import import_agentos
+    from agentctl.store.databases import open_database
+
+    entry, counter = build_database_entry(source, Path.cwd()), Counter("")
+    async with AsyncExitStack() as stack:
+        theirs = await stack.enter_async_context(open_agentos_database(entry))
+        note(f"note: {theirs.place} is {theirs.name}")
+        target = open_database(chosen, create=True)
+        stack.push_async_callback(target.close)
+        first = target
+        if system.id != chosen.id:
+            first = open_database(system, create=True)
+            stack.push_async_callback(first.close)
+        async with showing_progress(counter):
+            made = await import_agentos(theirs.reader, target, first, counter.show)
+    report_import(made, form)
+    note(f"imported {theirs.place} into {display_url(chosen.url)}")
+    check_complete(made)
