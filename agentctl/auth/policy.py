@@ -24,8 +24,9 @@ from agentctl.auth.scopes import (
     sufficient_scopes,
 )
 from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, is_valid_segment, operation_ids
+from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
 
 
 @dataclass(frozen=True, slots=True)

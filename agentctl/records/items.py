@@ -16,8 +16,6 @@ from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import KINDS, Record, find_component
 from agentctl.records.phase import PhaseRecord, build_phase
 from agentctl.records.runs import (
-    RunPage,
-    RunRecord,
     RunSummary,
     RunSummaryPage,
     SpanRecord,
@@ -101,10 +99,13 @@ class RunViewPage(TypedDict):
     meta: PageMeta
 
 
-AnyRun = RunRecord | RunSummary | RunPhaseSummary | RunItemsRecord
-"""A run in one of its views."""
+RunViews = RunSummary | RunPhaseSummary | RunItemsRecord
+"""A run in a view other than `full`."""
 
-AnyRunPage = RunPage | RunSummaryPage | RunViewPage
+RunViewPages = RunSummaryPage | RunViewPage
+
+SUMMARY_VIEWS = ("summary", "phase")
+"""The views for which the large columns of a run are not read."""
 
 WHOLE_FIELDS = ("input", "output", "metadata", "session_state", "spans", "member_runs")
 """The fields of a run record that its items have besides those of its summary."""

@@ -1,4 +1,4 @@
-"""The three kinds of component and their names in the interface."""
+"""The three kinds of component and their names in the interface; states and outcomes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ ComponentRef = tuple[ComponentKind, str]
 
 Record = Mapping[str, Any]
 """A parsed record of which a function reads some fields."""
+
+RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+
+AuditOutcome = Literal["allowed", "denied", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
-
-RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 

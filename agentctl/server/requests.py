@@ -1,23 +1,28 @@
 """Request bodies as types, for the checks of their fields and for the OpenAPI document.
 
-The bounds in the fields are the constants that `agentctl.service` enforces.
+The bounds in the fields are the constants that `agentctl.service` enforces. `BODIES` has the body
+of each operation, and `BodyFields` turns its fields into those of a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
 from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from agentctl.errors import ValidationFailed
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
+from agentctl.records.kinds import KINDS
 from agentctl.records.memories import (
     MAXIMUM_MEMORY_LENGTH,
     MAXIMUM_TOPIC_LENGTH,
     MAXIMUM_TOPICS,
 )
+from agentctl.records.value_types import compile_type
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
@@ -26,8 +31,10 @@ from agentctl.requests import (
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_MEMORIES_DELETED,
     MAXIMUM_SCOPES,
+    Grant,
     RunRequest,
 )
+from agentctl.server.bodies import RequestBody
 
 
 class RunBody(TypedDict):
@@ -305,6 +312,83 @@ class NewAccountBody(TypedDict):
             ),
         ]
     ]
+
+
+def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    component_id: str | None = None
+    for kind, names in KINDS.items():
+        value = body.get(names.id_field)
+        if kind == values["type"]:
+            component_id = value
+        elif value is not None:
+            raise ValidationFailed(f"{names.id_field} cannot be used with type {values['type']}")
+    return {**body, "component_id": component_id}
+
+
+BODIES: dict[str, RequestBody] = {
+    "explain_auth": RequestBody(ExplainBody),
+    "create_run": RequestBody(RunBody, form=True),
+    "resume_run": RequestBody(ResumeBody, form=True, optional=True),
+    "create_session": RequestBody(NewSessionBody, optional=True),
+    "delete_sessions": RequestBody(DeleteSessionsBody),
+    "update_session": RequestBody(UpdateSessionBody),
+    "rename_session": RequestBody(RenameSessionBody),
+    "create_memory": RequestBody(NewMemoryBody),
+    "update_memory": RequestBody(UpdateMemoryBody),
+    "delete_memories": RequestBody(DeleteMemoriesBody),
+    "create_service_account": RequestBody(NewAccountBody),
+}
+"""The bodies by the name of the method of `operations.Operations`."""
+
+Adapt = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+"""Returns the fields of a request from the body and the other parameters."""
+
+ADAPTERS: dict[str, Adapt] = {
+    "create_session": _read_component_id,
+    "update_session": lambda body, _: {"changes": body},
+}
+"""The bodies whose fields are not named like those of the request."""
+
+
+class BodyFields:
+    """The parameters of an operation that are fields of its body.
+
+    Args:
+        parameters: these parameters.
+        adapt: changes the fields first.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], adapt: Adapt | None = None) -> None:
+        self._parameters = [
+            (each.name, each.default, _choose_converter(each.annotation)) for each in parameters
+        ]
+        self._adapt = adapt
+
+    def read(self, body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the parameters; a field that is absent or null has its default.
+
+        Args:
+            body: a checked body.
+            values: the other parameters of the request.
+
+        Raises:
+            ValidationFailed: a field cannot be used with the other parameters.
+        """
+        if self._adapt is not None:
+            body = self._adapt(body, values)
+        return {
+            name: default if (value := body.get(name)) is None else convert(value)
+            for name, default, convert in self._parameters
+        }
+
+
+def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
+    value_type = compile_type(annotation)
+    if value_type.kind is not tuple:
+        return lambda value: value
+    if value_type.item.kind is Grant:
+        return lambda value: tuple(Grant(**each) for each in value)
+    return tuple
 
 
 def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> RunRequest:

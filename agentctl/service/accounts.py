@@ -91,7 +91,6 @@ class AccountOperations(OperationFamily):
             )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
-        """Return a page of all accounts, in any state."""
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
@@ -161,7 +160,7 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
     for place, grant in enumerate(account.scopes):
         if grant.effect != "allow":
-            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
+            raise errors.ValidationFailed(f"scopes[{place}].effect must be one of: allow")
     if _NAME.fullmatch(account.name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"

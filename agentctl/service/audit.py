@@ -7,8 +7,9 @@ import binascii
 from typing import cast
 
 from agentctl import errors
-from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
+from agentctl.records.audit import AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
+from agentctl.records.kinds import AuditOutcome
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.requests import (
@@ -26,7 +27,6 @@ class AuditOperations(OperationFamily):
     """Reads of the audit log."""
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        """Return a page of the audit entries of all principals, newest first."""
         async with self.audit("get_audit"):
             _check_filter(filter)
             before = None if filter.cursor is None else _decode_cursor(filter.cursor)

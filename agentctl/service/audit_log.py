@@ -24,10 +24,10 @@ from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
-from agentctl.records.audit import AuditOutcome
-from agentctl.records.kinds import KINDS
+from agentctl.operations import ROUTES
+from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases

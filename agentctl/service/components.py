@@ -35,7 +35,6 @@ class ComponentOperations(OperationFamily):
     """Reads that need no session: components, configuration, health."""
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """Return the components of a kind that the caller may read, in the configured order."""
         operation = operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
@@ -56,15 +55,14 @@ class ComponentOperations(OperationFamily):
         )
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Raise NotFound unless the component is configured (`LocalOperations`)."""
+        """Raise NotFound unless the component is configured."""
         self.lookups.component(kind, component_id)
 
     def require_database(self, where: SessionLocator) -> None:
-        """Raise NotFound unless the database and table exist (`LocalOperations`)."""
+        """Raise NotFound unless the database and table exist."""
         self.lookups.session_database(where)
 
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
-        """Return a configured component."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
             return build_document(
@@ -72,7 +70,6 @@ class ComponentOperations(OperationFamily):
             )
 
     async def get_api(self) -> Document[ApiRecord]:
-        """Return the name and version of the service."""
         self.require("get_api")
         server = self.hosting.settings.server
         return build_document(
@@ -80,12 +77,10 @@ class ComponentOperations(OperationFamily):
         )
 
     async def get_health(self) -> Document[HealthRecord]:
-        """Return the health of the process."""
         self.require("get_health")
         return build_document(HealthRecord(status="ok"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
-        """Return the readiness: databases and admission of runs, without internals."""
         self.require("get_readiness")
         checks: dict[str, Literal["ok", "failed", "stale"]] = {
             "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
@@ -97,7 +92,6 @@ class ComponentOperations(OperationFamily):
         return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
-        """Return versions, counts of components and the authorization mode."""
         self.require("get_info")
         settings = self.hosting.settings
         return build_document(
@@ -114,7 +108,6 @@ class ComponentOperations(OperationFamily):
         )
 
     async def get_me(self) -> Document[MeRecord]:
-        """Return the principal of the caller and its scopes."""
         async with self.audit("get_me"):
             return build_document(
                 MeRecord(
@@ -130,7 +123,6 @@ class ComponentOperations(OperationFamily):
         return "jwt" if self.hosting.settings.authorization.enabled else "none"
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        """Return the configured models."""
         async with self.audit("get_models"):
             models = self.hosting.settings.models
             return build_document(
@@ -138,7 +130,6 @@ class ComponentOperations(OperationFamily):
             )
 
     async def get_config(self) -> Document[ConfigRecord]:
-        """Return a summary of the configuration without secrets, paths or hosts."""
         async with self.audit("get_config"):
             settings = self.hosting.settings
             catalog, databases = self.hosting.catalog, list(self.hosting.databases)

@@ -14,7 +14,14 @@ from typing import Any, cast
 import orjson
 
 import agentctl
-from agentctl.records.items import WHOLE_FIELDS, Child, RunReader, build_items, cut_item
+from agentctl.records.items import (
+    SUMMARY_VIEWS,
+    WHOLE_FIELDS,
+    Child,
+    RunReader,
+    build_items,
+    cut_item,
+)
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import build_phase
 from agentctl.records.runs import RunDetails, RunRecord
@@ -360,7 +367,7 @@ def read_run_documents(
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
     """
-    if form.is_summary:
+    if form.view in SUMMARY_VIEWS:
         summaries = yield from _read_run_summaries(rows)
         if form.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]

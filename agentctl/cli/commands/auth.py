@@ -44,7 +44,8 @@ from agentctl.cli.target import (
     with_target,
 )
 from agentctl.errors import Forbidden, UsageError
-from agentctl.records.routes import ROUTES, RouteMatch, route_table
+from agentctl.operations import ROUTES, route_table
+from agentctl.records.routes import RouteMatch
 from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 
 from agentctl import errors
 from agentctl.interop.agentos.values import Built
-from agentctl.operations import PartialOperations
+from agentctl.partial_operations import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.items import Child, build_items
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.phase import build_phase
 from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.sessions import ExportFormat
 from agentctl.records.times import parse_rfc3339
 from agentctl.requests import (
     DEFAULT_LOCATOR,
-    ExportFormat,
     Page,
     RunFilter,
     RunView,

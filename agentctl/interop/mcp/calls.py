@@ -13,9 +13,9 @@ import orjson
 
 from agentctl.errors import AgentctlError
 from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
-from agentctl.operations import LocalOperations
 from agentctl.records.events import END_NAMES
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
+from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
 
@@ -26,7 +26,7 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def read(
-    tool: ReadTool, operations: LocalOperations, given: Arguments
+    tool: ReadTool, operations: ServiceOperations, given: Arguments
 ) -> mcp_types.CallToolResult:
     """Execute a read and return its document."""
     document = await tool.read(operations, given)
@@ -35,7 +35,7 @@ async def read(
 
 async def run(
     tool: RunTool,
-    operations: LocalOperations,
+    operations: ServiceOperations,
     given: Arguments,
     disconnected: asyncio.Event,
 ) -> mcp_types.CallToolResult:
@@ -112,7 +112,7 @@ class _RunReader:
 
 async def _cancel_run(
     tool: RunTool,
-    operations: LocalOperations,
+    operations: ServiceOperations,
     reader: _RunReader,
     work: asyncio.Future[mcp_types.CallToolResult],
 ) -> None:

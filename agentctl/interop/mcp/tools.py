@@ -17,12 +17,12 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
-from agentctl.operations import LocalOperations
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
+from agentctl.service.service import ServiceOperations
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
@@ -88,7 +88,7 @@ class ReadTool:
     name: str
     operation: str
     description: str
-    read: Callable[[LocalOperations, Arguments], Awaitable[Document[Any]]]
+    read: Callable[[ServiceOperations, Arguments], Awaitable[Document[Any]]]
     properties: Mapping[str, Any]
     required: tuple[str, ...] = ()
     schema: dict[str, Any] = field(init=False)
@@ -179,21 +179,21 @@ def _build_schema(properties: Mapping[str, Any], *required: str) -> dict[str, An
     }
 
 
-async def _list_sessions(operations: LocalOperations, given: Arguments) -> Document[Any]:
+async def _list_sessions(operations: ServiceOperations, given: Arguments) -> Document[Any]:
     page = Page(given.get("limit", _DEFAULT_LIMIT), cursor=given.get("cursor"))
     return await operations.get_sessions(SessionFilter(page=page))
 
 
-async def _get_session(operations: LocalOperations, given: Arguments) -> Document[Any]:
+async def _get_session(operations: ServiceOperations, given: Arguments) -> Document[Any]:
     return await operations.get_session_by_id(given["session_id"])
 
 
-async def _list_session_runs(operations: LocalOperations, given: Arguments) -> Document[Any]:
+async def _list_session_runs(operations: ServiceOperations, given: Arguments) -> Document[Any]:
     query = SessionRunsQuery(limit=given.get("limit", _DEFAULT_LIMIT))
     return await operations.get_session_runs(given["session_id"], query)
 
 
-async def _get_session_run(operations: LocalOperations, given: Arguments) -> Document[Any]:
+async def _get_session_run(operations: ServiceOperations, given: Arguments) -> Document[Any]:
     return await operations.get_session_run(given["session_id"], given["run_id"])
 
 

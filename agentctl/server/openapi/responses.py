@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.requests import ExportFormat
+from agentctl.records.sessions import ExportFormat
 from agentctl.server.bodies import JSON
 from agentctl.server.routing import Responses
 

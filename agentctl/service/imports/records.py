@@ -13,8 +13,7 @@ import orjson
 
 from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id
-from agentctl.records.kinds import KINDS, ComponentKind, Record
-from agentctl.records.runs import RunStatus
+from agentctl.records.kinds import KINDS, ComponentKind, Record, RunStatus
 from agentctl.records.sessions import (
     TOKEN_COUNTERS,
     AgentSessionDetailSchema,

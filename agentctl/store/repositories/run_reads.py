@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import (
     RunFilter,
 )
@@ -393,7 +394,7 @@ def list_page(
         bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
         before, part = bounds
     matching = _within(conditions, since, before)
-    listing = _SUMMARIES if filter.form.is_summary else LISTING
+    listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
     sort_ids = live or filter.id_prefix is not None
     return (yield from listing.read(matching, part, RunRow, total, sort_ids=sort_ids))
 

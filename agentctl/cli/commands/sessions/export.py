@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.options import DbId, KindOption, OptionalSessionIds, TableName, ToFile, UserId
+from agentctl.cli.options import OptionalSessionIds, ToFile
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.requests import MAXIMUM_LIMIT, ExportFormat, Page, SessionFilter, SessionLocator
+from agentctl.records.sessions import ExportFormat
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    MAXIMUM_LIMIT,
+    Page,
+    SessionFilter,
+    SessionLocator,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -35,10 +42,7 @@ async def export_sessions(
         ExportFormat, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
     ] = "jsonl",
     to_file: ToFile = None,
-    type: KindOption = None,
-    user: UserId = None,
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Export sessions with all their runs.
 
@@ -47,7 +51,6 @@ async def export_sessions(
     """
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
-    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
     async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
         if to_file is None or str(to_file) == "-":

@@ -20,7 +20,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Request, build_path
-from agentctl.remote.queries import Query, build_query
+from agentctl.remote.queries import Pairs, build_query
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -72,7 +72,7 @@ class RunOperations(SessionOperations):
                 errors.Unavailable("The stream ended before the run did", cause=reader.refusal)
             )
 
-    def _build_form(self, request: RunRequest, *, stream: bool) -> Query:
+    def _build_form(self, request: RunRequest, *, stream: bool) -> Pairs:
         """Build the form that starts a run.
 
         Raises:

@@ -20,9 +20,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import (
-    build_account_body,
+    body_of,
     build_memory_body,
-    build_memory_changes,
     build_query,
     build_session_body,
     query_of,
@@ -199,7 +198,7 @@ class SessionOperations(AgentOSRequests):
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
         path = build_path("get_memory", memory_id=memory_id)
         stored = await self.read_object(Request("GET", path))
-        changes = build_memory_changes(patch)
+        changes = body_of(patch)
         # AgentOS replaces the whole memory, and finds it by its user too.
         body = {name: stored.get(name) for name in ("memory", "topics", "user_id")} | changes
         request = Request("PATCH", build_path("update_memory", memory_id=memory_id), body=body)
@@ -231,7 +230,7 @@ class SessionOperations(AgentOSRequests):
 
     async def create_service_account(self, account: NewAccount) -> Document[Any]:
         path = build_path("create_service_account")
-        found = await self.read_object(Request("POST", path, body=build_account_body(account)))
+        found = await self.read_object(Request("POST", path, body=body_of(account)))
         return build_document(read_account(found, now()))
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[Any]:
