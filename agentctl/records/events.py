@@ -57,6 +57,12 @@ EVENT_NAMES: dict[ComponentKind, dict[EventKind, str]] = {
 }
 """The names of events, by kind of component and kind of event."""
 
+END_NAMES: dict[ComponentKind, dict[str, FinalStatus]] = {
+    component: {names[kind]: status for kind, status in END_STATUSES.items()}
+    for component, names in EVENT_NAMES.items()
+}
+"""The names of the last event of a run, with its final status, by kind of component."""
+
 CONTENT_NAMES = frozenset(names[EventKind.CONTENT] for names in EVENT_NAMES.values())
 """The names of the events with a new part of the content of a run."""
 
@@ -142,7 +148,10 @@ class Event:
                 outcome = "failed" if tool.get("tool_call_error") else "returned"
                 return f"{tool.get('tool_name')} {outcome}: {tool.get('result')}"
             case EventKind.PROGRESS:
-                return f"progress: {format_progress(self.data)}"
+                fraction = self.data.get("fraction")
+                percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
+                parts = (percent, self.data.get("text"))
+                return "progress: " + " ".join(str(part) for part in parts if part)
             case EventKind.STEP_STARTED:
                 return f"step {self.data.get('step_name')}"
             case EventKind.STEP_COMPLETED:
@@ -157,13 +166,6 @@ class Event:
                 error = self.data.get("error") or {}
                 return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
         return None
-
-
-def format_progress(data: Mapping[str, Any]) -> str:
-    """Return a progress for people: `50% reading`."""
-    fraction = data.get("fraction")
-    percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
-    return " ".join(str(part) for part in (percent, data.get("text")) if part)
 
 
 def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:

@@ -16,10 +16,8 @@ from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import KINDS, find_component
 from agentctl.records.phase import PhaseRecord, build_phase
 from agentctl.records.runs import (
-    RunErrorRecord,
     RunPage,
     RunRecord,
-    RunStatus,
     RunSummary,
     RunSummaryPage,
     SpanRecord,
@@ -27,7 +25,7 @@ from agentctl.records.runs import (
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-DELEGATIONS = ("delegate_task_to_member", "route_to_member")
+DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 """The tools of a team that start the run of a member, which takes the place of the call."""
 
 LIVE_STATUSES = ("PENDING", "RUNNING")
@@ -93,37 +91,14 @@ class RunItem(TypedDict):
 Item = TextItem | ToolCallItem | RunItem
 
 
-class RunItemsRecord(TypedDict):
-    """A run as its items, as `view=items` returns it: the other fields are those of `RunRecord`."""
+class RunItemsRecord(RunPhaseSummary):
+    """A run as its items, as `view=items` returns it; `input` is whole."""
 
-    run_id: str
-    session_id: str
-    parent_run_id: str | None
-    agent_id: NotRequired[str]
-    team_id: NotRequired[str]
-    workflow_id: NotRequired[str]
-    user_id: str | None
-    status: RunStatus
-    input: str
-    metrics: dict[str, Any]
     output: Any
-    purpose: Literal["summary", "memory"] | None
     metadata: dict[str, Any] | None
     session_state: dict[str, Any] | None
-    error: RunErrorRecord | None
-    created_at: Timestamp
-    started_at: Timestamp | None
-    finished_at: Timestamp | None
-    cancel_requested_at: Timestamp | None
-    cancel_requested_by: str | None
-    cancel_reason: str | None
-    stopped_at: Timestamp | None
-    late_result: Literal["dropped"] | None
-    holding: list[str] | None
-    request_id: str | None
     spans: list[SpanRecord]
     member_runs: list[str]
-    phase: PhaseRecord
     items: list[Item]
 
 
@@ -139,8 +114,8 @@ AnyRun = RunRecord | RunSummary | RunPhaseSummary | RunItemsRecord
 
 AnyRunPage = RunPage | RunSummaryPage | RunViewPage
 
-REPLACED_FIELDS = ("content", "messages", "tools", "reasoning_content")
-"""The fields of a run record that its items replace."""
+WHOLE_FIELDS = ("input", "output", "metadata", "session_state", "spans", "member_runs")
+"""The fields of a run record that its items have besides those of its summary."""
 
 
 class Child(NamedTuple):
@@ -295,39 +270,6 @@ class _Children:
             "task": None if is_determined else child.input,
             "run": cast(RunPhaseSummary, child.run),
         }
-
-
-def view_run(run: Record, view: str, children: Sequence[Record], cut: int | None) -> Record:
-    """Return a whole run record of another product in a view: `full`, `phase` or `items`.
-
-    A server of another product has no summaries, so `summary` is the whole record.
-
-    Args:
-        children: the whole records of the runs that it started.
-    """
-    if view not in ("items", "phase"):
-        return run
-    rest = {name: value for name, value in run.items() if name not in REPLACED_FIELDS}
-    rest["phase"] = build_phase(run)
-    if view == "items":
-        below = [
-            Child(view_run(child, "phase", (), None), str(child.get("input") or ""))
-            for child in children
-        ]
-        rest["items"] = build_items(run, below, cut)
-    return rest
-
-
-def view_runs(
-    runs: Sequence[Record], view: str, others: Sequence[Record], cut: int | None
-) -> list[Record]:
-    """Return whole run records of another product in a view, with their children of `others`."""
-    return [
-        view_run(
-            run, view, [each for each in others if each["parent_run_id"] == run["run_id"]], cut
-        )
-        for run in runs
-    ]
 
 
 class Change(NamedTuple):

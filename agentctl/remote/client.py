@@ -14,6 +14,7 @@ from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditPage
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+from agentctl.records.events import END_NAMES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import operation_ids
@@ -482,8 +483,7 @@ def _number_event(received: ServerEvent, before: int) -> StreamEvent:
 
 
 def _is_final(kind: ComponentKind, event: StreamEvent) -> bool:
-    prefix = KINDS[kind].event_prefix
-    return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
+    return event.name in END_NAMES[kind]
 
 
 def _interrupted_stream() -> errors.Unavailable:

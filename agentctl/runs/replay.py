@@ -15,17 +15,12 @@ from agentctl.errors import InvalidResponse
 from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
 from agentctl.records.items import RunReader
 from agentctl.records.kinds import find_component
-from agentctl.records.runs import FinalStatus
 from agentctl.records.times import parse_rfc3339
-from agentctl.runtime.spans import Spans, SpanStatus
+from agentctl.runtime.spans import SPAN_STATUSES, Spans
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.run_rows import RunRow
-
-_SPAN_STATUSES: dict[FinalStatus, SpanStatus] = {
-    "COMPLETED": "completed", "CANCELLED": "cancelled", "ERROR": "failed"
-}  # fmt: skip
 
 
 class ReplayedRun:
@@ -106,7 +101,7 @@ class ReplayedRun:
             parent = self._find_delegation(component[1])
             self.spans.start_member(event.run_id, component[1], _get_time(event), parent)
         if event.end_status is not None:
-            self.spans.end(event.run_id, _SPAN_STATUSES[event.end_status], _get_time(event))
+            self.spans.end(event.run_id, SPAN_STATUSES[event.end_status], _get_time(event))
 
     def _find_delegation(self, component_id: str) -> str | None:
         for span in self.spans.find_open_without_member():

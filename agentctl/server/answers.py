@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -192,7 +190,6 @@ class EventStreamResponse(Response):
             (b"x-accel-buffering", b"no"),
             *((name.encode(), value.encode()) for name, value in (headers or {}).items()),
         ]
-        self.comment = b": waiting\n\n"
         self.encode = encode or _format_events
         self.first = first
         self.rest = rest
@@ -219,7 +216,7 @@ class EventStreamResponse(Response):
             while not (sending.done() or watch.done()):
                 left = self._sent_at + COMMENT_SECONDS - time()
                 if left <= 0 and not self._is_writing:
-                    await _send_part(send, self.comment)
+                    await _send_part(send, b": waiting\n\n")
                     self._sent_at = time()
                     continue
                 seconds = left if left > 0 else COMMENT_SECONDS
@@ -242,26 +239,6 @@ class EventStreamResponse(Response):
             self._is_writing = True
             await _send_part(send, body)
             self._is_writing = False
-
-
-class PartsResponse(EventStreamResponse):
-    """A file that is sent in parts, as fast as its client reads them."""
-
-    def __init__(self, first: bytes, rest: AsyncIterator[bytes], content_type: str) -> None:
-        portions = cast("AsyncGenerator[list[StreamEvent]]", _as_portions(rest))
-        super().__init__(
-            cast("list[StreamEvent]", [first]),
-            portions,
-            cast("Callable[[list[StreamEvent]], bytes]", b"".join),
-        )
-        self.raw_headers[0] = (b"content-type", content_type.encode())
-        self.comment = b""
-
-
-async def _as_portions(parts: AsyncIterator[bytes]) -> AsyncGenerator[list[bytes]]:
-    async with contextlib.aclosing(parts):  # type: ignore[type-var]
-        async for part in parts:
-            yield [part]
 
 
 async def _send_head(response: Response, send: Send) -> None:

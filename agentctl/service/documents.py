@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 import agentctl
-from agentctl.records.items import REPLACED_FIELDS, Child, RunReader, build_items, cut_item
+from agentctl.records.items import WHOLE_FIELDS, Child, RunReader, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import build_phase
 from agentctl.records.runs import RunDetails, RunRecord
@@ -362,7 +362,9 @@ def read_run_documents(
     """
     if form.is_summary:
         summaries = yield from _read_run_summaries(rows)
-        return summaries if form.view == "summary" else [*map(_add_phase, summaries)]
+        if form.view == "phase":
+            return [orjson.dumps(_add_phase(summary)) for summary in summaries]
+        return summaries
     if form.view == "items":
         return (yield from _read_run_items(rows, form.cut, find_spans))
     members = yield from run_reads.list_children([row.run_id for row in rows])
@@ -377,9 +379,9 @@ def read_run_documents(
     ]
 
 
-def _add_phase(summary: bytes) -> bytes:
+def _add_phase(summary: bytes) -> dict[str, Any]:
     run = orjson.loads(summary)
-    return orjson.dumps({**run, "phase": build_phase(run)})
+    return {**run, "phase": build_phase(run)}
 
 
 @unit
@@ -387,29 +389,27 @@ def _read_run_items(
     rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
 ) -> Steps[list[bytes]]:
     child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
-    summaries = yield from _read_run_summaries(child_rows)
+    summaries = yield from _read_run_summaries([*child_rows, *rows])
     children: dict[str | None, list[Child]] = {}
-    for child, summary in zip(child_rows, summaries, strict=True):
-        run = orjson.loads(_add_phase(summary))
-        children.setdefault(child.parent_run_id, []).append(Child(run, child.input))
+    for child, summary in zip(child_rows, summaries, strict=False):
+        below = children.setdefault(child.parent_run_id, [])
+        below.append(Child(_add_phase(summary), child.input))
     readers: dict[str, RunReader] = {}
     found = []
-    for row in rows:
-        below = children.get(row.run_id, ())
-        live = not is_final(row.status)
-        spans = find_spans(row.run_id) if live else None
-        run = orjson.loads(
-            build_run_document(row, [child.run["run_id"] for child in below], None, spans)
-        )
-        items = build_items(run, below, cut)
-        if live:
+    for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
+        own = children.get(row.run_id, ())
+        spans = None if is_final(row.status) else find_spans(row.run_id)
+        member_ids = [child.run["run_id"] for child in own]
+        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        items = build_items(run, own, cut)
+        if not is_final(row.status):
             root_id = yield from find_root_id(row)
             if root_id not in readers:
                 readers[root_id] = yield from read_stored_items(root_id)
             so_far = readers[root_id].runs.get(row.run_id)
             items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
-        rest = {name: value for name, value in run.items() if name not in REPLACED_FIELDS}
-        found.append(orjson.dumps({**rest, "phase": build_phase(run), "items": items}))
+        whole = {name: run[name] for name in WHOLE_FIELDS}
+        found.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
     return found
 
 

@@ -22,7 +22,8 @@ from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.pages import create_page
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.items import view_runs
+from agentctl.interop.agentos.records import view_run
+from agentctl.requests import RunView
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look
 from tests.cli.conftest import Agentctl, Terminal
@@ -45,8 +46,9 @@ def draw(
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     written: list[str] = []
     children: dict[str, list[dict[str, Any]]] = {}
-    for run in view_runs(page["runs"], "items", page["runs"], cut):
-        children.setdefault(str(run.get("parent_run_id")), []).append(dict(run))
+    for run in page["runs"]:
+        items = dict(view_run(run, RunView("items", cut), page["runs"]))
+        children.setdefault(str(run.get("parent_run_id")), []).append(items)
     with (
         patch.dict(os.environ, {"COLUMNS": str(width), "TERM": "dumb"}),
         using_io(IO(io.StringIO(), out, io.StringIO())),
@@ -103,7 +105,7 @@ def test_cut_results_have_their_length(page: dict[str, Any]) -> None:
                      "tool_call_error": False, "result": "r" * 5_000_000}]  # fmt: skip
     drawn = draw({**page, "runs": [run]}, cut=20_000)
     assert "ƒ dump()  5,000,000 characters, --full " in drawn
-    marked = draw({**page, "runs": [run]}, form="markdown")
+    marked = draw({**page, "runs": [run]}, form="markdown", cut=20_000)
     assert "`dump()` done · 5,000,000 characters, --full" in marked
 
 

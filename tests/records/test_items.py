@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidResponse
+from agentctl.interop.agentos.records import view_run
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
-from agentctl.records.items import RunReader, build_items, cut_item, view_runs
+from agentctl.records.items import RunReader, build_items, cut_item
+from agentctl.requests import RunView
 
 TEAM, MEMBER = "r1", "r2"
 CALL = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {"a": 1}}
@@ -115,8 +117,8 @@ def test_records_of_other_products_get_items() -> None:
             "content": "Done.", "messages": [], "tools": [], "input": "x"}  # fmt: skip
     member = {**team, "run_id": MEMBER, "parent_run_id": TEAM, "team_id": "b", "content": "a",
               "input": "y"}  # fmt: skip
-    runs = view_runs([team], "items", [team, member], None)
-    assert [item["type"] for item in runs[0]["items"]] == ["member", "text"]
-    assert runs[0]["items"][0]["task"] == "y"
-    assert "messages" not in runs[0]
-    assert view_runs([team], "summary", [], None) == [team]
+    run = view_run(team, RunView("items"), [team, member])
+    assert [item["type"] for item in run["items"]] == ["member", "text"]
+    assert run["items"][0]["task"] == "y"
+    assert "messages" not in run
+    assert view_run(team, RunView("summary")) == team

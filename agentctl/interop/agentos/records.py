@@ -8,16 +8,19 @@ contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 
+from agentctl.records.items import Child, build_items
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.phase import build_phase
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
+from agentctl.requests import RunView
 
 Record = Mapping[str, Any]
 
@@ -377,3 +380,26 @@ def build_session_summary(session: Record) -> dict[str, Any]:
         "created_at": created,
         "updated_at": format_moment(session.get("updated_at")) or created,
     }
+
+
+def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Record:
+    """Return a whole run record of another product in a view.
+
+    Such a product has no summaries, so `summary` is the whole record.
+
+    Args:
+        others: whole records, those of the runs that it started among them.
+    """
+    if form.view not in ("items", "phase"):
+        return run
+    replaced = ("content", "messages", "tools", "reasoning_content")
+    rest = {name: value for name, value in run.items() if name not in replaced}
+    rest["phase"] = build_phase(run)
+    if form.view == "items":
+        below = [
+            Child(view_run(other, RunView("phase")), str(other.get("input") or ""))
+            for other in others
+            if other["parent_run_id"] == run["run_id"]
+        ]
+        rest["items"] = build_items(run, below, form.cut)
+    return rest

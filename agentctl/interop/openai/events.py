@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind
+from agentctl.records.events import END_NAMES, EVENT_NAMES, EventKind
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import StreamEvent
 
@@ -51,9 +51,8 @@ class RunEvents:
         self.run_id: str = opening["run_id"]
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
-        names = EVENT_NAMES[kind]
-        self._content = names[EventKind.CONTENT]
-        self._ends = {names[end]: status for end, status in END_STATUSES.items()}
+        self._content = EVENT_NAMES[kind][EventKind.CONTENT]
+        self._ends = END_NAMES[kind]
         self._ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from agentctl.errors import ValidationFailed
 from agentctl.records.items import AnyRun
@@ -25,7 +26,6 @@ from agentctl.requests import (
 )
 from agentctl.server.answers import (
     BytesResponse,
-    PartsResponse,
     document_response,
     no_content_response,
 )
@@ -247,7 +247,14 @@ async def export_session(
     """
     where = SessionLocator(type, user_id, db_id, table)
     parts = call.operations.export_session(session_id, where, format=format)
-    return PartsResponse(await anext(parts), parts, EXPORT_TYPES[format])
+    first = await anext(parts)  # an error of the operation is a status
+
+    async def send_all() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return StreamingResponse(send_all(), media_type=EXPORT_TYPES[format])
 
 
 async def get_session_runs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.io import current_io
 from agentctl.cli.options import component_of_run
@@ -31,41 +31,6 @@ Write = Callable[[str], object]
 
 TIMELINE_WIDTH = 100
 """Columns of a timeline in Markdown."""
-
-
-class TranscriptPage(Protocol):
-    """One form of a transcript."""
-
-    def print_session(self, session: Record, shown: str) -> None:
-        """Print the head of a session; `shown` describes the runs that follow."""
-        ...
-
-    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
-        """Print a top-level run."""
-        ...
-
-    def start_run(self, run: Record, number: int) -> LiveRun | None:
-        """Print the input of a live run, and return what draws its events.
-
-        None: the form has no live runs. Then the run is printed at its end.
-        """
-        ...
-
-    def end_run(self, run: DrawnRun) -> None:
-        """Print the end of a run whose events were drawn."""
-        ...
-
-    def print_details(self, run: Record) -> None:
-        """Print the objects of a run, and its place among other runs."""
-        ...
-
-    def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
-        """Print when the parts of a run worked."""
-        ...
-
-    def print_foot(self, text: str) -> None:
-        """Print a last line."""
-        ...
 
 
 async def print_transcript(
@@ -121,6 +86,7 @@ class DrawnPage:
         self._look = look
 
     def print_session(self, session: Record, shown: str) -> None:
+        """Print the head of a session; `shown` describes the runs that follow."""
         from rich.text import Text
 
         name, facts = describe_session(session)
@@ -136,10 +102,12 @@ class DrawnPage:
         self._printer.print_rule()
 
     def print_run(self, run: DrawnRun, number: int | None = None) -> None:
+        """Print a top-level run."""
         self._printer.print_run(run, number)
         self._printer.print()
 
     def start_run(self, run: Record, number: int) -> LiveRun:
+        """Print the input of a live run, and return what draws its events."""
         from agentctl.cli.show.transcript.draw import INDENT
         from agentctl.cli.show.transcript.live import LiveRun
 
@@ -150,6 +118,7 @@ class DrawnPage:
         return LiveRun(self._printer, kind, str(run["run_id"]), indent=INDENT)
 
     def end_run(self, run: DrawnRun) -> None:
+        """Print the end of a run whose events were drawn."""
         from agentctl.cli.show.transcript.draw import INDENT
 
         self._printer.print_head(run, indent=INDENT)
@@ -157,12 +126,14 @@ class DrawnPage:
         self._printer.print()
 
     def print_details(self, run: Record) -> None:
+        """Print the objects of a run, and its place among other runs."""
         from rich.text import Text
 
         for label, value in _describe_details(run):
             self._printer.print_line(Text(f"{label}: {value}", style="dim"))
 
     def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
+        """Print when the parts of a run worked."""
         from rich.text import Text
 
         for line in draw_timeline(run, children, self._printer.console.width):
@@ -170,6 +141,7 @@ class DrawnPage:
         self._printer.print()
 
     def print_foot(self, text: str) -> None:
+        """Print a last line."""
         from rich.text import Text
 
         self._printer.print_rule()
@@ -205,6 +177,10 @@ class MarkdownPage:
 
     def print_foot(self, text: str) -> None:
         """Print nothing: the last line is about the command."""
+
+
+TranscriptPage = DrawnPage | MarkdownPage
+"""One form of a transcript. Markdown has no live runs: a run is printed at its end."""
 
 
 def _describe_details(run: Record) -> Iterator[tuple[str, str]]:

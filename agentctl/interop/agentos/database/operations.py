@@ -20,10 +20,9 @@ from agentctl.interop.agentos.database.reader import (
     build_session_record,
 )
 from agentctl.interop.agentos.database.source import open_source
-from agentctl.interop.agentos.records import build_chat_history, sum_counters
+from agentctl.interop.agentos.records import build_chat_history, sum_counters, view_run
 from agentctl.operations import PartialOperations
 from agentctl.records.document import Document, build_document
-from agentctl.records.items import view_runs
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.requests import (
@@ -176,8 +175,8 @@ class AgentOSDatabase(PartialOperations):
             if query.after not in ids:
                 raise errors.NotFound("Run not found")
             found = runs[ids.index(query.after) + 1 :]
-        form = query.form
-        return build_document(view_runs(found[: query.limit], form.view, runs, form.cut))
+        page = [view_run(run, query.form, runs) for run in found[: query.limit]]
+        return build_document(page)
 
     async def get_runs(self, filter: RunFilter) -> Document[Any]:
         """Return matching runs, session by session, the newest session first.
@@ -213,7 +212,7 @@ class AgentOSDatabase(PartialOperations):
         runs = await self.reader.list_runs(session)
         for run in runs:
             if run["run_id"] == run_id:
-                return build_document(view_runs([run], form.view, runs, form.cut)[0])
+                return build_document(view_run(run, form, runs))
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:

@@ -9,11 +9,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.records import build_run
+from agentctl.interop.agentos.records import build_run, view_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record, build_json_fields
 from agentctl.records.document import Document, build_document
-from agentctl.records.items import view_run
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES
@@ -193,7 +192,7 @@ class RunOperations(AgentOSRequests):
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
         run = await self._read_run(kind, component_id, run_id, session_id)
-        return build_document(view_run(run, form.view, (), form.cut))
+        return build_document(view_run(run, form))
 
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str

@@ -14,10 +14,10 @@ from agentctl.interop.agentos.records import (
     build_run,
     build_session_summary,
     find_session_kind,
+    view_run,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
-from agentctl.records.items import view_run, view_runs
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import (
@@ -168,7 +168,7 @@ class SessionOperations(AgentOSRequests):
         end = len(ids) if query.before is None else ids.index(query.before)
         found = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
         found = (found[::-1] if query.order == "desc" else found)[: query.limit]
-        return build_document(view_runs(found, query.form.view, runs, query.form.cut))
+        return build_document([view_run(run, query.form, runs) for run in found])
 
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
@@ -189,7 +189,7 @@ class SessionOperations(AgentOSRequests):
         for child in run["member_runs"] if form.view == "items" else ():
             with suppress(errors.NotFound):
                 children.append(await self._read_session_run(session_id, child, where))
-        return build_document(view_run(run, form.view, children, form.cut))
+        return build_document(view_run(run, form, children))
 
     async def _read_session_run(
         self, session_id: str, run_id: str, where: SessionLocator
