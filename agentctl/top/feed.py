@@ -146,7 +146,7 @@ class RunFeed:
                 was_live = run_id in self.runs and is_live(self.runs[run_id])
                 ended = at if was_live else at - _age(run.get("finished_at"), clock)
                 self._ended_at[run_id] = ended
-                phase = describe_run(run).name
+                phase = describe_run(run)["name"]
                 self._ends.append(_Ended(ended, phase, _own_tokens(run)))
             is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
             if is_recent or run_id in self.pinned or not is_settled(run):
@@ -174,7 +174,7 @@ class RunFeed:
 
     def count_live(self) -> Counter[str]:
         """Return the number of live runs by phase."""
-        return Counter(describe_run(run).name for run in self.runs.values() if is_live(run))
+        return Counter(describe_run(run)["name"] for run in self.runs.values() if is_live(run))
 
 
 def _age(moment: object, clock: float) -> float:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.text import Text
 
-from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_elapsed, format_span
@@ -53,7 +52,7 @@ COMPONENT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ListColumn:
     """A column of a list.
 
     Attributes:
@@ -88,7 +87,7 @@ class View(Protocol):
 
     name: str
     empty: str
-    columns: Sequence[Column]
+    columns: Sequence[ListColumn]
     sorts: Sequence[str]
 
     async def refresh(self) -> None:
@@ -121,14 +120,14 @@ class RunsView(View):
 
     name = "runs"
     empty = "no live runs; a run that ends stays here for a minute"
-    columns: Sequence[Column] = (
-        Column("RUN", most=21),
-        Column("STATUS", most=14),
-        Column("COMPONENT", most=18),
-        Column("USER", least=90, most=14),
-        Column("AGE", most=9, is_right=True),
-        Column("TOKENS", least=70, most=11, is_right=True),
-        Column("LAST", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("RUN", most=21),
+        ListColumn("STATUS", most=14),
+        ListColumn("COMPONENT", most=18),
+        ListColumn("USER", least=90, most=14),
+        ListColumn("AGE", most=9, is_right=True),
+        ListColumn("TOKENS", least=70, most=11, is_right=True),
+        ListColumn("LAST", most=200),
     )
     sorts: Sequence[str] = tuple(SORTS)
 
@@ -178,15 +177,15 @@ class SessionsView(View):
 
     name = "sessions"
     empty = "no sessions yet"
-    columns: Sequence[Column] = (
-        Column("SESSION", most=20),
-        Column("STATUS", most=12),
-        Column("COMPONENT", most=18),
-        Column("USER", least=90, most=14),
-        Column("RUNS", is_right=True),
-        Column("TOKENS", least=70, is_right=True),
-        Column("USED", is_right=True),
-        Column("NAME", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("SESSION", most=20),
+        ListColumn("STATUS", most=12),
+        ListColumn("COMPONENT", most=18),
+        ListColumn("USER", least=90, most=14),
+        ListColumn("RUNS", is_right=True),
+        ListColumn("TOKENS", least=70, is_right=True),
+        ListColumn("USED", is_right=True),
+        ListColumn("NAME", most=200),
     )
     sorts: Sequence[str] = ("last used", "tokens", "runs")
 
@@ -259,14 +258,14 @@ class ComponentsView(View):
     feed: RunFeed
     name: str = "components"
     empty: str = "no agents, teams or workflows are configured, or visible to you"
-    columns: Sequence[Column] = (
-        Column("COMPONENT", most=24),
-        Column("TYPE"),
-        Column("LIVE", is_right=True),
-        Column("STOPPING", is_right=True),
-        Column("TOKENS", least=70, is_right=True),
-        Column("MODEL", least=90, most=20),
-        Column("DESCRIPTION", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("COMPONENT", most=24),
+        ListColumn("TYPE"),
+        ListColumn("LIVE", is_right=True),
+        ListColumn("STOPPING", is_right=True),
+        ListColumn("TOKENS", least=70, is_right=True),
+        ListColumn("MODEL", least=90, most=20),
+        ListColumn("DESCRIPTION", most=200),
     )
     sorts: Sequence[str] = ("live", "name", "tokens")
     _records: dict[str, tuple[ComponentKind, Record]] = field(default_factory=dict)
@@ -315,7 +314,7 @@ class ComponentsView(View):
         return [
             cell(record[KINDS[kind].id_field], style),
             Text(kind, style),
-            Text(f"● {live}" if live else "0", STYLES["dim"] if not live else "blue"),
+            Text(f"● {live}" if live else "0", "blue" if live else "dim"),
             Text(f"◐ {stopping}" if stopping else "0", "yellow" if stopping else "dim"),
             number(tokens, style),
             cell((record.get("model") or {}).get("model") or "", style),
@@ -358,13 +357,13 @@ class WorkersView(View):
     service: Service | None
     name: str = "workers"
     empty: str = "no process executes runs now"
-    columns: Sequence[Column] = (
-        Column("WORKER", most=20),
-        Column("STATE", most=16),
-        Column("HOST", most=24),
-        Column("PROCESS", is_right=True),
-        Column("UPTIME", is_right=True),
-        Column("HEARTBEAT", most=40),
+    columns: Sequence[ListColumn] = (
+        ListColumn("WORKER", most=20),
+        ListColumn("STATE", most=16),
+        ListColumn("HOST", most=24),
+        ListColumn("PROCESS", is_right=True),
+        ListColumn("UPTIME", is_right=True),
+        ListColumn("HEARTBEAT", most=40),
     )
     sorts: Sequence[str] = ("oldest",)
     _workers: dict[str, Any] = field(default_factory=dict)

@@ -44,7 +44,7 @@ from agentctl.requests import (
 if TYPE_CHECKING:
     import asyncio
 
-    from agentctl.cli.show.transcript.live import LiveRun
+    from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
     from agentctl.requests import (
@@ -203,7 +203,7 @@ class RunWatch:
         form: Format,
         after: int,
         state: dict[str, Any],
-        lines: EventLines | LiveRun | None = None,
+        lines: EventLines | LiveTranscript | None = None,
     ) -> None:
         assert watched.component is not None
         self.watched = watched

@@ -79,7 +79,7 @@ class LiveAnswer:
         self._follows_block = True
 
 
-class LiveRun:
+class LiveTranscript:
     """Draws the events of a run as they arrive.
 
     Args:
