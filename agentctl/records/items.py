@@ -15,11 +15,7 @@ from typing_extensions import TypedDict
 from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import KINDS, Record, find_component
 from agentctl.records.phase import PhaseRecord, describe_run
-from agentctl.records.runs import (
-    RunSummary,
-    RunSummaryPage,
-    SpanRecord,
-)
+from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
@@ -418,8 +414,13 @@ class RunReader:
 
 
 def _start_record(event: Event) -> dict[str, Any]:
-    names = ("run_id", "session_id", "parent_run_id", *(each.id_field for each in KINDS.values()))
-    record = {name: event.data[name] for name in names if event.data.get(name)}
+    fields = (
+        "run_id",
+        "session_id",
+        "parent_run_id",
+        *(names.id_field for names in KINDS.values()),
+    )
+    record = {name: event.data[name] for name in fields if event.data.get(name)}
     record |= {"status": "RUNNING", "started_at": event.at}
     return {**record, "phase": describe_run(record)}
 

@@ -109,9 +109,18 @@ def draw_facts(run: Record) -> Text:
     return text.append(f"\n{message}", "dim") if message else text
 
 
-def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], width: int) -> Text:
-    """Return the transcripts of runs, as `runs get` prints them."""
-    lines: list[str] = []
+def draw_runs(
+    runs: Sequence[Record],
+    children: Mapping[str, Sequence[Record]],
+    width: int,
+    *,
+    timeline: bool,
+) -> Text:
+    """Return the transcripts of runs, or facts about the last one and a bar for each part."""
+    if timeline:
+        lines = draw_timeline(runs[-1], children, max(width, 40))
+        return draw_facts(runs[-1]).append("\n\n" + "\n".join(lines), "none")
+    lines = []
     file = io.TextIOWrapper(io.BytesIO(), "utf-8")
     console = Console(
         file=file, width=min(max(width, 20), MAXIMUM_WIDTH), force_terminal=True,
@@ -121,9 +130,3 @@ def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], 
     for run in runs:
         printer.print_run(build_drawn_run({**run, "input": _cut_input(run)}, children))
     return Text.from_ansi("".join(lines).rstrip("\n"))
-
-
-def draw_run_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> Text:
-    """Return the facts about a run, and a bar for each of its parts."""
-    lines = draw_timeline(run, children, max(width, 40))
-    return draw_facts(run).append("\n\n" + "\n".join(lines), "none")

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rich.text import Text
 
@@ -26,7 +26,6 @@ from agentctl.top.feed import Run, RunFeed, is_live, is_settled
 from agentctl.top.texts import (
     build_cells,
     cell,
-    draw_run_timeline,
     draw_runs,
     format_age,
     format_state,
@@ -51,8 +50,7 @@ COMPONENT_SECONDS = 30.0
 """Seconds between two readings of the components, which change with the configuration only."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListColumn:
+class ListColumn(NamedTuple):
     """A column of a list.
 
     Attributes:
@@ -68,8 +66,7 @@ class ListColumn:
     is_right: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A row of a list; its cells are in the order of the columns of the view."""
 
     key: str
@@ -162,14 +159,11 @@ class RunsView(View):
             where = SessionLocator(db_id=self.feed.filter.db_id)
             query = SessionRunsQuery(where, after=key, form=RunView("items", CUT))
             session_id = str(run["session_id"])
-            for each in (await operations.get_session_runs(session_id, query)).value:
-                children.setdefault(str(each.get("parent_run_id")), []).append(each)
-        summary = self.feed.runs.get(key) or {}
-        merged = {**summary, **run}
+            for member in (await operations.get_session_runs(session_id, query)).value:
+                children.setdefault(str(member.get("parent_run_id")), []).append(member)
+        merged = {**(self.feed.runs.get(key) or {}), **run}
         title = f"{clean_line(key[:13])} · session {clean_line(run.get('session_id'))}"
-        if form == "timeline":
-            return title, draw_run_timeline(merged, children, width)
-        return title, draw_runs([merged], children, width)
+        return title, draw_runs([merged], children, width, timeline=form == "timeline")
 
 
 class SessionsView(View):
@@ -195,19 +189,19 @@ class SessionsView(View):
         self._sessions: dict[str, Record] = {}
 
     async def refresh(self) -> None:
-        wanted = self._filter
-        where = SessionLocator(wanted.component_type, wanted.user_id, wanted.db_id)
+        runs = self._filter
+        where = SessionLocator(runs.component_type, runs.user_id, runs.db_id)
         page = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
-        query = SessionFilter(where, wanted.component_id, page=page)
-        found = (await self._operations.get_sessions(query)).value["data"]
-        self._sessions = {each["session_id"]: each for each in found}
+        query = SessionFilter(where, runs.component_id, page=page)
+        sessions = (await self._operations.get_sessions(query)).value["data"]
+        self._sessions = {session["session_id"]: session for session in sessions}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         keys = {"tokens": "total_tokens", "runs": "run_count"}
-        found = [each for each in self._sessions.values() if _has_words(each, words)]
+        rows = [row for row in self._sessions.values() if _has_words(row, words)]
         if sort in keys:
-            found.sort(key=lambda each: each.get(keys[sort]) or 0, reverse=True)
-        return [TableRow(str(each["session_id"]), self._build_cells(each)) for each in found]
+            rows.sort(key=lambda row: row.get(keys[sort]) or 0, reverse=True)
+        return [TableRow(str(row["session_id"]), self._build_cells(row)) for row in rows]
 
     def _build_cells(self, session: Record) -> list[Text]:
         kind, component = find_component(session) or ("", "")
@@ -245,9 +239,7 @@ class SessionsView(View):
         title = f"session {clean_line(key)} · newest runs"
         if not tops:
             return title, Text("no runs yet", "dim")
-        if form == "timeline":
-            return title, draw_run_timeline(tops[-1], children, width)
-        return title, draw_runs(tops, children, width)
+        return title, draw_runs(tops, children, width, timeline=form == "timeline")
 
 
 @dataclass(slots=True)
@@ -336,7 +328,10 @@ class ComponentsView(View):
             "mode": record.get("mode"),
             "model": f"{model.get('model')} ({model.get('provider')})" if model else None,
             "tools": ", ".join(each.get("name", "?") for each in record.get("tools") or []),
-            "members": ", ".join(_name_member(each) for each in record.get("members") or []),
+            "members": ", ".join(
+                str(member.get("agent_id") or member.get("team_id") or member.get("name"))
+                for member in record.get("members") or []
+            ),
             "steps": ", ".join(str(each.get("name")) for each in record.get("steps") or []),
             "database": record.get("db_id"),
         }
@@ -381,8 +376,8 @@ class WorkersView(View):
             return
         from agentctl.service.workers import survey_workers
 
-        found = await survey_workers(self.service.hosting)
-        self._workers = {each.worker_id: each for each in found}
+        workers = await survey_workers(self.service.hosting)
+        self._workers = {worker.worker_id: worker for worker in workers}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         rows = []
@@ -416,10 +411,6 @@ class WorkersView(View):
             text.append(f"\ndead: {worker.death}", "red")
             text.append("\nanother process ends its runs; agentctl runs doctor shows them", "none")
         return f"worker {clean_line(key)}", text
-
-
-def _name_member(member: Record) -> str:
-    return str(member.get("agent_id") or member.get("team_id") or member.get("name"))
 
 
 def _has_words(record: Record, words: str) -> bool:

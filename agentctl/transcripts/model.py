@@ -191,6 +191,6 @@ def build_drawn_run(
     """
     own = (children or {}).get(str(record.get("run_id")), ()) if levels else ()
     members = {
-        str(each.get("run_id")): build_drawn_run(each, children, levels=levels - 1) for each in own
+        str(run.get("run_id")): build_drawn_run(run, children, levels=levels - 1) for run in own
     }
     return DrawnRun(record, members)
