@@ -240,7 +240,13 @@ class Verifier:
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
         generation.cache.pop(digest, None)
-        fresh = self._verify_token(token, generation.keys, moment)
+        verified = verify_token(token, generation.keys, maximum=self._maximum)
+        claims = check_claims(verified.payload, self._rules, self._clock())
+        fresh = _CachedToken(
+            build_principal(claims, self._authorization, verified.payload),
+            math.inf if claims.expires_at is None else claims.expires_at,
+            moment + _CACHE_SECONDS,
+        )
         while len(generation.cache) >= _CACHE_SIZE:
             generation.cache.pop(next(iter(generation.cache)), None)
         generation.cache[digest] = fresh
@@ -310,16 +316,6 @@ class Verifier:
             except Exception:
                 # If the thread ended here, removed keys would stay in use for ever.
                 _log.exception("the key files could not be checked")
-
-    def _verify_token(self, token: str, keys: KeySet, moment: float) -> _CachedToken:
-        verified = verify_token(token, keys, maximum=self._maximum)
-        claims = check_claims(verified.payload, self._rules, self._clock())
-        expires_at = math.inf if claims.expires_at is None else claims.expires_at
-        return _CachedToken(
-            build_principal(claims, self._authorization, verified.payload),
-            expires_at,
-            moment + _CACHE_SECONDS,
-        )
 
 
 async def _wait(flight: Future[None] | None) -> None:

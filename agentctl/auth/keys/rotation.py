@@ -8,7 +8,6 @@ between two steps all tokens still verify, and the rotation can be started again
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,10 +151,8 @@ class Rotation:
                 files.link_old_file(self._key_file, backup)
             files.move_file(self._next_file, self._key_file)
         except OSError as failure:
-            raise InvalidKey(
-                f"The new key cannot replace {self._key_file}",
-                cause=os.strerror(failure.errno or 0),
-            ) from None
+            detail = f"The new key cannot replace {self._key_file}"
+            raise files.build_file_error(detail, failure) from None
         return backup
 
     def remove_old_keys(self) -> None:
@@ -202,9 +199,7 @@ class Rotation:
             self._next_file.unlink(missing_ok=True)
             files.write_with_mode_of(self._next_file, data, self._key_file)
         except OSError as failure:
-            raise InvalidKey(
-                f"{self._next_file} cannot be written", cause=os.strerror(failure.errno or 0)
-            ) from None
+            raise files.build_file_error(f"{self._next_file} cannot be written", failure) from None
         return load_signing_key(data, self._spec)
 
     def _write(self, changed: Mapping[Path, bytes]) -> None:
