@@ -15,7 +15,9 @@ OTHER_CAUSE = "other"
 
 def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
     """Count a rejected credential. The causes are names of checks, so their number is fixed."""
-    cause = _cause_of(failure)
+    cause = NO_CREDENTIAL
+    if isinstance(failure, InvalidToken):
+        cause = failure.check if failure.check in CHECKS else OTHER_CAUSE
     entry = NewAuditEntry(
         at=now(),
         principal=None,
@@ -28,9 +30,3 @@ def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
         request_id=None,
     )
     counter.count((AUTHENTICATE, cause), entry)
-
-
-def _cause_of(failure: Unauthenticated) -> str:
-    if not isinstance(failure, InvalidToken):
-        return NO_CREDENTIAL
-    return failure.check if failure.check in CHECKS else OTHER_CAUSE

@@ -118,9 +118,9 @@ class Operation(Route):
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
         self.declared, in_body = list[Parameter](), list[Parameter]()
-        for each in self.signature.parameters:
-            place = find_declared(each.annotation, (Query, Header))
-            (self.declared if each.name in in_path or place else in_body).append(each)
+        for item in self.signature.parameters:
+            place = find_declared(item.annotation, (Query, Header))
+            (self.declared if item.name in in_path or place else in_body).append(item)
         self.parameters = Parameters(self.declared, self.path_names)
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
         self.app = self._respond
@@ -235,7 +235,7 @@ class Dispatcher:
     def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
         self.routes = {route.name: route for route in routes}
         self.otherwise = otherwise
-        self._table = RouteTable({name: each.place for name, each in self.routes.items()})
+        self._table = RouteTable({name: route.place for name, route in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -243,18 +243,14 @@ class Dispatcher:
             return
 
         async def execute(tracked: Send) -> None:
-            await self._match_operation(scope).app(scope, receive, tracked)
+            failure = scope[CALLER_KEY].failure
+            path = path_below_root(scope)
+            match = policy.find_operation(self._table, scope["method"], path, failure)
+            scope["route"] = route = self.routes[match.operation]
+            scope["path_params"] = match.path_params
+            await route.app(scope, receive, tracked)
 
         await respond(execute, scope, receive, send)
-
-    def _match_operation(self, scope: Scope) -> Operation:
-        caller = scope[CALLER_KEY]
-        path = path_below_root(scope)
-        match = policy.find_operation(self._table, scope["method"], path, caller.failure)
-        route = self.routes[match.operation]
-        scope["route"] = route
-        scope["path_params"] = match.path_params
-        return route
 
 
 async def respond(

@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from agentctl.config.settings import Settings
-    from agentctl.runs.live import LiveRun
 
 GRACEFUL_SECONDS = 8
 """Time for open requests to end after the stop."""
 
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
-
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
@@ -185,26 +183,6 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
             yield
 
 
-def _log_cancelled_runs(live: list[LiveRun]) -> None:
-    if live:
-        run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
-        more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
-        _log.warning(
-            "drain_seconds have passed: %d runs are cancelled: %s%s", len(live), run_ids, more
-        )
-
-
-def _exempt_loaded_objects() -> None:
-    """Exempt the objects of the start from garbage collection, and collect others less often.
-
-    A full collection visits every object of the process: modules and declarations are most of
-    them, and they live as long as it does. With many live runs it would stop the server often.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-
-
 class DrainingServer(HttpServer):
     """A server that drains before it ends, in step with the other processes.
 
@@ -262,14 +240,25 @@ class DrainingServer(HttpServer):
             self._controller.stopping(service.live_run_count)
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
-            _log_cancelled_runs(service.hosting.engine.root_runs())
+            if live := service.hosting.engine.root_runs():
+                run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
+                more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
+                text = "drain_seconds have passed: %d runs are cancelled: %s%s"
+                _log.warning(text, len(live), run_ids, more)
             await service.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
             self.request_exit(force=False)
 
     def on_listening(self) -> None:
-        _exempt_loaded_objects()
+        """Exempt the objects of the start from garbage collection, and collect others less often.
+
+        A full collection visits every object of the process: modules and declarations are most of
+        them, and they live as long as it does. With many live runs it would stop the server often.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         self._controller.started()
 
     async def on_shutdown(self) -> None:

@@ -99,9 +99,8 @@ async def resume_run(
     request = ResumeRequest(
         _single_value("session_id", sessions), BEFORE_FIRST_EVENT if after is None else after
     )
-    return EventStreamResponse(
-        None, await operations.open_resumed_stream(kind, component_id, run_id, request)
-    )
+    portions = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, portions)
 
 
 async def follow_run(
@@ -116,18 +115,17 @@ async def follow_run(
     """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
     after = _single_value("last_event_index", {last_event_index, last_event_id})
     request = ResumeRequest(session_id, BEFORE_FIRST_EVENT if after is None else after)
-    return EventStreamResponse(
-        None, await call.operations.open_followed_stream(kind, component_id, run_id, request)
-    )
+    portions = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, portions)
 
 
-def _single_value(name: str, given: set[T | None]) -> T | None:
+def _single_value(name: str, values: set[T | None]) -> T | None:
     """Return the only value that is not None.
 
     Raises:
         ValidationFailed: there are several values.
     """
-    first, *others = given - {None} or {None}
+    first, *others = values - {None} or {None}
     if others:
         raise ValidationFailed(f"{name} is given with different values")
     return first
