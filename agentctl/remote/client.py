@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.declarations import Declaration, find_declaration
+from agentctl.declarations import find_declaration
 from agentctl.operations import Operations
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.remote import failures
@@ -23,7 +23,7 @@ from agentctl.remote.connection import (
     Shape,
     Timeouts,
 )
-from agentctl.remote.events import EventParser, ServerEvent
+from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_request, build_run_body
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest, RunRequest, StreamEvent
 
@@ -83,87 +83,65 @@ class RemoteOperations(Operations):
     ) -> None:
         await self.connection.close()
 
-    def execute(self, name: str, arguments: Mapping[str, Any]) -> Awaitable[Any]:
+    async def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Send the request of an operation, as it is declared."""
         declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
-        return self._request(declared, build_request(declared, arguments))
-
-    async def _request(self, declared: Declaration, request: Request) -> Any:
+        request = build_request(declared, arguments)
         if declared.record is None:
             await self.connection.send(request)
             return None
         shape: Shape = "array" if get_origin(declared.record) is list else "object"
-        raw = await self.connection.fetch(request, shape)
-        return ReceivedDocument(raw, declared.record)
+        return ReceivedDocument(await self.connection.fetch(request, shape), declared.record)
 
-    async def stream_run(
+    def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "request": request}
         post = build_request(find_declaration(Operations.create_run, kind), arguments)
         post = replace(post, body=build_run_body(request, stream=True))
-        event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(post, BEFORE_FIRST_EVENT)) as events:
-            async for event in events:
-                yield event
-        if event is None or not _is_final(kind, event):
-            raise _interrupted_stream()
+        return self._follow(kind, post, BEFORE_FIRST_EVENT)
 
     def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        return self._follow(find_declaration(Operations.resume_run, kind), arguments)
+        post = build_request(find_declaration(Operations.resume_run, kind), arguments)
+        return self._follow(kind, post, request.after)
 
     def follow_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        return self._follow(find_declaration(Operations.follow_run, kind), arguments)
+        get = build_request(find_declaration(Operations.follow_run, kind), arguments)
+        return self._follow(kind, get, request.after)
 
     async def _follow(
-        self, declared: Declaration, arguments: Mapping[str, Any]
+        self, kind: ComponentKind, request: Request, after: int
     ) -> AsyncGenerator[StreamEvent]:
-        after = arguments["request"].after
         event: StreamEvent | None = None
-        events = self._events(build_request(declared, arguments), after)
-        async with contextlib.aclosing(events):
+        async with contextlib.aclosing(self._events(request, after)) as events:
             async for event in events:
                 yield event
+        prefix = KINDS[kind].event_prefix
+        final = {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
         # After the last event of a run there are none, so an empty stream is complete.
-        complete = after > BEFORE_FIRST_EVENT if event is None else _is_final(declared.kind, event)
+        complete = after > BEFORE_FIRST_EVENT if event is None else event.name in final
         if not complete:
-            raise _interrupted_stream()
+            raise errors.Unavailable(
+                "The stream ended before the run did",
+                cause="the server, or a proxy in front of it, closed the connection",
+                hint="check the status of the run with: agentctl runs list",
+            )
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         async with self.connection.stream(request) as chunks:
             parser, blocks, began = EventParser(), 0, time.monotonic()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
-                    event = _number_event(received, after)
-                    after = event.seq
-                    yield event
+                    number = received.id or ""
+                    after = int(number) if _SEQUENCE.fullmatch(number) else after + 1
+                    yield StreamEvent(after, received.name, received.data)
                 if parser.blocks > blocks or not parser.incomplete:
                     blocks, began = parser.blocks, time.monotonic()
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
-
-
-def _number_event(received: ServerEvent, before: int) -> StreamEvent:
-    given = received.id or ""
-    seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
-    return StreamEvent(seq, received.name, received.data)
-
-
-def _is_final(kind: ComponentKind | None, event: StreamEvent) -> bool:
-    assert kind is not None
-    prefix = KINDS[kind].event_prefix
-    return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
-
-
-def _interrupted_stream() -> errors.Unavailable:
-    return errors.Unavailable(
-        "The stream ended before the run did",
-        cause="the server, or a proxy in front of it, closed the connection",
-        hint="check the status of the run with: agentctl runs list",
-    )

@@ -34,7 +34,6 @@ _SPACE = b" \t\r\n"
 MAXIMUM_DOCUMENT_BYTES = 268_435_456
 """Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
 
-
 MAXIMUM_PROBE_BYTES = 65_536
 """Bytes of the response from which a server is recognised."""
 
@@ -181,7 +180,6 @@ class Connection:
         self._client = _create_client(self.address, self._token)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 
@@ -246,8 +244,7 @@ class Connection:
             yield self.read_chunks(response)
 
     async def _request(self, request: Request) -> httpx2.Response:
-        wait = request.extra_wait
-        wait = None if wait is None else self._timeouts.read + wait
+        wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
         async with self._open(request, "application/json", wait) as incoming:
             response = await self._read_to_end(incoming)
         if response.status_code != request.accepted_status or failures.has_error_body(response):
@@ -288,7 +285,8 @@ class Connection:
         content: bytes | None = None
         if request.body is not None:
             headers["content-type"] = "application/json"
-            content = _encode_json(request.body)
+            # The standard library escapes lone surrogates, so that the server can reject them.
+            content = json.dumps(request.body, separators=(",", ":")).encode()
         elif request.form is not None:
             headers["content-type"] = "application/x-www-form-urlencoded"
             content = _encode_query(request.form).encode()
@@ -302,7 +300,6 @@ class Connection:
         )
 
     async def read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
-        """Yield the body of a response as it arrives."""
         import httpx2
 
         try:
@@ -420,8 +417,3 @@ def _encode_query(query: tuple[tuple[str, str], ...]) -> str:
 
 def _encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _encode_json(body: dict[str, Any]) -> bytes:
-    # The standard library escapes lone surrogates, so that the server can reject them.
-    return json.dumps(body, separators=(",", ":")).encode()

@@ -122,7 +122,7 @@ def test_rules_come_from_the_settings() -> None:
 
 def test_absent_claims_are_none() -> None:
     claims = check_members({}, PLAIN)
-    assert claims == Claims(None, frozenset(), None, None, None)
+    assert claims == Claims(None, frozenset(), None, None)
 
 
 def test_checks_return_their_values() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentctl.auth import policy
 from agentctl.auth.explain.checks import (
@@ -64,7 +64,7 @@ class ExplainedCheck:
 
     def record(self) -> ExplainStep:
         """Return the step of the record."""
-        return ExplainStep(**asdict(self))
+        return cast(ExplainStep, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
