@@ -17,6 +17,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
+    DEFAULT_TIMEOUTS,
     Connection,
     ReceivedDocument,
     Request,
@@ -36,12 +37,7 @@ class RemoteOperations(Operations):
     Args:
         url: the URL of the server, with the path under which it is mounted, if any.
         token: a bearer token, sent to the origin of `url` only; None sends none.
-        connect_timeout: seconds to wait for a connection.
-        read_timeout: seconds to wait for a response. The wait of a cancel is added; a run in the
-            foreground has no limit.
-        stream_timeout: seconds without a byte, comments included, until a stream counts as lost.
-        whole_timeout: seconds for a whole response once it has begun, and for one event of a
-            stream, however often a byte arrives.
+        timeouts: the times to wait for the server.
         allow_insecure: send the token over plain http to another machine.
 
     Attributes:
@@ -56,17 +52,14 @@ class RemoteOperations(Operations):
         url: str,
         token: str | None,
         *,
-        connect_timeout: float = 5.0,
-        read_timeout: float = 30.0,
-        stream_timeout: float = 60.0,
-        whole_timeout: float = 300.0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         allow_insecure: bool = False,
     ) -> None:
         address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
-        self._timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout, whole_timeout)
-        self.connection = Connection(address, token, self._timeouts)
+        self._timeouts = timeouts
+        self.connection = Connection(address, token, timeouts)
 
     def __repr__(self) -> str:
         return f"RemoteOperations({self.connection.address.base!r})"
@@ -84,7 +77,6 @@ class RemoteOperations(Operations):
         await self.connection.close()
 
     async def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Send the request of an operation, as it is declared."""
         declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
         request = build_request(declared, arguments)
         if declared.record is None:

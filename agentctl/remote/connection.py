@@ -81,15 +81,20 @@ class Timeouts:
 
     Attributes:
         connect: for a connection.
-        read: for the next bytes of a response.
-        stream: for the next bytes of a stream.
-        whole: for all bytes of a response once it has begun, and for those of one event.
+        read: for the next bytes of a response. The wait of a cancel is added; a run in the
+            foreground has no limit.
+        stream: for the next bytes of a stream, comments included.
+        whole: for all bytes of a response once it has begun, and for those of one event, however
+            often a byte arrives.
     """
 
     connect: float = 5.0
     read: float = 30.0
     stream: float = 60.0
     whole: float = 300.0
+
+
+DEFAULT_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,37 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
+from agentctl.auth.explain.checks import CHECKS
 from agentctl.declarations import Header, Query, Signature, find_declared
-from agentctl.errors import BadRequest, Unauthenticated, UnsupportedMediaType, ValidationFailed
+from agentctl.errors import (
+    BadRequest,
+    InvalidToken,
+    Unauthenticated,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
 from agentctl.operations import ROUTES
+from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteTable, has_encoded_slash
+from agentctl.records.times import now
 from agentctl.requests import (
     SessionLocator,
 )
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
-from agentctl.server.refusals import count_rejection
 from agentctl.server.requests import Adapt, BodyFields
 from agentctl.server.state import CALLER_KEY, Call
+from agentctl.service.audit_log import EntryCounter
+from agentctl.store.repositories.audit import NewAuditEntry
 
 if TYPE_CHECKING:
     from agentctl.server.bodies import RequestBody
+
+EVENT_STREAM = "text/event-stream"
 
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]
@@ -272,6 +284,28 @@ async def respond(
         if isinstance(error, Unauthenticated) and service is not None:
             count_rejection(service.hosting.audit_log.counter, error)
         await send_error_response(error, caller.request_id, tracked, scope, receive)
+
+
+def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
+    """Count a 401 for the audit log, which does not record each.
+
+    The causes are names of checks, so their number is fixed.
+    """
+    cause = "no credential"
+    if isinstance(failure, InvalidToken):
+        cause = failure.check if failure.check in CHECKS else "other"
+    entry = NewAuditEntry(
+        at=now(),
+        principal=None,
+        via="http",
+        operation=AUTHENTICATE,
+        resource=None,
+        outcome="denied",
+        status=Unauthenticated.status,
+        reason=cause,
+        request_id=None,
+    )
+    counter.count((AUTHENTICATE, cause), entry)
 
 
 def path_below_root(scope: Scope) -> str:

@@ -50,7 +50,9 @@ def bearer(claims: dict[str, Any], pair: Pair = OLD, **header: Any) -> str:
 def load_texts(texts: Iterable[str], algorithm: str) -> KeySet:
     """A key set of PEM public keys, or of shared secrets."""
     spec = get_algorithm(algorithm)
-    return KeySet.from_keys(spec, [key for it in texts for key in parse_keys(it, spec, "A key")])
+    numbered = enumerate(texts, start=1)
+    keys = [key for number, text in numbered for key in parse_keys(text, spec, f"Key {number}")]
+    return KeySet.from_keys(spec, keys)
 
 
 def jwks(*named: tuple[str, Pair]) -> str:

@@ -63,7 +63,6 @@ class ExplainedCheck:
     remedy: str | None = None
 
     def record(self) -> ExplainStep:
-        """Return the step of the record."""
         return cast(ExplainStep, asdict(self))
 
 

@@ -94,8 +94,17 @@ class Rotation:
                 hint="move it to a file, add that to verification_key_files, restart the servers",
             )
         homes = self.publishing_files
+        if not homes and self._spec.family == "oct":
+            raise InvalidKey(
+                "A file in verification_key_files has one shared secret, a rotation needs two",
+                hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
+            )
         if not homes:
-            raise self._unpublished_error()
+            add = "add it to verification_key_files or to the JWKS"
+            raise InvalidKey(
+                f"No verification key file has the public key of {self._key_file}",
+                hint=f"{add}: `agentctl keys jwks` prints it",
+            )
         if self._key_id and any(isinstance(self._published[path], JwksFile) for path in homes):
             raise InvalidKey(
                 f"The new key would have the kid {self._key_id!r} of the old one in the same JWKS",
@@ -177,17 +186,6 @@ class Rotation:
             for path, file in self._published.items()
             if self.old_thumbprint in file.removal_times()
         ]
-
-    def _unpublished_error(self) -> InvalidKey:
-        if self._spec.family == "oct":
-            return InvalidKey(
-                "A file in verification_key_files has one shared secret, a rotation needs two",
-                hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
-            )
-        return InvalidKey(
-            f"No verification key file has the public key of {self._key_file}",
-            hint="add it to verification_key_files or to the JWKS: `agentctl keys jwks` prints it",
-        )
 
     def _load_or_generate_key(self) -> SigningKey:
         with suppress(InvalidKey):

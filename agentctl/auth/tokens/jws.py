@@ -111,7 +111,6 @@ class KeySet:
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:
-        """All keys of the set."""
         return (*self.by_kid.values(), *self.unnamed)
 
 

@@ -152,17 +152,17 @@ class ServerMetrics:
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 
+@dataclass(frozen=True, slots=True)
 class _LabelledCollector(Collector):
     """A collector that adds labels to each sample."""
 
-    def __init__(self, metrics: ServerMetrics, labels: Mapping[str, str]) -> None:
-        self._metrics = metrics
-        self._labels = labels
+    metrics: ServerMetrics
+    labels: Mapping[str, str]
 
     def collect(self) -> Iterator[Metric]:
-        for family in self._metrics.families():
+        for family in self.metrics.families():
             family.samples = [
-                sample._replace(labels={**self._labels, **sample.labels})
+                sample._replace(labels={**self.labels, **sample.labels})
                 for sample in family.samples
             ]
             yield family

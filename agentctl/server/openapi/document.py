@@ -30,8 +30,7 @@ from agentctl.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server.bodies import FORM, JSON, RequestBody
-from agentctl.server.openapi.responses import EVENT_STREAM
-from agentctl.server.routing import Operation
+from agentctl.server.routing import EVENT_STREAM, Operation
 
 TITLE = "agentctl"
 

@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InternalError
@@ -92,7 +93,7 @@ def serve(
     """
     log_to_stderr(settings.log)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
-        controller = _SingleProcess(listener, announce, announce_stop, metrics)
+        controller = _SingleProcess(listener, metrics, announce, announce_stop)
         serve_on_socket(listener, settings, controller)
 
 
@@ -121,29 +122,23 @@ def serve_on_socket(
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
 class _SingleProcess:
     """The controller of a server with one process."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        announce: Callable[[str], None],
-        announce_stop: Callable[[int | None], None] | None,
-        metrics: socket.socket | None,
-    ) -> None:
-        self._metrics = metrics
-        self._listener = listener
-        self._announce = announce
-        self._announce_stop = announce_stop
+    listener: socket.socket
+    metrics: socket.socket | None
+    announce: Callable[[str], None]
+    announce_stop: Callable[[int | None], None] | None
 
     def started(self) -> None:
-        self._announce(base_url(self._listener))
+        self.announce(base_url(self.listener))
 
     def stopping(self, runs: int) -> None:
-        if self._announce_stop is not None:
+        if self.announce_stop is not None:
             # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
             with contextlib.suppress(OSError):
-                self._announce_stop(runs)
+                self.announce_stop(runs)
 
     def control(self, server: DrainingServer) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -152,8 +147,8 @@ class _SingleProcess:
         async def render() -> str:
             return text(0)
 
-        assert self._metrics is not None
-        return serve_metrics(self._metrics, render)
+        assert self.metrics is not None
+        return serve_metrics(self.metrics, render)
 
     async def wait_for_others(self, seconds: float) -> None:
         """Return at once: there are no others."""

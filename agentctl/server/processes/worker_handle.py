@@ -114,7 +114,6 @@ class WorkerHandle:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
@@ -172,11 +171,9 @@ class WorkerHandle:
             self._writer.write(PROCEED + b"\n")
 
     def kill(self) -> None:
-        """Kill the process."""
         self._process.kill()
 
     def check_exit(self) -> None:
-        """Check if the process has ended."""
         if self._process.poll() is not None:
             self._exited.set()
 

@@ -80,7 +80,6 @@ async def get_console_asset(call: Call, version: str, folder: str, name: str) ->
 
 
 def is_console_enabled(call: Call) -> bool:
-    """Return True if the server has a console."""
     return call.caller.app_state.settings.console.enabled
 
 
