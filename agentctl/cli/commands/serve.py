@@ -153,8 +153,20 @@ def _announce(
     for address in metrics:
         note(f"metrics: {address}")
     if demo and settings.path is not None:
-        lines = demo_commands(settings.path, url)
-        for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
+        script = Path(sys.argv[0]).absolute()
+        directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
+        variables = f"AGENTCTL_CONFIG={shlex.quote(str(settings.path))}"
+        for line in (
+            "",
+            "to try it, paste this into another terminal:",
+            "",
+            f'export PATH={shlex.quote(str(directory))}:"$PATH" {variables}',
+            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
+            " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
+            f"agentctl teams list --url {url}",
+            f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
+            "",
+        ):
             note(line)
 
 
@@ -212,22 +224,3 @@ def create_demo(directory: Path) -> Path:
         if not has_mcp:
             note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
     return settings
-
-
-def demo_commands(settings: Path, url: str) -> list[str]:
-    """Return the lines for another terminal: two exports and two commands.
-
-    Args:
-        settings: the configuration of the demo.
-        url: the URL of the server.
-    """
-    script = Path(sys.argv[0]).absolute()
-    directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
-    commands = shlex.quote(str(directory))
-    return [
-        f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
-        "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
-        " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
-        f"agentctl teams list --url {url}",
-        f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
-    ]

@@ -128,8 +128,7 @@ def inspect_token(
     token = _read_token(source, token_file)
     if is_account_token(token):
         record = tokenview.account_token_record(token)
-        columns = tokenview.ACCOUNT_TOKEN_COLUMNS
-        show_record(record, columns, output_format, id_field="credential")
+        show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, output_format, id_field="credential")
         return
     seen = mint.inspect_token(token)
     settings, missing = load_optional_settings(config)

@@ -76,7 +76,6 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of `token verify` for a valid token."""
     from agentctl.records.times import format_rfc3339
 
     exp = report["claims"].get("exp")

@@ -28,7 +28,6 @@ _tasks = set[asyncio.Task[None]]()
 async def read(
     tool: ReadTool, operations: ServiceOperations, arguments: Arguments
 ) -> mcp_types.CallToolResult:
-    """Execute a read and return its document."""
     document = await tool.read(operations, arguments)
     return _build_result(document.raw.decode())
 
