@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 from agentctl.extensions import insert_after, load_extensions
+
+if TYPE_CHECKING:
+    from agentctl.cli.completion import Subject
 
 _COMMANDS = {
     "init": ("init:init", "Write a sample configuration and a key pair"),
@@ -81,6 +84,14 @@ class _LazyRootGroup(RootGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _LazyCommands()  # type: ignore[assignment]
+
+    def complete_values(
+        self, subject: Subject, parameters: Mapping[str, Any], incomplete: str
+    ) -> list[str]:
+        """Return the values of a parameter, for a shell; see `completion.complete`."""
+        from agentctl.cli.completion import complete
+
+        return complete(subject, parameters, incomplete)
 
     def summarize_commands(self) -> list[tuple[str, str]]:
         return [(name, sentence) for name, (_, sentence) in _list_commands().items()]

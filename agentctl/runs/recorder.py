@@ -12,6 +12,7 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.records.events import CONTENT_NAMES
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
@@ -57,8 +58,10 @@ class Recorder:
             await asyncio.wait({self._writing})
 
     def _schedule(self, name: str) -> None:
-        content = name.endswith("Content")
-        self._write_now = self._write_now or not content
+        self._write_now = self._write_now or name not in CONTENT_NAMES
+        self._plan_write()
+
+    def _plan_write(self) -> None:
         if self._ended or self._writing is not None:
             return
         if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:
@@ -89,7 +92,7 @@ class Recorder:
         finally:
             self._writing = None
         if self._timer is None and self._stream.unstored_bytes:
-            self._schedule("Content")
+            self._plan_write()
 
     async def _store_waiting(self) -> None:
         # Events that arrive during these writes wait for the next tick, to share its transaction.

@@ -17,7 +17,6 @@ from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
 from agentctl.cli.show.transcript.draw import SHORT_ID
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.cancel import CancelScreen
 from agentctl.top.connection import ConnectionState, describe_failure
@@ -29,6 +28,7 @@ from agentctl.top.list import RecordTable
 from agentctl.top.texts import draw_facts
 from agentctl.top.tree import arrange_runs, list_descendants
 from agentctl.top.views import Form, View
+from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target

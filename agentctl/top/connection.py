@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden, InvalidToken, Unauthenticated
 from agentctl.records.times import format_span
+from agentctl.transcripts.model import clean_line
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 """Seconds before the next try; they double with each failure."""

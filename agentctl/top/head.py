@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.records.times import format_span
 from agentctl.top.connection import ConnectionState
 from agentctl.top.feed import RunFeed
+from agentctl.transcripts.model import clean_line
 
 PHASES = ("running", "stopping", "queued")
 ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))

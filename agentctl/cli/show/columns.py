@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_phase
-from agentctl.records.times import format_span, now
+from agentctl.records.times import format_elapsed, format_span, now
+from agentctl.transcripts.texts import get_look
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""
@@ -42,15 +42,17 @@ def _format_tokens(record: Record) -> str:
 
 def _format_state(record: Record) -> str:
     phase = describe_phase(record, now())
+    look = get_look(phase)
     is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
-    glyph = phase.glyph if is_unicode else phase.ascii
+    glyph = look.glyph if is_unicode else look.ascii
     warning = f" ! {phase.warning}" if phase.warning else ""
     return f"{glyph} {phase.words}{warning}"
 
 
 def _style_state(record: Record) -> str:
     phase = describe_phase(record, now())
-    return "yellow" if phase.warning else PHASE_STYLES.get(phase.color, phase.color)
+    color = get_look(phase).color
+    return "yellow" if phase.warning else PHASE_STYLES.get(color, color)
 
 
 def _format_last_state(session: Record) -> str:

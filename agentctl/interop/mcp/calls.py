@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.errors import AgentctlError
 from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
-from agentctl.records.kinds import KINDS
+from agentctl.records.events import END_NAMES
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.service.service import ServiceOperations
 
@@ -80,8 +80,7 @@ class _RunReader:
         self.started = asyncio.Event()
         self.run_id = ""
         self.session_id = ""
-        prefix = KINDS[tool.kind].event_prefix
-        self._ends = {f"{prefix}{end}" for end in ("Completed", "Cancelled", "Error")}
+        self._ends = END_NAMES[tool.kind]
 
     async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
         """Return the result of the run at its end."""

@@ -27,11 +27,11 @@ from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
-from agentctl.cli.show.transcript.model import parse_time
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
+from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
