@@ -94,17 +94,10 @@ def test_every_part_of_the_package_has_a_layer() -> None:
     assert parts <= BELOW.keys()
 
 
-IN_OPTIONS = pytest.mark.xfail(
-    strict=True, reason="cli.options loads cli.completion, which imports it through cli.target"
-)
-
-
-@IN_OPTIONS
 def test_no_modules_import_each_other() -> None:
     assert cycles(modules()) == []
 
 
-@IN_OPTIONS
 def test_no_modules_refer_to_each_other_in_annotations() -> None:
     assert cycles(modules(), typing=True) == []
 
