@@ -85,13 +85,10 @@ class _Poller:
     """Polls the change number of one database while callers wait."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
+        self.version = database.changes
         self.changed = asyncio.Event()
-
-    def version(self) -> int:
-        return self._database.changes()
 
     @contextlib.contextmanager
     def polling(self) -> Iterator[None]:

@@ -193,7 +193,13 @@ class _Follower:
             # There may be more batches after a full read, and a live run may add some. Only a
             # short read of a run that was final before its batches were read has the last event.
             self._done = stored.final and len(stored.batches) < BATCHES_PER_READ
-            return _parse_batches(stored.batches, self._position)
+            return [
+                StreamEvent(seq, name, data.encode())
+                for batch in stored.batches
+                for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq)
+                if seq > self._position
+                for name, _, data in [line.partition(" ")]
+            ]
         # At shutdown the runs of this process still end first; those of others are left.
         closing = self._engine.closing.is_set() and self._engine.find_run(self._run_id) is None
         if stored.final or closing:
@@ -224,16 +230,6 @@ def _load_portion(run_id: str, position: int) -> Steps[_StoredPortion | None]:
     batches = yield from events.list_after(run_id, position, BATCHES_PER_READ)
     has_events = bool(batches) or not final or (yield from events.get_last_seq(run_id)) >= 0
     return _StoredPortion(batches, final, has_events)
-
-
-def _parse_batches(batches: list[EventRow], position: int) -> list[StreamEvent]:
-    parsed = list[StreamEvent]()
-    for batch in batches:
-        for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq):
-            if seq > position:
-                name, _, data = line.partition(" ")
-                parsed.append(StreamEvent(seq, name, data.encode()))
-    return parsed
 
 
 @unit

@@ -57,6 +57,7 @@ class LiveRun:
         children: the runs of members that were started.
         requested_end: the ending that the first stop request asks for; None before that.
         stop_requested: done when `requested_end` is set.
+        has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
             event and the published event have the same time.
         ended: the stored ending, or the expected one if the database has not stored it yet.
@@ -82,8 +83,7 @@ class LiveRun:
         self.database = databases[component.database]
         self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
-        self.stream: Stream
-        self.stream = parent.stream if parent is not None else Stream(recorded=spec.recorded)
+        self.stream: Stream = parent.stream if parent else Stream(recorded=spec.recorded)
         self.identity = event_format.RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -97,12 +97,12 @@ class LiveRun:
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
         self.requested_end: Ending | None = None
+        self.has_ended = False
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
         self.earlier_runs: Sequence[EarlierRun] = ()
         self.summary: str | None = None
-        self.state: SessionState
-        self.state = parent.state if parent is not None else SessionState(None, 0)
+        self.state: SessionState = parent.state if parent else SessionState(None, 0)
         self.state_changes: StateChanges | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
@@ -110,7 +110,6 @@ class LiveRun:
         self.transcript = Transcript()
         self._run_member = run_member
         self._system_database = databases.system
-        self._detached = False
         self._stored_at = 0
 
     @property
@@ -129,11 +128,7 @@ class LiveRun:
 
     @property
     def is_stopping(self) -> bool:
-        return self.requested_end is not None or self._detached
-
-    @property
-    def has_ended(self) -> bool:
-        return self._detached
+        return self.requested_end is not None or self.has_ended
 
     def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
         """Take over the values of the committed row; start to record events."""
@@ -158,7 +153,7 @@ class LiveRun:
 
     def detach(self) -> None:
         """Set `finished_at` and ignore all further events of the work."""
-        self._detached = True
+        self.has_ended = True
         # The clock may have gone back since.
         self.finished_at = max(now(), self._stored_at)
 
@@ -176,7 +171,7 @@ class LiveRun:
         self.transcript = Transcript(self.transcript.unstopped)
 
     def emit(self, event: RunEvent) -> None:
-        if self.stream.recorded and not self._detached:
+        if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
 
     def checkpoint(self) -> None:

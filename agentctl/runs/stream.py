@@ -109,21 +109,18 @@ class Stream:
         finally:
             self._waiting.discard(waiter)
 
-    def next_batch(self, most: int = BATCH_BYTES) -> Batch | None:
-        """Return the oldest events that are not stored: at most `most` bytes, at least one event.
-
-        Return None if all events are stored.
-        """
+    def next_batch(self) -> Batch | None:
+        """Return the oldest events that are not stored, at least one; None if all are stored."""
         waiting = self._events[self._stored - self._first :]
         if not waiting:
             return None
         size = count = 0
         for event in waiting:
             size += len(event.data)
-            if count and size > most:
+            if count and size > BATCH_BYTES:
                 break
             count += 1
-        return Batch(waiting[0].seq, waiting[count - 1].seq, encode_lines(waiting[:count]))
+        return Batch(waiting[0].seq, waiting[count - 1].seq, _encode_lines(waiting[:count]))
 
     def last_batch(self, last: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.
@@ -132,7 +129,7 @@ class Stream:
         """
         end = StreamEvent(self._first + len(self._events), *last)
         waiting = [*self._events[self._stored - self._first :], end]
-        return Batch(waiting[0].seq, end.seq, encode_lines(waiting))
+        return Batch(waiting[0].seq, end.seq, _encode_lines(waiting))
 
     def mark_stored(self, last: int) -> None:
         """Mark the events up to number `last` as stored and drop those outside the window."""
@@ -159,6 +156,6 @@ class Stream:
                 waiter.set_result(None)
 
 
-def encode_lines(events: list[StreamEvent]) -> str:
+def _encode_lines(events: list[StreamEvent]) -> str:
     """Return the stored form of events. JSON has no raw line feeds, and names have no spaces."""
     return "".join(f"{event.name} {event.data.decode()}\n" for event in events)

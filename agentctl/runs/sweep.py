@@ -184,12 +184,8 @@ async def delete_expired(
         await _delete_older(database, idempotency, moment - idempotency.KEY_LIFETIME)
         if database is databases.system and audit_days is not None:
             await _delete_entries(database, moment - audit_days * DAY_MICROSECONDS)
-    await _remove_stale_locks(databases)
-
-
-async def _remove_stale_locks(databases: Databases) -> None:
-    rows = await databases.system.read(workers.list_workers())
-    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in rows})
+    present = await databases.system.read(workers.list_workers())
+    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
 
 
 class _ExpiringRepository(Protocol):
