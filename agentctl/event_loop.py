@@ -215,12 +215,9 @@ def finish_process(code: int) -> None:
     if _open_loops or abandoned_threads.count:
         _exit_now(code)
     if threading.active_count() > 1:
-        threading.Thread(target=_exit_later, args=(code,), daemon=True).start()
-
-
-def _exit_later(code: int) -> None:
-    time.sleep(LEFTOVER_SECONDS)
-    _exit_now(code)
+        timer = threading.Timer(LEFTOVER_SECONDS, _exit_now, (code,))
+        timer.daemon = True
+        timer.start()
 
 
 def _exit_now(code: int) -> None:

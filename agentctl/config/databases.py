@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.config.places import Place, join_quoted
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
@@ -35,7 +39,10 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
             password.
     """
     if url.startswith(SQLITE_SCHEME):
-        return _check_sqlite_url(url, base, place)
+        path = url.removeprefix(SQLITE_SCHEME)
+        if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
+            place.refuse(f"must be {_SQLITE_FORM}, without a query")
+        return SQLITE_SCHEME + os.path.normpath(base / path)
     if not url.startswith(POSTGRES_SCHEMES):
         place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
     _check_postgres_url(url, place)
@@ -55,13 +62,6 @@ def sqlite_path(url: str) -> Path:
 def display_url(url: str) -> str:
     """Return a checked URL for messages: the path of a file, or the URL without a password."""
     return str(sqlite_path(url)) if is_sqlite_url(url) else url
-
-
-def _check_sqlite_url(url: str, base: Path, place: Place) -> str:
-    path = url.removeprefix(SQLITE_SCHEME)
-    if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
-        place.refuse(f"must be {_SQLITE_FORM}, without a query")
-    return SQLITE_SCHEME + os.path.normpath(base / path)
 
 
 def _check_postgres_url(url: str, place: Place) -> None:
@@ -84,14 +84,18 @@ def _check_postgres_url(url: str, place: Place) -> None:
 
 def is_loopback_host(host: str) -> bool:
     """Return True if only this machine can reach a server that listens on `host`."""
+    address = parse_ip_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is written as; None for a name."""
     import ipaddress
 
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -37,15 +37,16 @@ def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str,
         InvalidConfiguration: a variable of this form belongs to no key.
     """
     known = {variable_name(key): key for key in keys}
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for name in sorted(environ):
         if name in known:
-            found[known[name]] = Variable(name, environ[name])
+            variables[known[name]] = Variable(name, environ[name])
         elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
             _refuse_variable(name, list(known))
     if environ.get(JWKS_FILE_VARIABLE):
-        found["authorization.jwks_file"] = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
-    return found
+        jwks_file = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
+        variables["authorization.jwks_file"] = jwks_file
+    return variables
 
 
 def _refuse_variable(name: str, known: list[str]) -> None:

@@ -131,7 +131,12 @@ def _build_settings(
     configured = entries["databases"]
     foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
     own = tuple(entry for entry in configured if entry.layout == "agentctl")
-    entries["databases"] = _complete_databases(own, reader)
+    if not own:
+        own = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
+        for name in field_types(Database):
+            place = Place(reader.file, f"databases.{DEFAULT_DATABASE}.{name}", given=False)
+            reader.places[place.key] = place
+    entries["databases"] = _make_absolute(own, reader)
     entries["foreign_databases"] = _make_absolute(foreign, reader)
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
@@ -139,7 +144,10 @@ def _build_settings(
             replace(entry, name=entry.name or entry.id, database=entry.database or default)
             for entry in entries[name]
         )
-    sources = _collect_sources(reader, key)
+    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
+    if key.strip():
+        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
+        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
@@ -154,17 +162,6 @@ def _add_key_of_environment(
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
-def _complete_databases(
-    databases: tuple[Database, ...], reader: TableReader
-) -> tuple[Database, ...]:
-    if not databases:
-        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in field_types(Database):
-            key = f"databases.{DEFAULT_DATABASE}.{name}"
-            reader.places[key] = Place(reader.file, key, given=False)
-    return _make_absolute(databases, reader)
-
-
 def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
     return tuple(
         replace(
@@ -175,14 +172,6 @@ def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tupl
         )
         for database in databases
     )
-
-
-def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
-    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
-    if key.strip():
-        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
-        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
-    return sources
 
 
 def require_verification_key(settings: Settings) -> None:

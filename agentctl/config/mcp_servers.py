@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.places import Place
 from agentctl.config.settings import Settings
-from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.text import quote_text
 
 MCP_PREFIX = "mcp:"
 """Begins a reference to the tools of an MCP server, where the module of a function would be."""
@@ -136,9 +136,7 @@ def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Pl
         return
     server = servers.get(named.server)
     if server is None:
-        near = suggest_name(named.server, servers)
-        guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(servers) or 'none'}"
-        place.refuse(f"no entry of [[mcp_servers]] has the id {quote_text(named.server)}; {guess}")
+        place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
     if named.tool and not allows_tool(server, named.tool):
         place.refuse(
             f"names {quote_text(reference)}, which allow_tools of {server.id} does not allow"

@@ -475,4 +475,4 @@ class Settings:
 
     def get_table(self, table: type[T]) -> T:
         """Return a table of an extension, with its defaults if it was not loaded."""
-        return next((each for each in self.added.values() if isinstance(each, table)), table())
+        return next((added for added in self.added.values() if isinstance(added, table)), table())

@@ -113,7 +113,7 @@ class TableReader:
         )
         return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
 
-    def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
+    def _table(self, table: Mapping[str, object], cls: Any, path: KeyPath, key: str) -> Any:
         value_types = field_types(cls)
         self._refuse_unknown(table, value_types, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
@@ -143,7 +143,10 @@ class TableReader:
         elif value_type.is_list and value_type.item.kind is settings.Step:
             value = self._steps(table[field.name], place, path)
         elif dataclasses.is_dataclass(value_type.kind):
-            value = self._inner_table(table[field.name], value_type, place, path)
+            inner = table[field.name]
+            if not isinstance(inner, dict):
+                place.refuse("must be a table, such as { temperature = 0.2 }")
+            value = self._table(inner, value_type.kind, path, key)
         else:
             value = convert_value(table[field.name], value_type, place, self.base)
         self.places[key] = place
@@ -158,32 +161,21 @@ class TableReader:
             place.refuse(f"is missing; it must be {value_type.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
 
-    def _inner_table(
-        self, value: object, value_type: ValueType, place: Place, path: KeyPath
-    ) -> object:
-        if not isinstance(value, dict):
-            place.refuse("must be a table, such as { temperature = 0.2 }")
-        return self._table(value, value_type.kind, path, place.key)
-
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
         if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):
             place.refuse('must be a list of steps, each like { name = "draft", agent = "writer" }')
-        steps = []
-        for index, step in enumerate(value):
-            key = f"{place.key}[{index}]"
-            steps.append(self._table(step, settings.Step, (*path, index), key))
-        return tuple(steps)
+        return tuple(
+            self._table(step, settings.Step, (*path, index), f"{place.key}[{index}]")
+            for index, step in enumerate(value)
+        )
 
     def _place(self, path: KeyPath, key: str) -> Place:
-        return Place(self.file, key, line=self._line(path))
-
-    def _line(self, path: KeyPath) -> int | None:
         while path:
             for known in (path, (*path, 0)):
                 if known in self.lines:
-                    return self.lines[known]
+                    return Place(self.file, key, line=self.lines[known])
             path = path[:-1]
-        return None
+        return Place(self.file, key)
 
     def _refuse_unknown(
         self, table: Mapping[str, object], known: Mapping[str, object], path: KeyPath, key: str

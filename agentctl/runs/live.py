@@ -194,7 +194,6 @@ class RunMemories:
 
     Args:
         database: the system database, which has the memories.
-        user_id: the user of the run.
         run: the run, whose agent or team remembers.
     """
 
@@ -219,7 +218,6 @@ class RunMemories:
         return _to_memory(await self._database.write(_create_once(row)))
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
-        """Return the best memories for a text, else the newest."""
         if not 1 <= limit <= MAXIMUM_FOUND:
             raise ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_FOUND}")
         rows = await self._database.read(memories.search(self._user_id, text, limit))
@@ -228,11 +226,9 @@ class RunMemories:
         return [_to_memory(row) for row in rows]
 
     async def update(self, memory_id: str, memory: str) -> bool:
-        """Replace the text of a memory; its topics stay."""
         return await self._database.write(_replace_text(memory_id, self._visibility, memory))
 
     async def forget(self, memory_id: str) -> bool:
-        """Delete a memory."""
         return await self._database.write(memories.delete(memory_id, self._visibility))
 
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    MutableMapping,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, InternalError
 from agentctl.records.document import Document
@@ -30,10 +23,6 @@ from agentctl.server.state import CALLER_KEY, LARGE_BYTES, Caller
 COMMENT_SECONDS = 15.0
 """Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 T = TypeVar("T")
 
 _JSON = b"application/json"
@@ -120,7 +109,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     """Return the result of `work`; cancel it if the client disconnects first.
 
     Raises:
@@ -147,7 +136,7 @@ async def wait_for_first_events(
         AgentctlError: the run was refused.
     """
     try:
-        first = await cancel_on_disconnect(receive, _next_portion(events))
+        first = await cancel_on_disconnect(receive, anext(events, []))
     except BaseException:
         await events.aclose()
         raise
@@ -248,10 +237,6 @@ async def _send_head(response: Response, send: Send) -> None:
     await send({"type": "http.response.start", **start})
 
 
-async def _next_portion(events: AsyncGenerator[list[StreamEvent]]) -> list[StreamEvent]:
-    return await anext(events, [])
-
-
 async def _send_part(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -296,13 +281,6 @@ def versioned_response(response: BytesResponse, version: str) -> BytesResponse:
     return response
 
 
-def not_modified_response(tag: bytes) -> BytesResponse:
-    """Return a 304 with its tag."""
-    response = BytesResponse(b"", 304, None)
-    response.raw_headers.append((_ETAG, tag))
-    return response
-
-
 def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Response:
     """Return a successful response with a tag, or a 304 if the client has that tag.
 
@@ -324,5 +302,6 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
         response.raw_headers.append((_ETAG, tag))
     known = KnownTags(headers)
     if known and tag.decode("ascii").removeprefix("W/")[1:-1] in known:
-        return not_modified_response(tag)
+        response = BytesResponse(b"", 304, None)
+        response.raw_headers.append((_ETAG, tag))
     return response

@@ -91,7 +91,6 @@ class RunOperations(OperationFamily):
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncGenerator[StreamEvent]:
-        """Start a run and yield its events. Errors are raised before the first event."""
         return flatten(self.stream_run_portions(kind, component_id, request))
 
     async def stream_run_portions(
@@ -215,12 +214,10 @@ class RunOperations(OperationFamily):
         Raises:
             ValidationFailed: the key was used there. A database that is unavailable is left out.
         """
+        claimed = idempotency.is_claimed(request.principal, request.key, now())
         for other in self.hosting.databases.get_open().values():
-            if other is database:
-                continue
-            claimed = idempotency.is_claimed(request.principal, request.key, now())
             with contextlib.suppress(errors.Unavailable):
-                if await other.read(claimed):
+                if other is not database and await other.read(claimed):
                     raise errors.ValidationFailed(
                         "The Idempotency-Key was used for another request"
                     )
@@ -241,11 +238,11 @@ class RunOperations(OperationFamily):
         limit = self.hosting.settings.limits.message_bytes
         if len(request.message.encode()) > limit:
             raise errors.TooLarge(f"message must be at most {limit} bytes")
+        metadata = self._dump_object("metadata", request.metadata)
+        session_state = self._dump_object("session_state", request.session_state)
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
-        metadata = self._dump_object("metadata", request.metadata)
-        session_state = self._dump_object("session_state", request.session_state)
         session_id = check_session_id(session_id)
         user_id = self.lookups.resolve_owner(request.user_id)
         identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
@@ -286,12 +283,13 @@ class RunOperations(OperationFamily):
         from agentctl.runtime.models.structured_output import check_output_schema
 
         text = self._dump_object("output_schema", schema)
-        if schema is not None:
-            if not self.hosting.catalog.takes_output_schema(component):
-                raise errors.ValidationFailed(
-                    "output_schema is for agents and teams whose own model answers"
-                )
-            check_output_schema(schema)
+        if schema is None:
+            return None
+        if not self.hosting.catalog.takes_output_schema(component):
+            raise errors.ValidationFailed(
+                "output_schema is for agents and teams whose own model answers"
+            )
+        check_output_schema(schema)
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
@@ -318,18 +316,15 @@ class RunOperations(OperationFamily):
                 "Idempotency-Key must be 1 to 255 visible ASCII characters"
             )
         fields = [kind, component_id, request.message, request.session_id, request.user_id]
-        objects = [
-            [name, value]
-            for name, value in (
-                ("metadata", request.metadata),
-                ("session_state", request.session_state),
-                ("output_schema", request.output_schema),
-                ("dependencies", request.dependencies),
-                ("earlier", [[message.role, message.content] for message in earlier] or None),
-            )
-            if value is not None
-        ]
-        body = orjson.dumps([*fields, request.background, stream, *objects])
+        objects = {
+            "metadata": request.metadata,
+            "session_state": request.session_state,
+            "output_schema": request.output_schema,
+            "dependencies": request.dependencies,
+            "earlier": [[message.role, message.content] for message in earlier] or None,
+        }
+        parts = [[name, value] for name, value in objects.items() if value is not None]
+        body = orjson.dumps([*fields, request.background, stream, *parts])
         # A subject is never empty, so the empty owner represents callers without a subject.
         owner = self.principal.subject or ""
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
@@ -342,7 +337,6 @@ class RunOperations(OperationFamily):
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
-        """Return a page of the visible runs of one component."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).list_runs, **path):
             component = self.lookups.component(kind, component_id)
@@ -356,9 +350,7 @@ class RunOperations(OperationFamily):
         if filter.live and filter.status is not None:
             raise errors.ValidationFailed("live and status exclude each other: give one of them")
         check_texts(
-            component_id=filter.component_id,
-            session_id=filter.session_id,
-            user_id=filter.user_id,
+            component_id=filter.component_id, session_id=filter.session_id, user_id=filter.user_id
         )
         paging.check_run_view(filter.form)
         paging.check_id_prefix(filter.id_prefix)
@@ -391,7 +383,6 @@ class RunOperations(OperationFamily):
         session_id: str | None = None,
         form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
-        """Return one run of a component."""
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).get_run, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
@@ -401,18 +392,15 @@ class RunOperations(OperationFamily):
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> None:
-        """Raise NotFound unless the run is found (`LocalOperations`)."""
         await self.lookups.run_database(kind, component_id, run_id, session_id)
 
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
-        """Return the session of a run (`LocalOperations`)."""
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
 
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
-        """Return the runs below a run and the state of its session (`LocalOperations`)."""
         database = self.lookups.component_database(kind, component_id)
         return await database.read(documents.read_run_details(run))
 

@@ -52,7 +52,6 @@ class SessionOperations(OperationFamily):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        """Return a page of the visible sessions."""
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
             check_texts(
@@ -63,9 +62,9 @@ class SessionOperations(OperationFamily):
             paging.check_id_prefix(filter.id_prefix)
             part = paging.build_slice("sessions", filter.page)
             work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
-            found = await database.read(work, size="unknown")
-            items = map(documents.build_summary_document, found.rows)
-            return Document(documents.build_page_document("sessions", items, filter.page, found))
+            page = await database.read(work, size="unknown")
+            items = map(documents.build_summary_document, page.rows)
+            return Document(documents.build_page_document("sessions", items, filter.page, page))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.
@@ -82,15 +81,16 @@ class SessionOperations(OperationFamily):
             return Document(documents.build_session_document(row, []))
 
     def _new_row(self, session: NewSession) -> SessionRow:
-        given = session.session_id
-        session_id = new_id() if given is None else check_session_id(given)
+        session_id = session.session_id
+        if session_id is not None:
+            check_session_id(session_id)
         name, data = None, None
         if session.component_id is not None:
             component = self.lookups.component(session.type, session.component_id)
             name = component.name
             data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
         return sessions.build_session(
-            session_id,
+            session_id or new_id(),
             session.type,
             user_id=self.lookups.resolve_owner(session.user_id),
             now=now(),
@@ -114,7 +114,6 @@ class SessionOperations(OperationFamily):
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
     ) -> tuple[str, Document[SessionDetail] | None]:
-        """Return the version of a session, and the session unless its version is known."""
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
@@ -131,7 +130,6 @@ class SessionOperations(OperationFamily):
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> None:
-        """Raise NotFound unless the session is found (`LocalOperations`)."""
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
@@ -144,7 +142,6 @@ class SessionOperations(OperationFamily):
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Replace the name of a session."""
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
             return await self._change(call, session_id, patch, where)
@@ -161,11 +158,16 @@ class SessionOperations(OperationFamily):
         self, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
         yield from self.lookups.session(session_id, where, lock=True)
-        changes = _build_changes(patch)
-        changed = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
-        if changed is None:
+        changes: dict[str, str | None] = {}
+        for name, value in patch.changes.items():
+            if name == "session_name":
+                changes[name] = _check_name(value)
+            else:
+                changes[name] = documents.dump_checked_json(name, value)
+        row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
+        if row is None:
             raise errors.NotFound("Session not found")
-        return changed
+        return row
 
     async def summarize_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -227,11 +229,11 @@ class SessionOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
                 )
-            wanted = [
-                check_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
-            ]
-            call.add_resource("session", *wanted)
-            await call.write(database, self._delete(wanted, DEFAULT_LOCATOR))
+            session_ids = list(dict.fromkeys(deletion.session_ids))
+            for session_id in session_ids:
+                check_text("session_ids", session_id)
+            call.add_resource("session", *session_ids)
+            await call.write(database, self._delete(session_ids, DEFAULT_LOCATOR))
 
     @unit
     def _delete(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
@@ -257,14 +259,10 @@ class SessionOperations(OperationFamily):
         live = await database.read(run_reads.list_live_in_session(session_id))
         if live:
             await call.commit_first(database)
+        actor, reason = self.principal.actor, "The session is deleted"
+        cancel = self.hosting.canceller.cancel
         cancels = [
-            self.hosting.canceller.cancel(
-                database,
-                run_id,
-                actor=self.principal.actor,
-                reason="The session is deleted",
-                wait=DELETION_WAIT,
-            )
+            cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
             for run_id in live
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
@@ -304,18 +302,16 @@ class SessionOperations(OperationFamily):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
-        """Return one run of a session."""
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.lookups.session_database(where)
             paging.check_run_view(form)
             return await self.lookups.read_session_run(database, session_id, run_id, where, form)
 
     async def find_turn(self, run_id: str) -> FoundTurn:
-        """Return the place of a turn (`LocalOperations`)."""
         for db_id in self.hosting.databases:
-            found = await self.hosting.databases[db_id].read(self._find_turn(run_id))
-            if found is not None:
-                state, newest = found
+            turn = await self.hosting.databases[db_id].read(self._find_turn(run_id))
+            if turn is not None:
+                state, newest = turn
                 return FoundTurn(
                     kind=cast("ComponentKind", state.component_type),
                     component_id=state.component_id,
@@ -327,7 +323,6 @@ class SessionOperations(OperationFamily):
         raise errors.NotFound("Run not found")
 
     async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
-        """Return the record of a turn (`LocalOperations`)."""
         database = self.hosting.databases[found.db_id]
         return await self.lookups.read_run(database, run_id)
 
@@ -357,20 +352,10 @@ def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | Non
     """
     if run_id is None:
         return None
-    found = yield from run_reads.get(run_id, EVERYONE, summary=True)
-    if found is None or found.session_id != session_id:
+    run = yield from run_reads.get(run_id, EVERYONE, summary=True)
+    if run is None or run.session_id != session_id:
         raise errors.ValidationFailed(f"{name} must be the id of a run of the session")
-    return found.seq
-
-
-def _build_changes(patch: SessionPatch) -> dict[str, str | None]:
-    changes: dict[str, str | None] = {}
-    for name, value in patch.changes.items():
-        if name == "session_name":
-            changes[name] = _check_name(value)
-        else:
-            changes[name] = documents.dump_checked_json(name, value)
-    return changes
+    return run.seq
 
 
 def _check_name(session_name: str) -> str:
