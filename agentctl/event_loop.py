@@ -140,7 +140,6 @@ class AbandonedThreads:
         self._logged_at = -_LOG_SECONDS
 
     def check(self, name: str) -> None:
-        """Raise TooManyAbandonedThreads if the limit is reached."""
         if self.count < MAXIMUM_ABANDONED:
             return
         now = time.monotonic()

@@ -161,7 +161,6 @@ def find_route(settings: Any, method: str, path: str) -> AddedRoute | FaceRoute 
 
 
 def list_layouts() -> list[DatabaseLayout]:
-    """Return the layouts of databases of other products."""
     layouts = (extension.databases for extension in load_extensions())
     return [layout for layout in layouts if layout is not None]
 

@@ -65,8 +65,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_references,
         check_models,
         _check_steps,
-        _check_shared_ids,
-        _check_members,
+        _check_teams,
         check_mcp_servers,
     )
     for check in checks:
@@ -197,17 +196,13 @@ def _check_steps(settings: Settings, places: Places) -> None:
             names.add(step.name)
 
 
-def _check_shared_ids(settings: Settings, places: Places) -> None:
-    """Check that no agent has the id of a team, because members are ids of both."""
+def _check_teams(settings: Settings, places: Places) -> None:
     agents = {agent.id for agent in settings.agents}
     for team in settings.teams:
         if team.id in agents:
             places[f"teams.{team.id}.id"].refuse(
                 f'an agent has the id "{team.id}" too, and members are ids of both'
             )
-
-
-def _check_members(settings: Settings, places: Places) -> None:
     members = {team.id: team.members for team in settings.teams}
     done: set[str] = set()
     for team in settings.teams:

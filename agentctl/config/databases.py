@@ -50,12 +50,10 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
 
 
 def is_sqlite_url(url: str) -> bool:
-    """Return True if a checked URL is a SQLite file, False for PostgreSQL."""
     return url.startswith(SQLITE_SCHEME)
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the file of a checked SQLite URL."""
     return Path(url.removeprefix(SQLITE_SCHEME))
 
 
@@ -89,7 +87,6 @@ def is_loopback_host(host: str) -> bool:
 
 
 def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is written as; None for a name."""
     import ipaddress
 
     try:

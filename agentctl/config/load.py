@@ -154,7 +154,6 @@ def _build_settings(
 def _add_key_of_environment(
     authorization: Authorization, key: str, reader: TableReader
 ) -> Authorization:
-    """Add JWT_VERIFICATION_KEY to the list (docs/contract.md "Authentication")."""
     if not key.strip() or key in authorization.verification_keys:
         return authorization
     place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)

@@ -80,7 +80,6 @@ def is_per_user(server: McpServer) -> bool:
 
 
 def allows_tool(server: McpServer, tool: str) -> bool:
-    """Return True if agents may use the tool of this name."""
     patterns = server.allow_tools
     return not patterns or any(fnmatchcase(tool, pattern) for pattern in patterns)
 

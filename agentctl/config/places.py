@@ -43,7 +43,6 @@ class Place:
         return replace(self, key=self.key + suffix)
 
     def refuse_unknown_id(self, entry_id: str, notation: str, known: Collection[str]) -> NoReturn:
-        """Refuse an id that no entry of a table has; `notation` is the table as in the file."""
         near = suggest_name(entry_id, known)
         guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
         self.refuse(f"no entry of {notation} has the id {quote_text(entry_id)}; {guess}")

@@ -69,7 +69,6 @@ class TableReader:
     places: dict[str, Place] = dataclasses.field(default_factory=dict)
 
     def check_names(self, document: Mapping[str, object]) -> None:
-        """Reject unknown tables."""
         self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:

@@ -24,7 +24,6 @@ class Reference(Rule):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables."""
         return (self.first, self.second) if self.second else (self.first,)
 
     @property
@@ -33,7 +32,6 @@ class Reference(Rule):
         return " or ".join(f"[[{table}]]" for table in self.tables)
 
     def describe(self, words: str) -> str:
-        """Return the words with the tables."""
         return f"the id of an entry of {self.notation}"
 
 

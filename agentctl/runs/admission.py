@@ -186,7 +186,6 @@ class StoredRun(NamedTuple):
 
 @unit
 def find_admitted(spec: RunSpec) -> Steps[StoredRun | None]:
-    """Return a run whose row was committed, None if there is no row."""
     state = yield from run_reads.get_state(spec.run_id)
     if state is None:
         return None

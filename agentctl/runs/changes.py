@@ -92,7 +92,6 @@ class _Poller:
 
     @contextlib.contextmanager
     def polling(self) -> Iterator[None]:
-        """Poll while at least one caller is inside this context."""
         if self._task is None:
             self._task = asyncio.create_task(self._poll(self.version()))
         self._waiting += 1

@@ -108,11 +108,9 @@ class Engine:
 
     @property
     def worker_id(self) -> str:
-        """Id of the worker that owns new runs."""
         return self._worker.id
 
     def find_run(self, run_id: str) -> LiveRun | None:
-        """Return a run that this process executes, or None."""
         return self._live.get(run_id)
 
     def find_spans(self, run_id: str) -> list[dict[str, Any]] | None:
@@ -121,15 +119,12 @@ class Engine:
         return None if run is None else run.transcript.spans.records()
 
     def live_runs(self) -> list[LiveRun]:
-        """Return the runs that this process executes."""
         return list(self._live.values())
 
     async def wait_for_live_run(self) -> None:
-        """Wait until this process executes a run."""
         await self._has_live.wait()
 
     def root_runs(self) -> list[LiveRun]:
-        """Return the live runs that have no parent."""
         return [run for run in self._live.values() if run.parent is None]
 
     @property

@@ -32,8 +32,7 @@ class Recorder:
     """Stores the events that a stream publishes.
 
     Args:
-        run_id, attempt: owner of the events; the store refuses the events of another attempt.
-        stream: source of the events.
+        attempt: of the run; the store refuses the events of another attempt.
         database: database with the row of the run.
     """
 
@@ -57,8 +56,7 @@ class Recorder:
             await asyncio.wait({self._writing})
 
     def _schedule(self, name: str) -> None:
-        content = name.endswith("Content")
-        self._write_now = self._write_now or not content
+        self._write_now = self._write_now or not name.endswith("Content")
         if self._ended or self._writing is not None:
             return
         if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:

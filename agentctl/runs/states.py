@@ -19,7 +19,6 @@ FINAL: frozenset[str] = frozenset(FINAL_STATUSES)
 
 
 def is_final(status: str) -> bool:
-    """Return True if a run with this status never changes again."""
     return status in FINAL
 
 
@@ -44,7 +43,6 @@ class Ending:
 
     @classmethod
     def completed(cls) -> Ending:
-        """Build the ending of work that succeeded."""
         return cls("COMPLETED")
 
     @classmethod

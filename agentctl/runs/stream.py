@@ -101,7 +101,6 @@ class Stream:
         return self._events[number - self._first :]
 
     async def wait_for_change(self) -> None:
-        """Wait for the next event or for `close`."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:

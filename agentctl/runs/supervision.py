@@ -109,8 +109,12 @@ class Supervision:
             ending = _keep_state(run, ending)
             stored = await self._store_in_time(run, ending)
         except asyncio.CancelledError:
-            # A tool cancelled every task of the process: store the end in a new one.
-            self._store_interrupted(run)
+            # A tool cancelled every task of the process: store the end in a new one, for which
+            # nothing waits. If another end is stored already, it remains.
+            interrupted = run.requested_end or _INTERRUPTED
+            run.stop(interrupted)
+            run.detach()
+            self._run_tasks.start(self._store(run, interrupted))
             raise
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
@@ -118,16 +122,6 @@ class Supervision:
             # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
-
-    def _store_interrupted(self, run: LiveRun) -> None:
-        """Start to store the end of a run whose supervisor was cancelled; nothing waits for it.
-
-        If another end is stored already, it remains.
-        """
-        ending = run.requested_end or _INTERRUPTED
-        run.stop(ending)
-        run.detach()
-        self._run_tasks.start(self._store(run, ending))
 
     async def _store_in_time(self, run: LiveRun, ending: Ending) -> Ending | None:
         """Store an end; return None if the database is unavailable for too long.

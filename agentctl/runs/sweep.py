@@ -273,7 +273,6 @@ class ClockGuard:
 
     @property
     def is_trusted(self) -> bool:
-        """True if rows may be deleted by the wall clock."""
         return self._seen >= self._trusted_from
 
     def compare(self, newest: int | None) -> None:

@@ -47,7 +47,6 @@ class Starts:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def begin(self, run_id: str) -> None:
-        """Count a start."""
         self._number += 1
         self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
 
@@ -96,7 +95,6 @@ class MemberSlots:
 
     @property
     def waiting(self) -> int:
-        """Number of members that wait for a slot."""
         return sum(map(len, self._queues.values()))
 
     @contextlib.asynccontextmanager

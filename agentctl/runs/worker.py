@@ -35,11 +35,6 @@ _log = logging.getLogger("agentctl.runs")
 class Worker:
     """A process that executes runs. Belongs to the event loop that registers it.
 
-    Args:
-        databases: the system database has the row.
-        on_lost: see below.
-        heartbeat_seconds: time between two heartbeats.
-
     Attributes:
         on_lost: called on the event loop with the old id after other processes declared this
             worker dead and ended its runs. The worker is already registered under a new id.

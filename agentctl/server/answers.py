@@ -82,7 +82,6 @@ class LargeResponse(BytesResponse):
 def document_response(
     document: Document[Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
-    """Return the bytes of a document as a response."""
     kind = LargeResponse if len(document.raw) > LARGE_BYTES else BytesResponse
     return kind(document.raw, status, headers=headers)
 
@@ -90,12 +89,10 @@ def document_response(
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
-    """Return a value as a JSON response."""
     return document_response(Document(orjson.dumps(value)), status, headers)
 
 
 def no_content_response() -> BytesResponse:
-    """Return a 204."""
     return BytesResponse(b"", 204, None)
 
 

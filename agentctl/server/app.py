@@ -119,5 +119,4 @@ async def running(app: Starlette) -> AsyncIterator[None]:
 
 
 def get_app_state(app: Starlette) -> AppState:
-    """Return the state of an application of `create_app`."""
     return cast(AppState, app.state.agentctl)

@@ -64,7 +64,6 @@ HeaderFields = Iterable[tuple[bytes, bytes]]
 
 
 def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[bytes, bytes]]:
-    """Return the header fields of a response with those of every response."""
     headers = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
     names = dict(headers)
     return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]

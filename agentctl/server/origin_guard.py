@@ -73,7 +73,6 @@ class OriginGuard:
             raise CrossSiteRequest(_WRONG_ORIGIN)
 
     def accepts(self, scope: Scope) -> bool:
-        """Return True if `check` accepts the request."""
         try:
             self.check(scope)
         except CrossSiteRequest:

@@ -112,14 +112,14 @@ class AppState:
         Raises:
             Unavailable: the lifespan of the host application does not run this application.
         """
-        if self.service is None and self.stopped:
+        if self.service is not None:
+            return self.service
+        if self.stopped:
             raise Unavailable("The server is shutting down")
-        if self.service is None:
-            raise Unavailable(
-                "The application is not running: use `async with agentctl.server.running(app):`"
-                " in the lifespan of the host application"
-            )
-        return self.service
+        raise Unavailable(
+            "The application is not running: use `async with agentctl.server.running(app):`"
+            " in the lifespan of the host application"
+        )
 
 
 @dataclass(frozen=True, slots=True)

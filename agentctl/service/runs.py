@@ -368,7 +368,6 @@ class RunOperations(OperationFamily):
     async def get_run(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
-        """Return one run of any component and session."""
         async with self.audit("get_run", run_id=run_id):
             database = self.lookups.database(db_id)
             paging.check_run_view(form)

@@ -60,7 +60,6 @@ class Service:
 
     @property
     def settings(self) -> Settings:
-        """The configuration of the service."""
         return self.hosting.settings
 
     @property
@@ -108,11 +107,8 @@ class Service:
     async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:
         """Open a service and close it at the end, which cancels its live runs.
 
-        A database is opened when it is first needed, or by `prepare`.
-
-        Args:
-            settings: the configuration.
-            create: create missing databases; False: a missing database is an error.
+        A database is opened when it is first needed, or by `prepare`. A missing database is created
+        with `create`, and an error without.
         """
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)

@@ -105,7 +105,6 @@ class SessionOperations(OperationFamily):
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Return a session with its chat history."""
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
@@ -135,7 +134,6 @@ class SessionOperations(OperationFamily):
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Replace the name, the state or the metadata of a session."""
         async with self.audit("update_session", session_id=session_id) as call:
             return await self._change(call, session_id, patch, where)
 
