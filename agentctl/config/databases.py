@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
-_PARAMETERS = ("host", "port", "user")
-"""Allowed query parameters, for a socket folder: `postgresql:///name?host=/run/postgresql`."""
-
-_OTHER_KEYS = "it may have host, port and user; tls, search_path and others are separate keys"
-
 _SQLITE_FORM = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
 _POSTGRES_FORM = (
     '"postgresql://user@host/name", or "postgresql:///name?host=/run/postgresql&user=me"'
@@ -45,11 +40,29 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
         return SQLITE_SCHEME + os.path.normpath(base / path)
     if not url.startswith(POSTGRES_SCHEMES):
         place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
-    _check_postgres_url(url, place)
+    try:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+        port = parts.port or int(query.get("port", 0))
+    except ValueError:
+        place.refuse(f"must be {_POSTGRES_FORM}")
+    if parts.password is not None or "password" in query:
+        place.refuse(
+            "must not contain a password",
+            hint="set password_env to the name of a variable, or use a ~/.pgpass file",
+        )
+    if unknown := query.keys() - {"host", "port", "user"}:
+        place.refuse(
+            f"must not have {join_quoted(sorted(unknown))} in its query",
+            hint="it may have host, port and user; tls, search_path and others are separate keys",
+        )
+    if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
+        place.refuse(f"must be {_POSTGRES_FORM}")
     return url
 
 
 def is_sqlite_url(url: str) -> bool:
+    """Return True if a checked URL is a SQLite file, False for PostgreSQL."""
     return url.startswith(SQLITE_SCHEME)
 
 
@@ -62,24 +75,6 @@ def display_url(url: str) -> str:
     return str(sqlite_path(url)) if is_sqlite_url(url) else url
 
 
-def _check_postgres_url(url: str, place: Place) -> None:
-    try:
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
-        port = parts.port or int(query.get("port", 0))
-    except ValueError:
-        place.refuse(f"must be {_POSTGRES_FORM}")
-    if parts.password is not None or "password" in query:
-        place.refuse(
-            "must not contain a password",
-            hint="set password_env to the name of a variable, or use a ~/.pgpass file",
-        )
-    if unknown := query.keys() - set(_PARAMETERS):
-        place.refuse(f"must not have {join_quoted(sorted(unknown))} in its query", hint=_OTHER_KEYS)
-    if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
-        place.refuse(f"must be {_POSTGRES_FORM}")
-
-
 def is_loopback_host(host: str) -> bool:
     """Return True if only this machine can reach a server that listens on `host`."""
     address = parse_ip_address(host)
@@ -87,6 +82,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is written as; None for a name."""
     import ipaddress
 
     try:

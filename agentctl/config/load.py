@@ -14,13 +14,14 @@ from typing import Any
 
 from agentctl.config.checks import check_settings
 from agentctl.config.databases import check_database_url
-from agentctl.config.environment import VERIFICATION_KEY_VARIABLE, find_variables
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import (
     ENTRY_TABLES,
     SECTIONS,
+    VERIFICATION_KEY_VARIABLE,
     TableReader,
+    find_variables,
     list_sections,
     section_keys,
 )
@@ -181,16 +182,9 @@ def require_verification_key(settings: Settings) -> None:
     Raises:
         InvalidConfiguration: authorization is on, and no key, key file or JWKS is configured.
     """
-    authorization = settings.authorization
-    if (
-        not authorization.enabled
-        or authorization.verification_keys
-        or authorization.verification_key_files
-        or authorization.jwks_url
-        or authorization.oidc_discovery
-    ):
-        return
-    if authorization.jwks_file is None:
+    table = settings.authorization
+    sources = (table.verification_keys, table.verification_key_files, table.jwks_file)
+    if table.enabled and not any((*sources, table.jwks_url, table.oidc_discovery)):
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
             "key is configured",

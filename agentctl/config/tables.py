@@ -1,20 +1,29 @@
-"""The tables of the configuration file, their classes, and a reader for them."""
+"""The tables of the configuration file, their classes, and a reader for them.
+
+Keys of single tables are also read from environment variables: `AGENTCTL_SECTION__KEY` and the two
+`JWT_*` variables. Variables without `__` are ignored: container platforms generate names such as
+AGENTCTL_PORT for a service of that name. The rules are in docs/contract.md "Configuration".
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl.config import mcp_table, settings
-from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import quote_text, suggest_name
 from agentctl.records.value_types import ValueType, field_types
+
+PREFIX = "AGENTCTL_"
+TEST_PREFIX = "AGENTCTL_TEST_"
+VERIFICATION_KEY_VARIABLE = "JWT_VERIFICATION_KEY"
+JWKS_FILE_VARIABLE = "JWT_JWKS_FILE"
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -48,6 +57,52 @@ def section_keys() -> list[str]:
     """Return every key that the environment can set: `server.id`, `server.name`, …"""
     sections = list_sections().items()
     return [f"{name}.{key}" for name, table in sections for key in field_types(table)]
+
+
+class Variable(NamedTuple):
+    """An environment variable that sets a key."""
+
+    name: str
+    text: str
+
+
+def variable_name(key: str) -> str:
+    """Return the variable of a key: AGENTCTL_SERVER__PORT for `server.port`."""
+    return PREFIX + key.upper().replace(".", "__")
+
+
+def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Variable]:
+    """Return the variables that set one of `keys`, by key such as `server.port`.
+
+    Raises:
+        InvalidConfiguration: a variable of this form belongs to no key.
+    """
+    known = {variable_name(key): key for key in keys}
+    variables: dict[str, Variable] = {}
+    for name in sorted(environ):
+        if name in known:
+            variables[known[name]] = Variable(name, environ[name])
+        elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
+            near = _suggest_variable(name, list(known))
+            guess = f"; did you mean {near}?" if near else ""
+            Place("", variable=name).refuse(
+                f"this version has no such key{guess}",
+                hint=f"unset it; only keys of single tables have variables, such as "
+                f"{variable_name('server.port')}; lists of tables are set in the file",
+            )
+    if environ.get(JWKS_FILE_VARIABLE):
+        jwks_file = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
+        variables["authorization.jwks_file"] = jwks_file
+    return variables
+
+
+def _suggest_variable(name: str, known: list[str]) -> str | None:
+    section, _, key = name.partition("__")
+    keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
+    if not keys:
+        return suggest_name(name, known)
+    near = suggest_name(key, keys)
+    return near and f"{section}__{near}"
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,25 +147,19 @@ class TableReader:
         value = document.get(name, [])
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             self._place((name,), name).refuse(f"must be a list of tables, each written [[{name}]]")
-        read: dict[str, Any] = {}
+        id_type = field_types(ENTRY_TABLES[name])["id"]
+        entries: dict[str, Any] = {}
         for index, entry in enumerate(value):
-            read_entry = self._entry(entry, name, index)
-            if read_entry.id in read:
-                self._place((name, index, "id"), f"{name}[{index}].id").refuse(
-                    f'another entry of [[{name}]] has the id "{read_entry.id}"'
-                )
-            read[read_entry.id] = read_entry
-        return tuple(read.values())
-
-    def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
-        path, label = (name, index), f"{name}[{index}]"
-        id_kind = field_types(ENTRY_TABLES[name])["id"]
-        if "id" not in entry:
-            self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.description}")
-        known = convert_value(
-            entry["id"], id_kind, self._place((*path, "id"), f"{label}.id"), self.base
-        )
-        return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
+            path, label = (name, index), f"{name}[{index}].id"
+            if "id" not in entry:
+                self._place(path, label).refuse(f"is missing; it must be {id_type.description}")
+            place = self._place((*path, "id"), label)
+            entry_id = convert_value(entry["id"], id_type, place, self.base)
+            table = self._table(entry, ENTRY_TABLES[name], path, f"{name}.{entry_id}")
+            if entry_id in entries:
+                place.refuse(f'another entry of [[{name}]] has the id "{entry_id}"')
+            entries[entry_id] = table
+        return tuple(entries.values())
 
     def _table(self, table: Mapping[str, object], cls: Any, path: KeyPath, key: str) -> Any:
         value_types = field_types(cls)

@@ -16,9 +16,8 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
-from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
-from agentctl.runs.stream import Stream
+from agentctl.runs.stream import Recorder, Stream
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent

@@ -15,11 +15,9 @@ from agentctl.records.runs import FINAL_STATUSES
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
-FINAL: frozenset[str] = frozenset(FINAL_STATUSES)
-
 
 def is_final(status: str) -> bool:
-    return status in FINAL
+    return status in FINAL_STATUSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class OriginGuard:
         return True
 
     def _check_name(self, host: bytes) -> bool:
-        name = _normalize(_remove_port(host))
+        has_port = b":" in host and not host.endswith(b"]")
+        name = _normalize(host.rpartition(b":")[0] if has_port else host)
         if name == self._name or name == "localhost" or name.endswith(".localhost"):
             return True
         if self._everywhere:
@@ -94,13 +95,6 @@ def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
         and fields.get(b"sec-fetch-mode") == b"navigate"
         and fields.get(b"sec-fetch-dest") == b"document"
     )
-
-
-def _remove_port(host: bytes) -> bytes:
-    if host.endswith(b"]"):
-        return host
-    name, colon, _ = host.rpartition(b":")
-    return name if colon else host
 
 
 def _normalize(host: bytes) -> str:

@@ -197,30 +197,24 @@ class RunOperations(OperationFamily):
 
         In a database without the audit log the entry is committed first, but not for a repeated
         request.
+
+        Raises:
+            ValidationFailed: the idempotency key was used for a component in another database
+                (docs/decisions/0015). A database that is unavailable is left out.
         """
         database = self.lookups.database(submission.component.database)
         request = submission.idempotency
         if request is not None:
-            if database is not self.hosting.audit_log.database:
-                claimed = idempotency.is_claimed(request.principal, request.key, now())
-                if await database.read(claimed):
-                    return _refuse_new_run
-            await self._require_unclaimed_elsewhere(database, request)
+            claimed = idempotency.is_claimed(request.principal, request.key, now())
+            if database is not self.hosting.audit_log.database and await database.read(claimed):
+                return _refuse_new_run
+            for other in self.hosting.databases.get_open().values():
+                with contextlib.suppress(errors.Unavailable):
+                    if other is not database and await other.read(claimed):
+                        raise errors.ValidationFailed(
+                            "The Idempotency-Key was used for another request"
+                        )
         return await call.prepare_entry(database)
-
-    async def _require_unclaimed_elsewhere(self, database: Database, request: Idempotency) -> None:
-        """Reject a key of a request for a component in another database (docs/decisions/0015).
-
-        Raises:
-            ValidationFailed: the key was used there. A database that is unavailable is left out.
-        """
-        claimed = idempotency.is_claimed(request.principal, request.key, now())
-        for other in self.hosting.databases.get_open().values():
-            with contextlib.suppress(errors.Unavailable):
-                if other is not database and await other.read(claimed):
-                    raise errors.ValidationFailed(
-                        "The Idempotency-Key was used for another request"
-                    )
 
     def _build_submission(
         self,

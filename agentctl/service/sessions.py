@@ -75,32 +75,29 @@ class SessionOperations(OperationFamily):
         """
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
-            row = self._new_row(session)
+            session_id = session.session_id
+            if session_id is not None:
+                check_session_id(session_id)
+            name, data = None, None
+            if session.component_id is not None:
+                component = self.lookups.component(session.type, session.component_id)
+                name = component.name
+                data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
+            row = sessions.build_session(
+                session_id or new_id(),
+                session.type,
+                user_id=self.lookups.resolve_owner(session.user_id),
+                now=now(),
+                component_id=session.component_id,
+                component_name=name,
+                component_data=data,
+                session_name=_check_name(session.session_name),
+                session_state=documents.dump_checked_json("session_state", session.session_state),
+                metadata=documents.dump_checked_json("metadata", session.metadata),
+            )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(row))
             return Document(documents.build_session_document(row, []))
-
-    def _new_row(self, session: NewSession) -> SessionRow:
-        session_id = session.session_id
-        if session_id is not None:
-            check_session_id(session_id)
-        name, data = None, None
-        if session.component_id is not None:
-            component = self.lookups.component(session.type, session.component_id)
-            name = component.name
-            data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
-        return sessions.build_session(
-            session_id or new_id(),
-            session.type,
-            user_id=self.lookups.resolve_owner(session.user_id),
-            now=now(),
-            component_id=session.component_id,
-            component_name=name,
-            component_data=data,
-            session_name=_check_name(session.session_name),
-            session_state=documents.dump_checked_json("session_state", session.session_state),
-            metadata=documents.dump_checked_json("metadata", session.metadata),
-        )
 
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
