@@ -207,9 +207,6 @@ def finish_process(code: int) -> None:
     Returns if nothing prevents an ordinary exit, which is then bounded in time: Python joins
     threads at its exit, and a thread of a tool may never end. With abandoned threads there is no
     ordinary exit: one that wakes up in native code while Python ends would abort the process.
-
-    Args:
-        code: the exit code.
     """
     if _open_loops or abandoned_threads.count:
         _exit_now(code)

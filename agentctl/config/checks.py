@@ -45,11 +45,7 @@ Places = Mapping[str, Place]
 
 
 def check_settings(settings: Settings, places: Places) -> None:
-    """Check the settings against each other.
-
-    Args:
-        settings: the converted settings, with absolute paths and URLs.
-        places: the source of each key, for errors.
+    """Check the converted settings, with absolute paths and URLs, against each other.
 
     Raises:
         InvalidConfiguration: the first mistake.

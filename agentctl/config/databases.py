@@ -25,9 +25,7 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
     """Check a URL and make the path of a SQLite file absolute.
 
     Args:
-        url: the configured URL.
         base: the folder of relative paths: `sqlite:///a.db` is in `base`.
-        place: the key, for the error.
 
     Raises:
         InvalidConfiguration: the URL is not one of SQLite or PostgreSQL, is incomplete, or has a

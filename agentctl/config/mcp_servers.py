@@ -85,11 +85,7 @@ def allows_tool(server: McpServer, tool: str) -> bool:
 
 
 def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
-    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them.
-
-    Raises:
-        InvalidConfiguration: the first mistake.
-    """
+    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them."""
     for server in settings.mcp_servers:
         key = f"mcp_servers.{server.id}"
         if bool(server.command.strip()) == bool(server.url):

@@ -136,11 +136,7 @@ async def plan_summary(database: Database, session_id: str) -> tuple[int, Summar
 
 
 def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) -> RunSpec:
-    """Return the specification of background work after a run.
-
-    Args:
-        base: the specification of that run, or of another one of the session.
-    """
+    """Return the specification of background work; `base` is that of any run of the session."""
     return replace(
         base,
         run_id=new_id(),

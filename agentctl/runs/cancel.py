@@ -56,8 +56,7 @@ class Canceller:
     ) -> CancelResult:
         """Request a cancel and wait up to `wait` seconds for the final status.
 
-        Args:
-            extra_write: builds further writes for the transaction of the request.
+        `extra_write` builds further writes for the transaction of the request.
 
         Raises:
             NotFound: there is no such run; nothing is stored.

@@ -274,7 +274,8 @@ class Engine:
                 if stored is not None:
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
-                    self._execute(run, stored.owner or "", stored.run)
+                    admitted, owner = stored
+                    self._execute(run, owner or "", admitted)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
@@ -303,11 +304,9 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
-        if requires_background_work(run) and run.ended.result().status == "COMPLETED":
-            # After the response: background work never delays it.
-            self._run_tasks.start(self._start_background_runs(run))
-
-    async def _start_background_runs(self, run: LiveRun) -> None:
+        if not requires_background_work(run) or run.ended.result().status != "COMPLETED":
+            return
+        # After the response: background work never delays it.
         try:
             for spec in await plan_background_runs(run):
                 if not self.draining:

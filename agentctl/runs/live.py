@@ -43,7 +43,6 @@ class LiveRun:
     Args:
         parent: the run that requested this one; None for a root run and for background work.
         databases: the database of the component has the row, the system database the memories.
-        run_member: the engine's function that executes a member's run.
 
     Attributes:
         spec: its specification; its user is known when the row is committed.

@@ -228,8 +228,18 @@ class Recorder:
     async def _store(self) -> None:
         # Before the write: an event that arrives during it sets this again.
         self._write_now = False
+        # Events that arrive during these writes wait for the next tick, to share its transaction.
+        first_new = self._stream.next
         try:
-            await self._store_waiting()
+            while (batch := self._stream.next_batch()) and batch.first < first_new:
+                append = events.append_batch(
+                    self._run_id, self._attempt, batch.first, batch.last, batch.lines
+                )
+                if self._ended or not await self._database.write(append):
+                    # The run has ended or was deleted, or another worker owns it.
+                    self._ended = True
+                    break
+                self._stream.mark_stored(batch.last)
         except errors.Unavailable:
             _rate_limited.log("events of runs could not be stored yet")
             self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)
@@ -240,16 +250,3 @@ class Recorder:
             self._writing = None
         if self._timer is None and self._stream.unstored_bytes:
             self._schedule("Content")
-
-    async def _store_waiting(self) -> None:
-        # Events that arrive during these writes wait for the next tick, to share its transaction.
-        first_new = self._stream.next
-        while not self._ended and (batch := self._stream.next_batch()) and batch.first < first_new:
-            append = events.append_batch(
-                self._run_id, self._attempt, batch.first, batch.last, batch.lines
-            )
-            if not await self._database.write(append):
-                # The run was deleted, or another worker owns it.
-                self._ended = True
-                return
-            self._stream.mark_stored(batch.last)

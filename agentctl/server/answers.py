@@ -32,10 +32,7 @@ class BytesResponse(Response):
     """A complete response in two ASGI messages, cheaper than Starlette's `Response`.
 
     Args:
-        body: the body.
-        status: HTTP status.
         content_type: of the body; None for a response without one (204).
-        headers: further header fields.
     """
 
     def __init__(
@@ -160,7 +157,6 @@ class EventStreamResponse(Response):
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
         encode: returns the bytes of a portion, or of an empty one at the end of the stream.
-        headers: further header fields.
     """
 
     def __init__(
@@ -250,11 +246,7 @@ _ETAG = b"etag"
 
 
 class KnownTags:
-    """The tags in `If-None-Match`, without the marks of weak ones.
-
-    Args:
-        headers: the raw header fields of a request, names in lower case.
-    """
+    """The tags in `If-None-Match`, without the marks of weak ones."""
 
     __slots__ = ("_any", "_tags")
 
@@ -285,9 +277,6 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
 
     A response that has a tag keeps it. Otherwise the tag is a hash of the body, and a response of
     more than `LARGE_BYTES` gets none: it is not worth the time to hash it.
-
-    Args:
-        headers: the raw header fields of the request.
     """
     if not isinstance(response, BytesResponse) or response.status_code != 200:
         return response

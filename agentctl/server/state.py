@@ -46,9 +46,7 @@ class ResponseBudget:
     def reserve(self, owner: str, size: int) -> Iterator[None]:
         """Count a response while the block sends it.
 
-        Args:
-            owner: the caller.
-            size: bytes of the response; one that is larger than the limit is sent alone.
+        A response that is larger than the limit is sent alone.
 
         Raises:
             Unavailable: too many bytes are under way.
@@ -85,7 +83,6 @@ class AppState:
     """State of one application.
 
     Attributes:
-        settings: the configuration.
         build_openapi_document: returns the document as JSON without a base path.
         service: the local backend of the operations; None while the application is not running.
         stopped: True after the application was running.

@@ -62,15 +62,6 @@ class Service:
     def settings(self) -> Settings:
         return self.hosting.settings
 
-    @property
-    def verifier(self) -> Verifier:
-        """The verifier of credentials.
-
-        Raises:
-            InvalidKey: authorization is on and the keys are missing or rejected.
-        """
-        return self.hosting.verifier()
-
     def operations_for(
         self, principal: Principal, request_id: str | None = None
     ) -> ServiceOperations:
