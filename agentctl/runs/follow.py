@@ -44,7 +44,7 @@ CHANGE_WAIT_SECONDS = 0.5
 """Interval of the checks for a shutdown of this process while a follower waits for a change."""
 
 
-async def follow_run(
+def follow_run(
     engine: Engine, database: Database, changes: DatabaseChanges, run_id: str, after: int
 ) -> AsyncGenerator[list[StreamEvent]]:
     """Yield the events of a run after number `after`, including future ones, up to its end.
@@ -65,9 +65,7 @@ async def follow_run(
             the events end without a last event.
         Unavailable: the database was unavailable for too long before the first event.
     """
-    follower = _Follower(engine, database, changes, run_id, after)
-    while portion := await follower.next_portion():
-        yield portion
+    return _Follower(engine, database, changes, run_id, after).yield_portions()
 
 
 async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator[StreamEvent]:
@@ -119,8 +117,7 @@ class _Follower:
         self._has_yielded = False
         self._done = False
 
-    async def next_portion(self) -> list[StreamEvent]:
-        """Wait for the next events and return them; none after the end of the run."""
+    async def yield_portions(self) -> AsyncGenerator[list[StreamEvent]]:
         while not self._done:
             in_memory = self._read_memory()
             try:
@@ -132,12 +129,11 @@ class _Follower:
                 if not self._has_yielded:
                     raise
                 _rate_limited.log("a stream was ended: its database is unavailable for too long")
-                return []
+                return
             if portion:
                 self._has_yielded = True
                 self._position = portion[-1].seq
-                return portion
-        return []
+                yield portion
 
     def _read_memory(self) -> list[StreamEvent] | None:
         if self._stream is None:
