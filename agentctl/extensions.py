@@ -84,7 +84,7 @@ class DatabaseLayout(NamedTuple):
         name: the value of `layout` in `[[databases]]`.
         build_entry: returns the `config.settings.Database` of a URL or the path of a file. Its
             second argument is the folder of relative paths.
-        open: opens the database of an entry for reading, as an `operations.PartialOperations`. Its
+        open: opens the database of an entry for reading, as `PartialOperations`. Its
             second argument is the table of sessions; None for the default.
     """
 
@@ -117,7 +117,7 @@ class Extension(NamedTuple):
         find_route: receives `settings`, a method and a decoded path, and returns the `AddedRoute`
             or the `FaceRoute` of the request; None: it adds no such route.
         adapt_server: receives a `remote.connection.Connection` and the object of its `/info`, and
-            returns the `operations.PartialOperations` of a server of the product; None: it is none.
+            returns the `PartialOperations` of a server of the product; None: it is none.
         databases: the databases of the product.
     """
 

@@ -1,432 +1,496 @@
 """Operations: the things that a caller can do, on the local backend or over HTTP.
 
-`Operations` has two implementations, and the command line does not distinguish them:
-`service.Service.operations_for(principal)` in this process, and
-`remote.RemoteOperations(url, token)` over HTTP. Every method returns a JSON document
-(`records.document.Document`) or raises an `errors.AgentctlError`, so a document never names a
-path, host, process or backend. The requests are in `agentctl.requests`.
+`Operations` is the table of the HTTP interface: each method declares its HTTP method and path, its
+parameters, its result and its texts. It has two implementations, and the command line does not
+distinguish them: `service.Service.operations_for(principal)` in this process, and
+`remote.RemoteOperations(url, token)` over HTTP. Documents never name a path, host, process or
+backend. The requests are in `agentctl.requests`.
 """
+
+# The methods of `Operations` have no statements: `execute` or a backend executes them.
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from typing import Annotated, Any
 
-from agentctl.errors import Unsupported
-from agentctl.requests import DEFAULT_LOCATOR, FIRST_RUNS, FULL_VIEW
+from agentctl.declarations import (
+    Path,
+    Query,
+    component_operation,
+    dispatch,
+    list_declarations,
+    operation,
+)
+from agentctl.records.accounts import AccountPage, NewAccountRecord
+from agentctl.records.audit import AuditPage
+from agentctl.records.authorization import ExplainRecord
+from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
+from agentctl.records.document import Document
+from agentctl.records.items import RunViewPages, RunViews
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.memories import MemoryPage, MemoryRecord
+from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
+from agentctl.records.runs import (
+    CancelRecord,
+    RunPage,
+    RunRecord,
+    ToolCallRecord,
+)
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.system import (
+    ApiRecord,
+    ConfigRecord,
+    HealthRecord,
+    InfoRecord,
+    MeRecord,
+    ModelEntry,
+    ReadinessRecord,
+)
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    FULL_VIEW,
+    SUMMARY_WAIT,
+    AccountFilter,
+    AuditFilter,
+    BulkDeletion,
+    CancelRequest,
+    DatabaseId,
+    ExplainRequest,
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewAccount,
+    NewMemory,
+    NewSession,
+    OfSession,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionPatch,
+    SessionRunsQuery,
+    StreamEvent,
+    UserId,
+)
 
-if TYPE_CHECKING:
-    from agentctl.records.accounts import AccountPage, NewAccountRecord
-    from agentctl.records.audit import AuditPage
-    from agentctl.records.authorization import ExplainRecord
-    from agentctl.records.document import Document
-    from agentctl.records.kinds import ComponentKind
-    from agentctl.records.memories import MemoryPage, MemoryRecord
-    from agentctl.records.runs import (
-        CancelRecord,
-        FoundTurn,
-        RunDetails,
-        RunPage,
-        RunRecord,
-        ToolCallRecord,
-    )
-    from agentctl.records.sessions import SessionDetail, SessionPage
-    from agentctl.records.system import (
-        ApiRecord,
-        ConfigRecord,
-        HealthRecord,
-        InfoRecord,
-        MeRecord,
-        ModelEntry,
-        ReadinessRecord,
-    )
-    from agentctl.requests import (
-        AccountFilter,
-        AuditFilter,
-        BulkDeletion,
-        CancelRequest,
-        EarlierMessage,
-        ExplainRequest,
-        MemoryDeletion,
-        MemoryFilter,
-        MemoryPatch,
-        NewAccount,
-        NewMemory,
-        NewSession,
-        ResumeRequest,
-        RunFilter,
-        RunRequest,
-        RunView,
-        SessionFilter,
-        SessionLocator,
-        SessionPatch,
-        SessionRunsQuery,
-        StreamEvent,
-    )
+ComponentId = Annotated[str, Path("Id of the component")]
+SessionId = Annotated[str, Path("Id of the session")]
+RunId = Annotated[str, Path("Id of the run")]
+MemoryId = Annotated[str, Path("Id of the memory")]
+
+_PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
+_SESSION = "/sessions/{session_id}"
+_RUN = "/{component_id}/runs/{run_id}"
+_MEMORY = "/memories/{memory_id}"
 
 
-class Operations(Protocol):
-    """The operations of one principal. They raise `errors.AgentctlError`."""
+class Operations:
+    """The operations of one principal. They raise `errors.AgentctlError`.
 
-    # Instance
-    async def get_api(self) -> Document[ApiRecord]: ...
-    async def get_health(self) -> Document[HealthRecord]: ...
-    async def get_readiness(self) -> Document[ReadinessRecord]: ...
-    async def get_info(self) -> Document[InfoRecord]: ...
-    async def get_config(self) -> Document[ConfigRecord]: ...
-    async def get_models(self) -> Document[list[ModelEntry]]: ...
-    async def get_me(self) -> Document[MeRecord]: ...
+    The docstring of a method is its text in the OpenAPI document.
+    """
 
+    def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Execute an operation that the backend does not override: the method of this name.
+
+        The arguments are by name, with defaults. The result is an awaitable or an iterator.
+        """
+        raise NotImplementedError(name)
+
+    @operation("GET", "/", tag="System")
+    async def get_api(self) -> Document[ApiRecord]:
+        """Name the service.
+
+        Redirects browsers to the console.
+        """
+
+    @operation("GET", "/health", tag="System")
+    async def get_health(self) -> Document[HealthRecord]:
+        """Check that the process responds."""
+
+    @operation("GET", "/ready", tag="System")
+    async def get_readiness(self) -> Document[ReadinessRecord]:
+        """Check that the instance is ready.
+
+        Returns 503 if it is not ready. The record names the dependency that failed.
+        """
+
+    @operation("GET", "/info", tag="System")
+    async def get_info(self) -> Document[InfoRecord]:
+        """Get versions, counts and the authorization mode."""
+
+    @operation("GET", "/config", tag="System")
+    async def get_config(self) -> Document[ConfigRecord]:
+        """Get the configuration.
+
+        Databases, models and components, without secrets, paths or hosts.
+        """
+
+    @operation("GET", "/models", tag="System")
+    async def get_models(self) -> Document[list[ModelEntry]]:
+        """List the configured models."""
+
+    @operation("GET", "/auth/me", tag="Authorization")
+    async def get_me(self) -> Document[MeRecord]:
+        """Get the identity of the caller.
+
+        The principal of the credential and its scopes.
+        """
+
+    @operation("POST", "/auth/explain", tag="Authorization")
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        """Explain which check decides a request, and its status; for administrators."""
-        ...
+        """Explain an access decision.
 
-    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        """Return a page of the audit log, newest first."""
-        ...
+        The checks that the request would pass, the result of each, the one that fails and its
+        remedy.
+        No part of the token is returned, logged or stored.
+        """
 
-    # Components
+    @component_operation("list", "GET", records=COMPONENT_LISTS)
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """Return the configured components of a kind that the caller may read."""
-        ...
+        """List components.
 
-    async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]: ...
+        All configured components that the caller can read.
+        """
 
-    # Runs
+    @component_operation("get", "GET", "/{component_id}", records=COMPONENT_RECORDS)
+    async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
+        """Get a component."""
+
+    @component_operation("create_run", "POST", "/{component_id}/runs", errors=(409, 429))
     async def create_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: ComponentId, request: RunRequest
     ) -> Document[RunRecord]:
-        """Start a run and wait for its end; with `background` return when its row exists."""
-        ...
+        """Start a run of a component.
 
+        Responds with server-sent events. With `stream` false it responds with the run record, after
+        the run has ended or, with `background`, when it has started. If the client disconnects, the
+        run is cancelled unless the server is configured otherwise; a background run and one with an
+        `Idempotency-Key` continue.
+
+        With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns
+        the same run, and another request with the same key is refused.
+        """
+
+    @dispatch
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and yield its events. Errors are raised before the first event."""
-        ...
 
-    def resume_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Yield the events of a run after a position; closing the stream does not stop the run.
-
-        Errors are raised before the first event.
-        """
-        ...
-
-    def follow_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Do the same as `resume_run` for callers that may only read; no session is required."""
-        ...
-
-    async def get_tool_call(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        run_id: str,
-        tool_call_id: str,
-        *,
-        session_id: str | None = None,
-    ) -> Document[ToolCallRecord]:
-        """Return one tool call of a run that has ended, with its whole result."""
-        ...
-
-    async def get_runs(self, filter: RunFilter) -> Document[RunPage]: ...
-
-    async def get_run(
-        self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
-    ) -> Document[RunRecord]: ...
-
+    @component_operation(
+        "list_runs",
+        "GET",
+        "/{component_id}/runs",
+        summaries=RunViewPages,
+        without=("component_type", "component_id", "sort_by"),
+        order=_PAGE_LAST,
+    )
     async def list_component_runs(
-        self, kind: ComponentKind, component_id: str, filter: RunFilter
-    ) -> Document[RunPage]: ...
+        self, kind: ComponentKind, component_id: ComponentId, filter: RunFilter
+    ) -> Document[RunPage]:
+        """List the runs of a component.
 
+        One page of the runs that the caller can see.
+        """
+
+    @component_operation("get_run", "GET", _RUN, summaries=RunViews)
     async def get_component_run(
         self,
         kind: ComponentKind,
-        component_id: str,
-        run_id: str,
+        component_id: ComponentId,
+        run_id: RunId,
         *,
-        session_id: str | None = None,
+        session_id: OfSession = None,
         form: RunView = FULL_VIEW,
-    ) -> Document[RunRecord]: ...
+    ) -> Document[RunRecord]:
+        """Get a run of a component."""
 
+    @component_operation("cancel_run", "POST", f"{_RUN}/cancel")
     async def cancel_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
-    ) -> Document[CancelRecord]: ...
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: CancelRequest,
+    ) -> Document[CancelRecord]:
+        """Cancel a run of a component.
 
-    # Sessions
-    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]: ...
-    async def create_session(self, session: NewSession) -> Document[SessionDetail]: ...
+        Requests the cancel and waits for the run to stop. The field `cancel` is `stopped` if the
+        run has stopped, `requested` if it has not stopped yet, and `already_final` if it had ended
+        before.
+        """
 
+    @component_operation("resume_run", "POST", f"{_RUN}/resume")
+    def resume_run(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: ResumeRequest,
+    ) -> AsyncIterator[StreamEvent]:
+        """Follow a run of a component.
+
+        Responds with the stored and future events of the run after the given one, until the run
+        ends. If the client disconnects, the run continues. A run that was started without `stream`
+        and `background`, or that ended more than 24 hours ago, has at most two events: its content,
+        if there is any, and its end.
+        """
+
+    @component_operation("follow_run", "GET", f"{_RUN}/events")
+    def follow_run(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: ResumeRequest,
+    ) -> AsyncIterator[StreamEvent]:
+        """Read the events of a run of a component.
+
+        The same events as those of the resume operation, for callers that may read the component
+        and not run it. If the client disconnects, the run continues.
+        """
+
+    @component_operation("get_tool_call", "GET", f"{_RUN}/tools/{{tool_call_id}}")
+    async def get_tool_call(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        tool_call_id: Annotated[str, Path("Id of the tool call")],
+        *,
+        session_id: OfSession = None,
+    ) -> Document[ToolCallRecord]:
+        """Get a tool call of a run of a component.
+
+        The call with its whole result, once the run has ended.
+        """
+
+    @operation("GET", _SESSION, tag="Sessions")
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> Document[SessionDetail]: ...
-
-    async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> Document[SessionDetail]: ...
-
-    async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> Document[SessionDetail]: ...
-
-    async def delete_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
-    ) -> None: ...
-
-    async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
-
-    async def summarize_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Summarize a session now and return it; without new runs the summary stays."""
-        ...
+        """Get a session.
 
+        One session with its metadata, configuration and history. The shape depends on its type.
+        """
+
+    @operation(
+        "GET",
+        "/sessions",
+        tag="Sessions",
+        order=("type", "component_id", "user_id", ..., "db_id", "table"),
+    )
+    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
+        """List sessions.
+
+        One page of the sessions that the caller can see, as summaries.
+        """
+
+    @operation("POST", "/sessions", tag="Sessions", status=201, errors=(409,))
+    async def create_session(self, session: NewSession) -> Document[SessionDetail]:
+        """Create a session.
+
+        Creates an empty session that the caller owns. An id that is in use is a conflict.
+        """
+
+    @operation("DELETE", "/sessions", tag="Sessions", errors=(409,))
+    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+        """Delete several sessions.
+
+        Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
+        """
+
+    @operation("PATCH", _SESSION, tag="Sessions")
+    async def update_session(
+        self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        """Update a session.
+
+        Replaces the name, the state or the metadata. Each given value replaces the whole stored
+        value.
+        """
+
+    @operation("DELETE", _SESSION, tag="Sessions", errors=(409,))
+    async def delete_session(
+        self,
+        session_id: SessionId,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        cancel: Annotated[
+            bool, Query("Cancel its runs first, and wait up to 10 s for them to stop")
+        ] = False,
+    ) -> None:
+        """Delete a session.
+
+        Deletes the session with its runs. A live run is a conflict, unless `cancel` is set.
+        """
+
+    @operation("POST", f"{_SESSION}/rename", tag="Sessions")
+    async def rename_session(
+        self, session_id: SessionId, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        """Rename a session."""
+
+    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
+    async def summarize_session(
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[SessionDetail]:
+        """Summarize a session.
+
+        Summarizes the runs that are not part of the summary yet, and returns the session.
+        """
+
+    @operation("GET", f"{_SESSION}/export", tag="Sessions")
+    def export_session(
+        self,
+        session_id: SessionId,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        """Export a session with all its runs as a file."""
+
+    @operation("GET", f"{_SESSION}/runs", tag="Sessions", summaries=list[RunViews])
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
-    ) -> Document[list[RunRecord]]: ...
+        self, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
+    ) -> Document[list[RunRecord]]:
+        """List the runs of a session.
 
+        Oldest first, including the runs of members and steps. If there are as many as `limit`,
+        `after` with the id of the last one continues the list, or `before` if the order is `desc`.
+        """
+
+    @operation("GET", f"{_SESSION}/runs/{{run_id}}", tag="Sessions", summaries=RunViews)
     async def get_session_run(
         self,
-        session_id: str,
-        run_id: str,
+        session_id: SessionId,
+        run_id: RunId,
         where: SessionLocator = DEFAULT_LOCATOR,
         *,
         form: RunView = FULL_VIEW,
-    ) -> Document[RunRecord]: ...
-
-    # Memories
-    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]: ...
-
-    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]: ...
-
-    async def get_memory(self, memory_id: str) -> Document[MemoryRecord]: ...
-
-    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]: ...
-
-    async def delete_memory(self, memory_id: str) -> None: ...
-
-    async def delete_memories(self, deletion: MemoryDeletion) -> None: ...
-
-    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
-        """Return the topics of the visible memories, each once, in alphabetical order."""
-        ...
-
-    # Service accounts
-    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        """Create an account. The document contains its token, which is not shown again."""
-        ...
-
-    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]: ...
-
-    async def revoke_service_account(self, account_id: str) -> None: ...
-
-
-class LocalOperations(Operations, Protocol):
-    """The operations of the local backend, and the methods that the server calls in addition.
-
-    The `require_` methods raise the NotFound of an operation without executing it, because the
-    server reports a resource that does not exist before an invalid value.
-    """
-
-    def require_database(self, where: SessionLocator) -> None:
-        """Require the database and the table that `where` names.
-
-        Raises:
-            NotFound: there is no such database or table.
-        """
-        ...
-
-    async def require_memory(self, memory_id: str) -> None:
-        """Require that the caller can see a memory.
-
-        Raises:
-            NotFound: the memory does not exist or is not visible.
-        """
-        ...
-
-    def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Require a configured component.
-
-        Raises:
-            NotFound: there is no component of this kind and id.
-        """
-        ...
-
-    async def require_session(self, session_id: str, where: SessionLocator) -> None:
-        """Require a session that the caller sees.
-
-        Raises:
-            NotFound: it does not exist, is not visible, or does not match `where`.
-        """
-        ...
-
-    async def get_changed_session(
-        self, session_id: str, where: SessionLocator, known: Container[str]
-    ) -> tuple[str, Document[SessionDetail] | None]:
-        """Return the version of a session, and the session unless its version is known.
-
-        Two documents of a session with the same version are the same. The history of a session
-        whose version is known is not read.
-
-        Raises:
-            NotFound: as `get_session_by_id` raises it.
-        """
-        ...
-
-    async def require_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
-    ) -> None:
-        """Require a run of this component, and of this session unless `session_id` is None.
-
-        Raises:
-            NotFound: there is no such run, or it is not visible to the caller.
-        """
-        ...
-
-    async def create_run(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        request: RunRequest,
-        *,
-        earlier: Sequence[EarlierMessage] = (),
     ) -> Document[RunRecord]:
-        """Do the same as `Operations.create_run`; `earlier` as for `stream_run_portions`."""
-        ...
+        """Get a run of a session."""
 
-    async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
-        """Return the id of the session of a run that the caller sees.
+    @operation(
+        "GET",
+        "/runs",
+        tag="Runs",
+        summaries=RunViewPages,
+        without=("sort_by",),
+        order=_PAGE_LAST,
+    )
+    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+        """List runs.
 
-        Raises:
-            NotFound: there is no such run, or it is not visible to the caller.
+        One page of the runs that the caller can see, across sessions.
         """
-        ...
 
-    async def find_turn(self, run_id: str) -> FoundTurn:
-        """Return the place of a turn that the caller sees, of any component and database.
+    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunViews)
+    async def get_run(
+        self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
+        """Get a run."""
 
-        Raises:
-            NotFound: there is no such turn, or it is not visible to the caller.
+    @operation("GET", _MEMORY, tag="Memories")
+    async def get_memory(self, memory_id: MemoryId) -> Document[MemoryRecord]:
+        """Get a memory."""
+
+    @operation("GET", "/memories", tag="Memories")
+    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
+        """List memories.
+
+        One page of the memories that the caller can see.
         """
-        ...
 
-    async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
-        """Return the record of a turn that the caller has found and cancelled."""
-        ...
+    @operation("POST", "/memories", tag="Memories", status=201)
+    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
+        """Create a memory.
 
-    async def read_details(
-        self, kind: ComponentKind, component_id: str, run: RunRecord
-    ) -> RunDetails:
-        """Return the runs of the members and steps of a run that the caller has read."""
-        ...
-
-    def stream_run_portions(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        request: RunRequest,
-        *,
-        earlier: Sequence[EarlierMessage] = (),
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        """Start a run as `stream_run` does, and yield its events in portions.
-
-        A portion has all events that are available at once, limited in size.
-
-        Args:
-            earlier: messages that the component receives after those of the session.
+        Stores a fact about the caller, or about another user if the caller is an administrator.
         """
-        ...
 
-    async def open_resumed_stream(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        """Return the events of a run after `request.after`, stored and future ones, in portions.
+    @operation("PATCH", _MEMORY, tag="Memories")
+    async def update_memory(
+        self, memory_id: MemoryId, patch: MemoryPatch
+    ) -> Document[MemoryRecord]:
+        """Update a memory.
 
-        Raises the errors of `resume_run` at the call, before an event exists.
+        Replaces the text or the topics. The given topics replace all topics.
         """
-        ...
 
-    async def open_followed_stream(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        """Do the same for `follow_run`."""
-        ...
+    @operation("DELETE", _MEMORY, tag="Memories")
+    async def delete_memory(self, memory_id: MemoryId) -> None:
+        """Delete a memory."""
 
-    async def record_refusal(
-        self, operation: str, path_params: Mapping[str, str], error: Exception
+    @operation("DELETE", "/memories", tag="Memories")
+    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+        """Delete several memories.
+
+        Deletes all of the given memories, or none if one of them cannot be deleted. With `all`,
+        deletes every memory of one user.
+        """
+
+    @operation("GET", "/memory_topics", tag="Memories")
+    async def get_memory_topics(self, *, user_id: UserId = None) -> Document[list[str]]:
+        """List the topics of memories.
+
+        Each topic of the memories that the caller can see, once, in alphabetical order.
+        """
+
+    @operation("POST", "/service-accounts", tag="Service accounts", status=201, errors=(409,))
+    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
+        """Create a service account.
+
+        The response has its token, which is shown once. The caller must have each granted scope.
+        """
+
+    @operation("GET", "/service-accounts", tag="Service accounts", without=("sort_by",))
+    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
+        """List service accounts.
+
+        One page of all accounts of the instance, including expired and revoked ones.
+        """
+
+    @operation("DELETE", "/service-accounts/{account_id}", tag="Service accounts")
+    async def revoke_service_account(
+        self, account_id: Annotated[str, Path("Id of the service account")]
     ) -> None:
-        """Write the audit entry of a request that failed before its operation was called."""
-        ...
+        """Revoke a service account.
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A known fault of another product.
-
-    Attributes:
-        subject: such as `authorization`, `cancel`, `sessions`.
-        serious: True if it certainly affects this server.
-        what: the fault.
-        remedy: the change that helps.
-    """
-
-    subject: str
-    serious: bool
-    what: str
-    remedy: str
-
-
-class PartialOperations:
-    """The base of backends of another product, which implement some of the `Operations`.
-
-    A call of any other operation raises `Unsupported` with the name of the backend, also of one
-    that is added to `Operations` later.
-
-    Args:
-        name: the subject of the error: the product and its version.
-        place: the URL or the file, for the cause of the error.
-
-    Attributes:
-        without_counterpart: operations that the product does not have: the end of the error, and a
-            hint.
-    """
-
-    without_counterpart: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
-
-    def __init__(self, name: str, place: str) -> None:
-        self.name = name
-        self.place = place
-
-    def build_missing_error(self, what: str, hint: str | None = None) -> Unsupported:
-        """Build the error of an operation that the backend does not have.
-
-        Args:
-            what: completes the sentence "the product does not have …".
+        Its token is rejected within a second. The account stays in the list; its name can be
+        reused.
         """
-        return Unsupported(
-            f"{self.name} does not have {what}",
-            cause=f"{self.place} is {self.name}, not agentctl",
-            hint=hint,
-        )
 
-    def __getattr__(self, operation: str) -> Any:
-        if operation.startswith("_") or operation not in _operation_names():
-            raise AttributeError(operation)
+    @operation("GET", "/audit", tag="Authorization")
+    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
+        """List audit entries.
 
-        def refuse(*_: Any, **__: Any) -> Any:
-            unknown = f"the operation {operation}", None
-            raise self.build_missing_error(*self.without_counterpart.get(operation, unknown))
-
-        return refuse
-
-    def list_faults(self) -> Iterable[Fault]:
-        """Return the known faults of the product that matter to its operators."""
-        return ()
+        The entries of all principals, newest first. There is one for every change and for every
+        denied call of an identified caller; calls without a valid credential are counted by cause.
+        """
 
 
-def _operation_names() -> frozenset[str]:
-    return frozenset(name for name in vars(Operations) if not name.startswith("_"))
+OPERATIONS = {declared.name: declared for declared in list_declarations(Operations)}
+"""The declared operations by operation id, in the order of the OpenAPI document."""
+
+ROUTES: dict[str, Route] = {
+    **{name: declared.route for name, declared in OPERATIONS.items()},
+    **PAGE_ROUTES,
+}
+"""Method and path of every operation and page (docs/contract.md "Routes").
+
+The server, the policy, `auth explain` and the remote backend use this table.
+"""
+
+
+@cache
+def route_table() -> RouteTable:
+    """Return the table of all operations and pages."""
+    return RouteTable(ROUTES)

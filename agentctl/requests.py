@@ -1,18 +1,18 @@
 """Requests of operations: filters, pages, new resources and changes, with their bounds.
 
 Both backends use these classes: the local one executes them, the remote one sends them. The server
-builds them from HTTP requests, the command line from options.
+builds them from HTTP requests, the command line from options. A field that is a query parameter is
+declared as one, with its description; the others are in the body.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
-if TYPE_CHECKING:
-    from agentctl.records.audit import AuditOutcome
-    from agentctl.records.kinds import ComponentKind
-    from agentctl.records.runs import RunStatus
+from agentctl.declarations import Option, Query
+from agentctl.records.kinds import AuditOutcome, ComponentKind, RunStatus
+from agentctl.records.times import ParsedTimestamp
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
@@ -65,130 +65,202 @@ DEFAULT_ACCOUNT_DAYS = 90
 MAXIMUM_ACCOUNT_DAYS = 3_650
 """Days until a service account expires."""
 
+UserId = Annotated[
+    str | None,
+    Query("Only data of this user, within the data that the caller can see"),
+    Option("--user", "USER", "Filter by user"),
+]
+DatabaseId = Annotated[
+    str | None,
+    Query("Id of the database; by default the first one"),
+    Option("--db", "ID", "Database id (default: the first database)"),
+]
+ComponentId = Annotated[str | None, Query("Only of this agent, team or workflow")]
+OfSession = Annotated[
+    str | None,
+    Query("Only runs of this session"),
+    Option("--session", "ID", "Filter by session", noun="session"),
+]
+IdPrefix = Annotated[
+    str | None, Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX)
+]
+Limit = Annotated[
+    int,
+    Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT),
+    Option("--limit", "NUMBER", "Maximum number of results"),
+]
+PageNumber = Annotated[
+    int,
+    Query("Page number; after row 10,000 use `cursor`", ge=1),
+    Option("--page", "NUMBER", "Page number"),
+]
+SortOrder = Annotated[
+    Literal["asc", "desc"],
+    Query("Oldest first or newest first"),
+    Option("--sort-order", "ORDER", "Sort order: desc (newest first) or asc (oldest first)"),
+]
+
+_KIND = Option("--type", "TYPE", "Filter by component type: agent, team or workflow")
+_CURSOR = Option("--cursor", "CURSOR", "Continue after the previous page")
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLocator:
     """The database and table of a session, and conditions on the session.
 
-    Attributes:
-        type: the required type of the session; None: any type.
-        user_id: limits the operation to the sessions of this user; it never widens visibility.
-        db_id: id of a configured database; None: the default database.
-        table: `sessions` or None; another name is a NotFound.
+    `user_id` never widens visibility. Another `table` than `sessions` is a NotFound.
     """
 
-    type: ComponentKind | None = None
-    user_id: str | None = None
-    db_id: str | None = None
-    table: str | None = None
+    type: Annotated[
+        ComponentKind | None,
+        Query("Type of the session; by default that of the stored session"),
+        _KIND,
+    ] = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
+    table: Annotated[
+        str | None,
+        Query("`sessions`, the only table"),
+        Option("--table", "NAME", "Session table"),
+    ] = None
 
 
 DEFAULT_LOCATOR = SessionLocator()
-"""Any session with the id, in the default database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page of a list: a page number from 1, or the cursor of the previous page."""
 
-    limit: int = DEFAULT_LIMIT
-    page: int = 1
-    cursor: str | None = None
-    sort_by: Literal["created_at", "updated_at"] = "created_at"
-    sort_order: Literal["asc", "desc"] = "desc"
+    limit: Limit = DEFAULT_LIMIT
+    page: PageNumber = 1
+    cursor: Annotated[
+        str | None,
+        Query(
+            "`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1
+        ),
+        _CURSOR,
+    ] = None
+    sort_by: Annotated[
+        Literal["created_at", "updated_at"],
+        Query("Field to sort by"),
+        Option("--sort-by", "TIME", "Sort key: created_at or updated_at"),
+    ] = "created_at"
+    sort_order: SortOrder = "desc"
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The form of the runs in a response.
+    """The form of the runs in a response."""
 
-    Attributes:
-        view: `summary` leaves out the content, the messages and the tool calls.
-        cut: characters after which messages and results of tools are cut; None: not at all.
-    """
-
-    view: Literal["full", "summary"] = "full"
-    cut: int | None = None
+    view: Annotated[
+        Literal["full", "summary", "phase", "items"],
+        Query("`summary`: no content and messages; `phase`: its state, too; `items`: all in order"),
+    ] = "full"
+    cut: Annotated[
+        int | None,
+        Query(
+            "Characters after which messages and results of tools are cut; by default they are"
+            " whole",
+            ge=1,
+            le=MAXIMUM_CUT,
+        ),
+    ] = None
 
 
 FULL_VIEW = RunView()
-"""The whole record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """The filter of a list of sessions. `session_name` is a case-insensitive prefix.
-
-    `id_prefix` is the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
-    """
+    """The filter of a list of sessions."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    component_id: str | None = None
-    session_name: str | None = None
+    component_id: Annotated[ComponentId, Option("--component", "ID", "Filter by component")] = None
+    session_name: Annotated[
+        str | None,
+        Query("Only sessions whose name starts with this text, in any case"),
+        Option("--name", "PREFIX", "Filter by the beginning of the name"),
+    ] = None
     page: Page = field(default_factory=Page)
-    id_prefix: str | None = None
+    id_prefix: IdPrefix = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """The filter of a list of runs across sessions, ordered by `created_at`, newest first.
 
-    Attributes:
-        live: only runs without a final status; not together with `status`.
-        created_after, created_before: microseconds UTC, the first inclusive, the second exclusive.
-        id_prefix: the beginning of the id, at least `MINIMUM_ID_PREFIX` characters.
-        form: the form of the runs.
+    A live run is one without a final status. Times are microseconds UTC.
     """
 
-    status: RunStatus | None = None
-    component_type: ComponentKind | None = None
-    component_id: str | None = None
-    session_id: str | None = None
-    user_id: str | None = None
-    db_id: str | None = None
+    status: Annotated[
+        RunStatus | None,
+        Query("Only runs with this status"),
+        Option(
+            "--status",
+            "STATUS",
+            "Filter by status: PENDING, RUNNING, COMPLETED, ERROR or CANCELLED",
+            any_case=True,
+        ),
+    ] = None
+    component_type: Annotated[
+        ComponentKind | None, Query("Only runs of this kind of component"), _KIND
+    ] = None
+    component_id: Annotated[
+        ComponentId, Option("--component", "ID", "Filter by component id, of any type")
+    ] = None
+    session_id: OfSession = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
     page: Page = field(default_factory=Page)
-    live: bool = False
-    created_after: int | None = None
-    created_before: int | None = None
-    id_prefix: str | None = None
+    live: Annotated[
+        bool,
+        Query("Only live runs; cannot be combined with `status`"),
+        Option("--live", None, "Filter for live runs: PENDING or RUNNING"),
+    ] = False
+    created_after: Annotated[
+        ParsedTimestamp | None, Query("Only runs created at or after this time")
+    ] = None
+    created_before: Annotated[
+        ParsedTimestamp | None, Query("Only runs created before this time")
+    ] = None
+    id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRunsQuery:
-    """The runs of one session: at most `limit`.
-
-    Attributes:
-        after, before: ids of runs of the session, which are not part of the result.
-        parent: `none` leaves out the runs of members and steps, and background work.
-        order: `asc`: oldest first; `desc`: newest first.
-    """
+    """The runs of one session: at most `limit`."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
-    limit: int = MAXIMUM_LIMIT
-    after: str | None = None
-    before: str | None = None
-    parent: Literal["none"] | None = None
-    order: Literal["asc", "desc"] = "asc"
+    limit: Limit = MAXIMUM_LIMIT
+    after: Annotated[str | None, Query("Only runs after the run with this id", min_length=1)] = None
+    before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
+        None
+    )
+    parent: Annotated[
+        Literal["none"] | None,
+        Query("`none` leaves out the runs of members and steps, and background work"),
+    ] = None
+    order: SortOrder = "asc"
     form: RunView = FULL_VIEW
 
 
 FIRST_RUNS = SessionRunsQuery()
-"""The first runs of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
     """A session to create. `session_id` None: the service creates an id."""
 
-    type: ComponentKind = "agent"
+    type: Annotated[ComponentKind, Query("Type of the session")] = "agent"
     session_id: str | None = None
     session_name: str = ""
     session_state: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     user_id: str | None = None
     component_id: str | None = None
-    db_id: str | None = None
+    db_id: DatabaseId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +278,34 @@ class BulkDeletion:
     """Sessions to delete in one transaction, all or none; at most `MAXIMUM_DELETED_SESSIONS`."""
 
     session_ids: tuple[str, ...]
-    db_id: str | None = None
+    db_id: DatabaseId = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFilter:
-    """The filter of a list of memories.
+    """The filter of a list of memories."""
 
-    Attributes:
-        topics: only memories that have each of these topics.
-        search_content: only memories that contain each word of this text, or a word that begins
-            with it, in any case.
-        page: sorted by `updated_at` or `created_at`.
-    """
-
-    user_id: str | None = None
-    agent_id: str | None = None
-    team_id: str | None = None
-    topics: tuple[str, ...] = ()
-    search_content: str | None = None
+    user_id: UserId = None
+    agent_id: Annotated[
+        str | None,
+        Query("Only memories that this agent stored"),
+        Option("--agent", "ID", "Filter by agent"),
+    ] = None
+    team_id: Annotated[
+        str | None,
+        Query("Only memories that this team stored"),
+        Option("--team", "ID", "Filter by team"),
+    ] = None
+    topics: Annotated[
+        tuple[str, ...],
+        Query("Only memories with each of these topics, separated by commas"),
+        Option("--topic", "TOPIC", "Filter by topic (repeatable: all of them)"),
+    ] = ()
+    search_content: Annotated[
+        str | None,
+        Query("Only memories with each of these words, or with words that begin so"),
+        Option("--search", "TEXT", "Filter by words, or beginnings of words"),
+    ] = None
     page: Page = field(default_factory=lambda: Page(sort_by="updated_at"))
 
 
@@ -296,11 +377,17 @@ class EarlierMessage:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """A cancel. `wait` is the time in seconds to wait for the end of the run."""
+    """A cancel."""
 
-    session_id: str | None = None
-    wait: float = DEFAULT_CANCEL_WAIT
-    reason: str | None = None
+    session_id: Annotated[
+        str | None, Query("Session of the run; required unless the caller is an administrator")
+    ] = None
+    wait: Annotated[
+        float, Query("Seconds to wait for the run to stop", ge=0, le=MAXIMUM_CANCEL_WAIT)
+    ] = DEFAULT_CANCEL_WAIT
+    reason: Annotated[
+        str | None, Query("Reason to record with the run", max_length=MAXIMUM_REASON_LENGTH)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,13 +426,9 @@ class Grant:
 class NewAccount:
     """A service account to create (docs/contract.md "Service accounts").
 
-    Attributes:
-        name: for people; unique among active accounts.
-        scopes: 1 to `MAXIMUM_SCOPES` scopes that the caller has.
-        expires_in_days: 1 to `MAXIMUM_ACCOUNT_DAYS`; None: `DEFAULT_ACCOUNT_DAYS`.
-        never_expires: not together with `expires_in_days`.
-        allow_privileged_scopes: required for scopes that write, delete, administer or manage
-            service accounts.
+    `name` is unique among active accounts. `expires_in_days` None is `DEFAULT_ACCOUNT_DAYS`, not
+    together with `never_expires`. Scopes that write, delete, administer or manage service accounts
+    need `allow_privileged_scopes`.
     """
 
     name: str
@@ -359,28 +442,45 @@ class NewAccount:
 class AccountFilter:
     """The filter of a list of service accounts, revoked ones included, by `created_at`."""
 
-    name: str | None = None
+    name: Annotated[
+        str | None,
+        Query("Only accounts with this name"),
+        Option("--name", "NAME", "Filter by name"),
+    ] = None
     page: Page = field(default_factory=Page)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """The filter of a list of audit entries, newest first. None: no condition.
+    """The filter of a list of audit entries, newest first.
 
-    Attributes:
-        principal: the authenticated caller: `sub`, `sa:<id>` or `local:<user>`.
-        operation: an operation id, or `authenticate` for rejected credentials.
-        since: microseconds UTC, inclusive.
-        limit: entries of the page, 1 to `MAXIMUM_LIMIT`.
-        cursor: `meta.next_cursor` of the previous page.
+    A principal is `sub`, `sa:<id>` or `local:<user>`. `since` is microseconds UTC.
     """
 
-    principal: str | None = None
-    operation: str | None = None
-    outcome: AuditOutcome | None = None
-    since: int | None = None
-    limit: int = DEFAULT_LIMIT
-    cursor: str | None = None
+    principal: Annotated[
+        str | None,
+        Query("Only calls of this principal"),
+        Option("--principal", "NAME", "Filter by caller"),
+    ] = None
+    operation: Annotated[
+        str | None,
+        Query("Only this operation; `authenticate` selects the counted 401s"),
+        Option("--operation", "ID", "Filter by operation, such as cancel_agent_run"),
+    ] = None
+    outcome: Annotated[
+        AuditOutcome | None,
+        Query("Only calls with this outcome"),
+        Option("--outcome", "OUTCOME", "Filter by outcome: allowed, denied or failed"),
+    ] = None
+    since: Annotated[
+        ParsedTimestamp | None,
+        Query("Only entries from this time on"),
+        Option("--since", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
+    ] = None
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

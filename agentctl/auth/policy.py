@@ -24,8 +24,9 @@ from agentctl.auth.scopes import (
     sufficient_scopes,
 )
 from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, is_valid_segment, operation_ids
+from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ POLICY: dict[str, Requirement] = {
     "rename_session": _session_requirement("write"),
     "delete_session": _session_requirement("delete"),
     "summarize_session": _session_requirement("write"),
+    "export_session": _session_requirement("read"),
     "get_session_runs": _session_requirement("read"),
     "get_session_run": _session_requirement("read"),
     "get_runs": NeedsScope("sessions", "read"),
@@ -265,8 +267,8 @@ def operations_granted_by(scope: str) -> Iterator[str]:
     for operation, rule in POLICY.items():
         if not isinstance(rule, NeedsScope):
             continue
-        one = identifier if rule.id_param or rule.filters_list else None
-        if is_action_allowed({scope}, rule.resource, rule.action, one):
+        named_id = identifier if rule.id_param or rule.filters_list else None
+        if is_action_allowed({scope}, rule.resource, rule.action, named_id):
             yield operation
 
 
@@ -383,7 +385,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
         for scope in KNOWN_SCOPES
     ]
     asking = [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope | Admin)]
-    known = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
+    identified = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
     public = [name for name, rule in POLICY.items() if isinstance(rule, Public)]
     admin = ScopeEntry(
         needs="admin",
@@ -394,7 +396,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     return [
         *table,
         admin,
-        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(known)),
+        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(identified)),
         ScopeEntry(needs="nothing", scope=None, forms=[], operations=_granted_operations(public)),
     ]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from agentctl import requests
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
+from agentctl.declarations import Option, Query, find_declared
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
-from agentctl.requests import (
-    MAXIMUM_LIMIT,
-)
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -27,18 +25,31 @@ _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 def complete_values(subject: str) -> Any:
     """Return the completion of a parameter with the ids or names of a subject.
 
+    The group of the root finds the values: a completion opens a target, and a target has options.
+
     Args:
         subject: `agentctl.cli.completion.Subject`, or `component`: that of the group of commands.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        # The module imports this one, and only a completion needs it.
-        module = import_module("agentctl.cli.completion")
         group = str(ctx.parent.info_name) if ctx.parent is not None else ""
-        wanted = group.removesuffix("s") if subject == "component" else subject
-        return cast(list[str], module.complete(wanted, ctx.params, incomplete))
+        noun = group.removesuffix("s") if subject == "component" else subject
+        root: Any = ctx.find_root().command
+        return cast(list[str], root.complete_values(noun, ctx.params, incomplete))
 
     return complete
+
+
+def build_option(annotation: object) -> Any:
+    """Build the option of a field of a request, from the declarations in its annotation."""
+    option, bounds = find_declared(annotation, Option), find_declared(annotation, Query)
+    assert option is not None
+    more: dict[str, Any] = {"case_sensitive": False} if option.any_case else {}
+    if bounds is not None:
+        more |= {"min": bounds.ge, "max": bounds.le}
+    if option.noun is not None:
+        more["autocompletion"] = complete_values(option.noun)
+    return typer.Option(option.flag, metavar=option.metavar, help=option.help, **more)
 
 
 def _target_option(*flags: str, **about: Any) -> Any:
@@ -147,9 +158,8 @@ AsUser = Annotated[
     _target_option("--as-user", metavar="USER", help="Act as this user (local mode only)"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation")]
-DbId = Annotated[
-    str | None, typer.Option("--db", metavar="ID", help="Database id (default: the first database)")
-]
+DbId = Annotated[str | None, build_option(requests.DatabaseId)]
+UserId = Annotated[str | None, build_option(requests.UserId)]
 ToFile = Annotated[
     Path | None,
     typer.Option(
@@ -164,32 +174,6 @@ ForeignDatabase = Annotated[
         "--database",
         metavar="URL",
         help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
-    ),
-]
-TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Session table")]
-UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Filter by user")]
-KindOption = Annotated[
-    ComponentKind | None,
-    typer.Option(
-        "--type", metavar="TYPE", help="Filter by component type: agent, team or workflow"
-    ),
-]
-Limit = Annotated[
-    int,
-    typer.Option(
-        "--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="Maximum number of results"
-    ),
-]
-PageNumber = Annotated[int, typer.Option("--page", metavar="NUMBER", min=1, help="Page number")]
-Cursor = Annotated[
-    str | None, typer.Option("--cursor", metavar="CURSOR", help="Continue after the previous page")
-]
-SortOrder = Annotated[
-    Literal["asc", "desc"],
-    typer.Option(
-        "--sort-order",
-        metavar="ORDER",
-        help="Sort order: desc (newest first) or asc (oldest first)",
     ),
 ]
 AgentId = Annotated[
@@ -213,16 +197,7 @@ SessionOption = Annotated[
         "--session", metavar="ID", help="Session id", autocompletion=complete_values("session")
     ),
 ]
-SessionFilterOption = Annotated[
-    str | None,
-    ShortId("session"),
-    typer.Option(
-        "--session",
-        metavar="ID",
-        help="Filter by session",
-        autocompletion=complete_values("session"),
-    ),
-]
+SessionFilterOption = Annotated[str | None, ShortId("session"), build_option(requests.OfSession)]
 SessionId = Annotated[
     str,
     ShortId("session"),

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -33,12 +33,13 @@ from agentctl.cli.options import (
     TokenFile,
     Url,
 )
+from agentctl.cli.request_options import CommandSignature
 from agentctl.cli.show.terminal import note, note_detail
+from agentctl.declarations import Order
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
 
 if TYPE_CHECKING:
-    from agentctl.cli.ids import Noun
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
@@ -269,11 +270,15 @@ def with_target(
     needs_server: tuple[str, ...] = (),
     only_locally: str = "",
     reads_databases: bool = False,
+    without: tuple[str, ...] = (),
+    order: Order = (...,),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
-    The command has the other parameters of the function, and the options of `TargetOptions`. The
-    function receives whole ids for short ones (`agentctl.cli.ids`).
+    The command has the other parameters of the function, and the options of `TargetOptions`. A
+    parameter that is a request, such as a `RunFilter`, becomes the options of its fields
+    (`agentctl.cli.request_options`). The function receives whole ids for short ones
+    (`agentctl.cli.ids`).
 
     Args:
         create: create a local database that does not exist.
@@ -281,7 +286,9 @@ def with_target(
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
         reads_databases: the command can read a database of another product. It has the option
-            `--database` then, and the parameters `db` and `table` of the function select one, too.
+            `--database` then, and the options `db` and `table` select one, too.
+        without: fields of requests that are no options.
+        order: the order of the options, if it is not that of the parameters and fields.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -297,12 +304,12 @@ def with_target(
                 run_until_done(_run_with_target(run_body, options, values, rules))
 
         has_database = reads_databases and bool(list_layouts())
-        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
-        run_body = functools.partial(_run_body, body, find_short_ids(own))
+        own = CommandSignature(body, without, order)
+        run_body = functools.partial(_run_body, body, own)
         signature = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
-        parameters = [*own, *common]
+        parameters = [*own.parameters, *common]
         if has_database:
             parameters.append(_DATABASE_PARAMETER)
         # Typer reads the parameters of the command from these two.
@@ -359,7 +366,7 @@ async def _run_with_database(
         product = database.name.removeprefix("a database of ")
         note(f"note: {database.place} is {database.name}")
         flags = f" --database {shlex.quote(database.place)}"
-        target = Target(cast("Operations", database), place, flags, product=product)
+        target = Target(database, place, flags, product=product)
         await run_body(target, values)
 
 
@@ -376,14 +383,16 @@ async def _run_with_target(
 
 async def _run_body(
     body: Callable[..., Awaitable[None]],
-    short_ids: Mapping[str, Noun],
+    signature: CommandSignature,
     target: Target,
     values: dict[str, Any],
 ) -> None:
+    short_ids = find_short_ids(signature.parameters)
     if target.product is not None:  # another product has no list of the runs of all sessions
         short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
     try:
-        await body(target, **await resolve_short_ids(target.operations, short_ids, values))
+        whole = await resolve_short_ids(target.operations, short_ids, values)
+        await body(target, **signature.build_arguments(whole))
     except NotFound as failure:
         noun = failure.detail.partition(" ")[0].lower()
         if failure.cause is None:

@@ -6,9 +6,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from agentctl.records.kinds import AuditOutcome
 from agentctl.records.times import Timestamp
-
-AuditOutcome = Literal["allowed", "denied", "failed"]
 
 AUTHENTICATE = "authenticate"
 """The operation of an entry that counts rejected credentials, for any operation."""

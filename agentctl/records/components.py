@@ -6,6 +6,8 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from agentctl.records.kinds import ComponentKind
+
 
 class ModelRecord(TypedDict):
     """A model: `name` is its id in the configuration, `model` the name of the provider."""
@@ -94,3 +96,16 @@ class WorkflowRecord(TypedDict):
     description: str
     steps: list[StepRecord]
     db_id: str
+
+
+COMPONENT_RECORDS: dict[ComponentKind, Any] = {
+    "agent": AgentRecord,
+    "team": TeamRecord,
+    "workflow": WorkflowRecord,
+}
+COMPONENT_LISTS: dict[ComponentKind, Any] = {
+    "agent": list[AgentRecord],
+    "team": list[TeamRecord],
+    "workflow": list[WorkflowRecord],
+}
+"""The types of the documents of components by kind."""

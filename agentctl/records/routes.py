@@ -1,16 +1,15 @@
-"""The table of routes: operation id to method and path (docs/contract.md "Routes").
+"""Routes and the ids of operations; the search for the operation of a path.
 
-The server, `auth explain` and the remote backend use this table; no path is written elsewhere.
+The routes of the operations are in `operations.ROUTES`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import NamedTuple
 
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import ComponentKind
 
 INTERFACE_HEADER = "Agentctl-Interface"
 """Header field of a request for the shapes of the contract, with any `server.compatibility`."""
@@ -54,31 +53,7 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
     )
 
 
-def _component_routes(kind: ComponentKind) -> dict[str, Route]:
-    names, ids = KINDS[kind], operation_ids(kind)
-    one = f"/{names.path}/{{{names.id_field}}}"
-    run = f"{one}/runs/{{run_id}}"
-    return {
-        ids.list: Route("GET", f"/{names.path}"),
-        ids.get: Route("GET", one),
-        ids.create_run: Route("POST", f"{one}/runs"),
-        ids.list_runs: Route("GET", f"{one}/runs"),
-        ids.get_run: Route("GET", run),
-        ids.cancel_run: Route("POST", f"{run}/cancel"),
-        ids.resume_run: Route("POST", f"{run}/resume"),
-        ids.follow_run: Route("GET", f"{run}/events"),
-        ids.get_tool_call: Route("GET", f"{run}/tools/{{tool_call_id}}"),
-    }
-
-
-_SESSION = "/sessions/{session_id}"
-_MEMORY = "/memories/{memory_id}"
-
-ROUTES: dict[str, Route] = {
-    "get_api": Route("GET", "/"),
-    "get_health": Route("GET", "/health"),
-    "get_readiness": Route("GET", "/ready"),
-    "get_info": Route("GET", "/info"),
+PAGE_ROUTES: dict[str, Route] = {
     "get_docs": Route("GET", "/docs"),
     "get_redoc": Route("GET", "/redoc"),
     "get_openapi": Route("GET", "/openapi.json"),
@@ -86,35 +61,8 @@ ROUTES: dict[str, Route] = {
     "get_docs_asset": Route("GET", "/docs/assets/{name}"),
     "get_console": Route("GET", "/console"),
     "get_console_asset": Route("GET", "/console/assets/{version}/{folder}/{name}"),
-    "get_config": Route("GET", "/config"),
-    "get_models": Route("GET", "/models"),
-    "get_me": Route("GET", "/auth/me"),
-    "explain_auth": Route("POST", "/auth/explain"),
-    **{operation: route for kind in KINDS for operation, route in _component_routes(kind).items()},
-    "get_sessions": Route("GET", "/sessions"),
-    "create_session": Route("POST", "/sessions"),
-    "delete_sessions": Route("DELETE", "/sessions"),
-    "get_session_by_id": Route("GET", _SESSION),
-    "update_session": Route("PATCH", _SESSION),
-    "delete_session": Route("DELETE", _SESSION),
-    "rename_session": Route("POST", f"{_SESSION}/rename"),
-    "summarize_session": Route("POST", f"{_SESSION}/summarize"),
-    "get_session_runs": Route("GET", f"{_SESSION}/runs"),
-    "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
-    "get_runs": Route("GET", "/runs"),
-    "get_run": Route("GET", "/runs/{run_id}"),
-    "get_memories": Route("GET", "/memories"),
-    "create_memory": Route("POST", "/memories"),
-    "delete_memories": Route("DELETE", "/memories"),
-    "get_memory": Route("GET", _MEMORY),
-    "update_memory": Route("PATCH", _MEMORY),
-    "delete_memory": Route("DELETE", _MEMORY),
-    "get_memory_topics": Route("GET", "/memory_topics"),
-    "create_service_account": Route("POST", "/service-accounts"),
-    "list_service_accounts": Route("GET", "/service-accounts"),
-    "revoke_service_account": Route("DELETE", "/service-accounts/{account_id}"),
-    "get_audit": Route("GET", "/audit"),
 }
+"""Pages and their files, which the OpenAPI document does not contain."""
 
 
 class RouteMatch(NamedTuple):
@@ -160,12 +108,6 @@ class RouteTable:
             if pattern.fullmatch(path) is not None:
                 found |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         return tuple(sorted(found))
-
-
-@cache
-def route_table() -> RouteTable:
-    """Return the table of all operations."""
-    return RouteTable(ROUTES)
 
 
 def has_encoded_slash(raw_path: bytes) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
-FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
 """The statuses of a run that has ended."""
 
 CancelOutcome = Literal["stopped", "requested", "already_final"]

@@ -345,5 +345,6 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: lambda text: int(_match(_INTEGER, text)),
     float: lambda text: float(_match(_NUMBER, text)),
     dict: parse_json,
+    tuple: lambda text: tuple(word for word in text.split(",") if word),
     ParsedTimestamp: parse_rfc3339,
 }

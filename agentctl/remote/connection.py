@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from agentctl import errors
+from agentctl.operations import ROUTES
 from agentctl.records.document import Document
-from agentctl.records.routes import INTERFACE_HEADER, ROUTES
+from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.shape import find_mismatch
 from agentctl.remote import failures
 from agentctl.remote.address import Address

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from agentctl.extensions import load_extensions
-from agentctl.operations import Operations, PartialOperations
-from agentctl.records.routes import ROUTES
+from agentctl.operations import ROUTES, Operations
+from agentctl.partial_operations import PartialOperations
 from agentctl.remote.client import RemoteOperations
 
 
@@ -40,7 +40,7 @@ async def open_remote(
         for extension in load_extensions():
             adapter: PartialOperations | None = extension.adapt_server(operations.connection, info)
             if adapter is not None:
-                yield cast(Operations, adapter), adapter.name
+                yield adapter, adapter.name
                 return
         yield operations, None
 

@@ -1,63 +1,131 @@
-"""Query parameters and bodies of requests, from the dataclasses of `agentctl.requests`."""
+"""Requests of operations over HTTP, from their declarations and arguments."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
+from agentctl.declarations import Path, Query, find_declared, list_request_values
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import ParsedTimestamp, format_rfc3339
+from agentctl.remote.connection import Request, build_path
+from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, Grant
 
 if TYPE_CHECKING:
+    from inspect import Parameter
+
     from _typeshed import DataclassInstance
 
-    from agentctl.requests import (
-        ExplainRequest,
-        MemoryDeletion,
-        MemoryPatch,
-        NewAccount,
-        NewMemory,
-        NewSession,
-        RunRequest,
+    from agentctl.declarations import Declaration
+    from agentctl.requests import MemoryFilter, NewMemory, NewSession, ResumeRequest, RunRequest
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names and values of query parameters, or of other fields, in order."""
+
+
+def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
+    """Build the request of an operation.
+
+    Parameters with their default value are omitted.
+
+    Args:
+        arguments: the arguments of the method by name.
+    """
+    ids, query, body = dict[str, str](), list[tuple[str, str]](), dict[str, Any]()
+    has_body = False
+    for parameter, value in declared.signature.list_values(arguments):
+        place = find_declared(parameter.annotation, (Path, Query))
+        if isinstance(place, Path):
+            ids[parameter.name] = value
+        elif place is None:
+            has_body = True
+            if value != parameter.default:
+                body[parameter.name] = _body_value(value)
+        elif value != parameter.default:
+            query += _query_pairs(parameter, value)
+    if declared.kind is not None and "component_id" in ids:
+        ids[KINDS[declared.kind].id_field] = ids.pop("component_id")
+    method, path = declared.route.method, build_path(declared.name, **ids)
+    request = Request(
+        method, path, tuple(query), body if has_body else None, extra_wait=declared.wait
     )
-
-Query = tuple[tuple[str, str], ...]
-"""Names and values of query parameters, in order."""
-
-_TIMES = frozenset({"created_after", "created_before", "since"})
-"""Fields with microseconds since the epoch, which a query has in RFC 3339."""
+    special = _SPECIAL.get(declared.function.__name__)
+    return request if special is None else dataclasses.replace(request, **special(**arguments))
 
 
-def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Query:
-    """Build a query from the fields of a dataclass, which are named like the parameters.
+_SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
+    # A server that is not ready responds with 503 and the record, not with an error body.
+    "get_readiness": lambda: {"accepted_status": 503},
+    "create_run": lambda request, **_: {
+        "body": build_run_body(request, stream=False),
+        "headers": build_run_headers(request),
+        "extra_wait": 0.0 if request.background else None,
+    },
+    "cancel_run": lambda request, **_: {"extra_wait": request.wait},
+    "create_session": lambda session: {
+        "query": build_query(type=session.type, db_id=session.db_id),
+        "body": build_session_body(session),
+    },
+    "update_session": lambda patch, **_: {"body": patch.changes},
+    "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
+    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
+    "create_memory": lambda memory: {"body": build_memory_body(memory)},
+}
+"""Parts of requests that are not declared, by the name of the method."""
 
-    Fields with their default value are omitted. The fields of a nested dataclass, such as a page,
-    take its place.
+
+def _build_position(request: ResumeRequest) -> Pairs:
+    after = None if request.after == BEFORE_FIRST_EVENT else request.after
+    return build_query(session_id=request.session_id, last_event_index=after)
+
+
+def _build_memory_query(filter: MemoryFilter) -> Pairs:
+    return query_of(filter, without=("sort_by",)) + build_query(sort_by=filter.page.sort_by)
+
+
+def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Pairs:
+    """Build a query from the fields of a request, which are named like the parameters.
+
+    Fields with their default value are omitted.
 
     Args:
         value: a filter, a cancel request or the like.
         without: fields that the operation does not have as parameters.
     """
-    query: Query = ()
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            query += query_of(item, without=without)
-        elif item != field.default and field.name not in without:
-            query += build_query(**{field.name: _query_value(field.name, item)})
-    return query
+    return tuple(
+        pair
+        for parameter, item in list_request_values(value)
+        if item != parameter.default and parameter.name not in without
+        for pair in _query_pairs(parameter, item)
+    )
 
 
-def _query_value(name: str, value: object) -> object:
-    if name in _TIMES:
-        assert isinstance(value, int)
-        return format_rfc3339(value)
-    return ",".join(value) if isinstance(value, tuple) else value
+def body_of(value: DataclassInstance) -> dict[str, Any]:
+    """Build a body from the fields of a request; those with their default value are omitted."""
+    return {
+        parameter.name: _body_value(item)
+        for parameter, item in list_request_values(value)
+        if item != parameter.default
+    }
 
 
-def build_query(**values: object) -> Query:
+def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
+    if ParsedTimestamp in get_args(get_args(parameter.annotation)[0]):
+        value = format_rfc3339(value)
+    return build_query(**{parameter.name: ",".join(value) if isinstance(value, tuple) else value})
+
+
+def _body_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_body_value(each) for each in value]
+    return dataclasses.asdict(value) if isinstance(value, Grant) else value
+
+
+def build_query(**values: object) -> Pairs:
     """Build a query from names and values; None omits a name, flags are `true` and `false`."""
     return tuple(
         (name, str(value).lower() if isinstance(value, bool) else str(value))
@@ -66,7 +134,7 @@ def build_query(**values: object) -> Query:
     )
 
 
-def build_run_headers(request: RunRequest) -> Query:
+def build_run_headers(request: RunRequest) -> Pairs:
     """Build the header of a request that starts a run.
 
     An invalid idempotency key is sent as an empty one, which a header can carry, so that the server
@@ -107,39 +175,10 @@ def build_session_body(session: NewSession) -> dict[str, Any]:
     ) | _without_none(**{KINDS[session.type].id_field: session.component_id})
 
 
-def build_explain_body(request: ExplainRequest) -> dict[str, Any]:
-    """Build the body of an explain request; without `token` it is about the caller's token."""
-    return _without_none(method=request.method, path=request.path, token=request.token)
-
-
 def build_memory_body(memory: NewMemory) -> dict[str, Any]:
     """Build the body that creates a memory."""
     return {"memory": memory.memory, "topics": list(memory.topics)} | _without_none(
         user_id=memory.user_id, agent_id=memory.agent_id, team_id=memory.team_id
-    )
-
-
-def build_memory_changes(patch: MemoryPatch) -> dict[str, Any]:
-    """Build the body that changes a memory."""
-    topics = None if patch.topics is None else list(patch.topics)
-    return _without_none(memory=patch.memory, topics=topics)
-
-
-def build_memory_deletion(deletion: MemoryDeletion) -> dict[str, Any]:
-    """Build the body that deletes memories."""
-    ids = list(deletion.memory_ids) or None
-    return _without_none(memory_ids=ids, user_id=deletion.user_id, all=deletion.all or None)
-
-
-def build_account_body(account: NewAccount) -> dict[str, Any]:
-    """Build the body that creates a service account."""
-    return {
-        "name": account.name,
-        "scopes": [{"scope": each.scope, "effect": each.effect} for each in account.scopes],
-    } | _without_none(
-        expires_in_days=account.expires_in_days,
-        never_expires=account.never_expires or None,
-        allow_privileged_scopes=account.allow_privileged_scopes or None,
     )
 
 

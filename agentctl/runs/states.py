@@ -9,11 +9,8 @@ succeeds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from agentctl.records.runs import FINAL_STATUSES
-
-FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
+from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 
 
 def is_final(status: str) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agentctl import errors
+from agentctl.records.events import CONTENT_NAMES
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.requests import (
     StreamEvent,
@@ -208,7 +209,10 @@ class Recorder:
             await asyncio.wait({self._writing})
 
     def _schedule(self, name: str) -> None:
-        self._write_now = self._write_now or not name.endswith("Content")
+        self._write_now = self._write_now or name not in CONTENT_NAMES
+        self._plan_write()
+
+    def _plan_write(self) -> None:
         if self._ended or self._writing is not None:
             return
         if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:
@@ -249,4 +253,4 @@ class Recorder:
         finally:
             self._writing = None
         if self._timer is None and self._stream.unstored_bytes:
-            self._schedule("Content")
+            self._plan_write()

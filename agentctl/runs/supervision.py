@@ -21,12 +21,13 @@ from agentctl.event_loop import wait_until_done
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runs.states import Ending
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog

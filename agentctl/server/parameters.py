@@ -1,9 +1,8 @@
-"""Path, query and header parameters: their declarations, and the parser that reads them.
+"""Path, query and header parameters: the parser that reads them.
 
-An endpoint declares its parameters in its signature: `limit: Annotated[int, Query("Results on a
-page", ge=1)] = 20`. The OpenAPI document is made from the declarations, and `Parameters` compiles
-them once into converters. FastAPI's own parser is not used: five typed parameters take half of the
-time of a small request in it, and its errors have another shape.
+They are declared with `agentctl.declarations`. The OpenAPI document is made from the declarations,
+and `Parameters` compiles them once into converters. FastAPI's own parser is not used: five typed
+parameters take half of the time of a small request in it, and its errors have another shape.
 
 The parser checks types only. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.requests`, so that local commands have
@@ -13,14 +12,12 @@ the same limits and the same messages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
-
 from agentctl.auth import policy
+from agentctl.declarations import Header, find_declared
 from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.value_types import ValueType, WrongValue, compile_type
 
@@ -30,60 +27,28 @@ MAXIMUM_PAIRS = 100
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Declaration of a path parameter."""
-
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Declaration of a query parameter, with the bounds that the OpenAPI document shows."""
-
-    description: str
-    ge: float | None = None
-    le: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Declaration of a header field; `alias` is its name."""
-
-    description: str
-    alias: str
-    ge: float | None = None
-    le: float | None = None
-    pattern: str | None = None
-
-
 class Parameters:
-    """The parser for the parameters of one endpoint.
+    """The parser for the parameters of one operation.
 
     Args:
-        endpoint: a function whose first parameter is the call. Its other parameters are path
-            parameters or, with a default, query parameters and header fields.
-        path_names: the path parameters: the name in the path, and the name in the signature.
+        parameters: path parameters and, with a default, query parameters and header fields.
+        path_names: the path parameters: the name in the path, and that of the parameter.
     """
 
-    def __init__(self, endpoint: Callable[..., Any], path_names: Mapping[str, str]) -> None:
-        path_arguments = set(path_names.values())
-        declared = [
-            parameter
-            for parameter in inspect.signature(endpoint, eval_str=True).parameters.values()
-            if parameter.name not in path_arguments and not _is_call(parameter.annotation)
-        ]
+    def __init__(
+        self, parameters: Iterable[inspect.Parameter], path_names: Mapping[str, str]
+    ) -> None:
+        path_parameters = set(path_names.values())
+        declared = [each for each in parameters if each.name not in path_parameters]
         self._renamed = [names for names in path_names.items() if names[0] != names[1]]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
         self._query: dict[str, ValueType] = {}
         self._headers: dict[bytes, tuple[str, str, ValueType]] = {}
         for parameter in declared:
             name, value_type = parameter.name, compile_type(parameter.annotation)
-            (declaration,) = parameter.annotation.__metadata__
-            if isinstance(declaration, Header):
-                field = declaration.alias
+            header = find_declared(parameter.annotation, Header)
+            if header is not None:
+                field = header.alias
                 self._headers[field.lower().encode("ascii")] = (name, field, value_type)
             else:
                 self._query[name] = value_type
@@ -91,7 +56,7 @@ class Parameters:
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
     ) -> tuple[dict[str, Any], ValidationFailed | None]:
-        """Return the arguments of the endpoint, and the first error in the query and the header.
+        """Return the values of the parameters, and the first error in the query and the header.
 
         That error is returned and not raised, because a 404 for the named resource comes first.
         Its message names the parameter and never repeats the value.
@@ -167,7 +132,3 @@ def parse_pairs(text: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         raise BadRequest(f"More than {MAXIMUM_PAIRS} fields") from None
-
-
-def _is_call(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Request)

@@ -11,8 +11,9 @@ authorized. There are no redirects, and an unknown path is a 404.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from inspect import Parameter, getdoc
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import ClientDisconnect
@@ -21,11 +22,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
-from agentctl.errors import Unauthenticated, ValidationFailed
+from agentctl.declarations import Header, Query, Signature, find_declared
+from agentctl.errors import BadRequest, Unauthenticated, UnsupportedMediaType, ValidationFailed
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
-from agentctl.records.routes import ROUTES, RouteTable, has_encoded_slash
 from agentctl.records.routes import Route as Place
+from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.requests import (
     SessionLocator,
 )
@@ -33,6 +36,7 @@ from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.refusals import count_rejection
+from agentctl.server.requests import Adapt, BodyFields
 from agentctl.server.state import CALLER_KEY, Call
 
 if TYPE_CHECKING:
@@ -47,26 +51,31 @@ _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 
 
 class Operation(Route):
-    """An operation of the HTTP interface. Its method and path are in `records.routes.ROUTES`.
+    """An operation of the HTTP interface. Its method and path are in `operations.ROUTES`.
 
     Args:
-        endpoint: the function that handles a call.
+        endpoint: the function that handles a call. Its arguments are the call, and the parameters
+            and requests of the operation.
         tag: OpenAPI tag.
         result: type of the document; None for a response without one: no content, or events.
         name: operation id, the key of every table; by default the name of the endpoint.
         status: HTTP status of success.
         errors: error statuses, in addition to those of every operation.
         body: the reader of its body.
+        adapt_body: see `BodyFields`.
         responses: further OpenAPI responses, which replace generated ones.
-        summary, description: OpenAPI texts; by default from the docstring of the endpoint.
+        texts: summary and description; by default the first line of the docstring of `endpoint`.
         path_names: names of path parameters that the endpoint takes under another name.
         in_document: False if the OpenAPI document does not contain the operation.
         route: the method and the path; by default those of the operation in `ROUTES`.
+        signature: the parameters; by default those of the endpoint after the call.
 
     Attributes:
         operation: the operation id.
         place: its method and path.
-        parameters: the parser of its path, query and header parameters.
+        declared: its path, query and header parameters.
+        parameters: the parser of these.
+        body_fields: the parser of the parameters in its body; None: the endpoint reads the body.
         has_tag: True if its responses have an entity tag: reads of documents that need a token.
     """
 
@@ -80,12 +89,13 @@ class Operation(Route):
         status: int = 200,
         errors: tuple[int, ...] = (),
         body: RequestBody | None = None,
+        adapt_body: Adapt | None = None,
         responses: Responses | None = None,
-        summary: str | None = None,
-        description: str | None = None,
+        texts: tuple[str, str] | None = None,
         path_names: Mapping[str, str] | None = None,
         in_document: bool = True,
         route: tuple[str, str] | None = None,
+        signature: Signature | None = None,
     ) -> None:
         self.operation = name or cast(str, getattr(endpoint, "__name__"))  # noqa: B009
         method, template = route or ROUTES[self.operation]
@@ -97,15 +107,22 @@ class Operation(Route):
         self.status = status
         self.errors = errors
         self.body = body
+        self.adapt_body = adapt_body
         self.responses = responses or {}
-        first_line, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
-        self.summary = summary or first_line.rstrip(".")
-        self.description = text.strip() if description is None else description
+        first_line = (getdoc(endpoint) or "").partition("\n")[0]
+        self.summary, self.description = texts or (first_line.rstrip("."), "")
         self.path_names = {each: each for each in self.param_convertors} | dict(path_names or {})
         self.include_in_schema = in_document
         public = isinstance(policy.POLICY.get(self.operation), policy.Public)
         self.has_tag = method == "GET" and result is not None and not public
-        self.parameters = Parameters(endpoint, self.path_names)
+        self.signature = signature or Signature(partial(endpoint, None))
+        in_path = set(self.path_names.values())
+        self.declared, in_body = list[Parameter](), list[Parameter]()
+        for each in self.signature.parameters:
+            place = find_declared(each.annotation, (Query, Header))
+            (self.declared if each.name in in_path or place else in_body).append(each)
+        self.parameters = Parameters(self.declared, self.path_names)
+        self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
         self.app = self._respond
 
     async def handle_call(self, call: Call) -> Response:
@@ -137,10 +154,22 @@ class Operation(Route):
         try:
             if error is not None:
                 raise error
-            response = await cast(Endpoint, self.endpoint)(call, **values)
+            if self.body is not None and self.body_fields is not None:
+                values |= self.body_fields.read(await self._read_body(call, values), values)
+            arguments = self.signature.build_arguments(values)
+            response = await cast(Endpoint, self.endpoint)(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
             await _require_named_resources(call, values)
+            raise
+
+    async def _read_body(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
+        assert self.body is not None
+        try:
+            return await self.body.read(call)
+        except (BadRequest, UnsupportedMediaType):
+            if call.scope["path_params"]:
+                await _require_named_resources(call, values)
             raise
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +178,7 @@ class Operation(Route):
 
 
 async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
-    """Find the database, component, session and run that an invalid request names.
+    """Find the database, component, session, run and memory that an invalid request names.
 
     A resource that does not exist is reported before an invalid value (docs/contract.md "Errors").
 
@@ -161,6 +190,9 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
         NotFound: one of them does not exist, or the caller cannot see it.
     """
     path, operations = call.scope["path_params"], call.operations
+    if "memory_id" in path:
+        await operations.require_memory(path["memory_id"])
+        return
     where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
     if "session_id" in path:
         if "run_id" in path:

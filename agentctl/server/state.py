@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
-    from agentctl.operations import LocalOperations
     from agentctl.server.observability.log import RequestObserver
-    from agentctl.service.service import Service
+    from agentctl.service.service import Service, ServiceOperations
 
 
 LARGE_BYTES = 262_144
@@ -145,7 +144,7 @@ class Call(Request):
         return cast(Caller, self.scope[CALLER_KEY])
 
     @cached_property
-    def operations(self) -> LocalOperations:
+    def operations(self) -> ServiceOperations:
         """The operations as the caller; without a principal, as one without scopes."""
         caller = self.caller
         service = caller.app_state.running_service

@@ -91,18 +91,16 @@ class AccountOperations(OperationFamily):
             )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
-        """Return a page of all accounts, in any state."""
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
             if filter.name is not None:
                 check_text("name", filter.name)
-            part = paging.build_slice("service accounts", page)
-            work = accounts.list_page(filter, part)
-            found = await self.hosting.databases.system.read(work, size="large")
+            work = accounts.list_page(filter, paging.build_slice("service accounts", page))
+            rows = await self.hosting.databases.system.read(work, size="large")
             moment = now()
-            items = (orjson.dumps(_build_record(row, moment)) for row in found.rows)
-            return Document(documents.build_page_document("service accounts", items, page, found))
+            items = (orjson.dumps(_build_record(row, moment)) for row in rows.rows)
+            return Document(documents.build_page_document("service accounts", items, page, rows))
 
     async def revoke_service_account(self, account_id: str) -> None:
         """Revoke an account: at once in this process, within a second in other processes.
@@ -161,7 +159,7 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
     for place, grant in enumerate(account.scopes):
         if grant.effect != "allow":
-            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
+            raise errors.ValidationFailed(f"scopes[{place}].effect must be one of: allow")
     if _NAME.fullmatch(account.name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"
@@ -246,5 +244,5 @@ class StoredAccounts:
 
 def granted_scopes(row: AccountRow) -> list[str]:
     """Return the scopes of an account in the order of the grants."""
-    found: list[str] = orjson.loads(row.scopes)
-    return found
+    scopes: list[str] = orjson.loads(row.scopes)
+    return scopes

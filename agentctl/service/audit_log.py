@@ -24,10 +24,10 @@ from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
-from agentctl.records.audit import AuditOutcome
-from agentctl.records.kinds import KINDS
+from agentctl.operations import ROUTES
+from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -416,10 +416,8 @@ def _format_resources(noun: str | None, ids: Iterable[str]) -> list[str]:
     if noun is None:
         return []
     return [
-        f"{noun}:{each}"
-        if _UNQUOTED.fullmatch(each)
-        else f"{noun}:{quote(each, safe='@', errors='surrogatepass')}"
-        for each in ids
+        f"{noun}:{text if _UNQUOTED.fullmatch(text) else quote(text, '@', errors='surrogatepass')}"
+        for text in ids
     ]
 
 

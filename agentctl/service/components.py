@@ -23,9 +23,7 @@ from agentctl.records.system import (
     TeamEntry,
     WorkflowEntry,
 )
-from agentctl.requests import (
-    SessionLocator,
-)
+from agentctl.requests import SessionLocator
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
 from agentctl.service.family import OperationFamily
@@ -35,7 +33,6 @@ class ComponentOperations(OperationFamily):
     """Reads that need no session: components, configuration, health."""
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """Return the components of a kind that the caller may read, in the configured order."""
         operation = operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
@@ -48,23 +45,20 @@ class ComponentOperations(OperationFamily):
                 whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
             return whole[kind]
 
-    def _listed(self, kind: ComponentKind, shown: Set[str]) -> Document[list[Any]]:
+    def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
-        components = catalog.components(kind).values()
-        return build_document(
-            [build_record(catalog, each) for each in components if each.id in shown]
-        )
+        components = [item for item in catalog.components(kind).values() if item.id in visible]
+        return build_document([build_record(catalog, component) for component in components])
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Raise NotFound unless the component is configured (`LocalOperations`)."""
+        """Raise NotFound unless the component is configured."""
         self.lookups.component(kind, component_id)
 
     def require_database(self, where: SessionLocator) -> None:
-        """Raise NotFound unless the database and table exist (`LocalOperations`)."""
+        """Raise NotFound unless the database and table exist."""
         self.lookups.session_database(where)
 
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
-        """Return a configured component."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
             return build_document(
@@ -72,7 +66,6 @@ class ComponentOperations(OperationFamily):
             )
 
     async def get_api(self) -> Document[ApiRecord]:
-        """Return the name and version of the service."""
         self.require("get_api")
         server = self.hosting.settings.server
         return build_document(
@@ -80,12 +73,10 @@ class ComponentOperations(OperationFamily):
         )
 
     async def get_health(self) -> Document[HealthRecord]:
-        """Return the health of the process."""
         self.require("get_health")
         return build_document(HealthRecord(status="ok"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
-        """Return the readiness: databases and admission of runs, without internals."""
         self.require("get_readiness")
         checks: dict[str, Literal["ok", "failed", "stale"]] = {
             "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
@@ -97,7 +88,6 @@ class ComponentOperations(OperationFamily):
         return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
-        """Return versions, counts of components and the authorization mode."""
         self.require("get_info")
         settings = self.hosting.settings
         return build_document(
@@ -114,7 +104,6 @@ class ComponentOperations(OperationFamily):
         )
 
     async def get_me(self) -> Document[MeRecord]:
-        """Return the principal of the caller and its scopes."""
         async with self.audit("get_me"):
             return build_document(
                 MeRecord(
@@ -130,7 +119,6 @@ class ComponentOperations(OperationFamily):
         return "jwt" if self.hosting.settings.authorization.enabled else "none"
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        """Return the configured models."""
         async with self.audit("get_models"):
             models = self.hosting.settings.models
             return build_document(
@@ -138,16 +126,19 @@ class ComponentOperations(OperationFamily):
             )
 
     async def get_config(self) -> Document[ConfigRecord]:
-        """Return a summary of the configuration without secrets, paths or hosts."""
         async with self.audit("get_config"):
             settings = self.hosting.settings
             catalog, databases = self.hosting.catalog, list(self.hosting.databases)
-            agents: list[tuple[Component, Any]] = [
-                (each, build_record(catalog, each)) for each in catalog.components("agent").values()
-            ]
-            teams: list[tuple[Component, Any]] = [
-                (each, build_record(catalog, each)) for each in catalog.components("team").values()
-            ]
+            agents: list[ComponentEntry] = []
+            for agent in catalog.components("agent").values():
+                record: Any = build_record(catalog, agent)
+                agents.append(ComponentEntry(**_build_entry(agent), model=record["model"]))
+            teams: list[TeamEntry] = []
+            for team in catalog.components("team").values():
+                record = build_record(catalog, team)
+                model, mode = record["model"], record["mode"]
+                teams.append(TeamEntry(**_build_entry(team), mode=mode, model=model))
+            workflows = map(_build_entry, catalog.components("workflow").values())
             return build_document(
                 ConfigRecord(
                     os_id=settings.server.id,
@@ -155,17 +146,9 @@ class ComponentOperations(OperationFamily):
                     databases=databases,
                     os_database=databases[0],
                     available_models=[model.id for model in settings.models],
-                    agents=[
-                        ComponentEntry(**_build_entry(each), model=record["model"])
-                        for each, record in agents
-                    ],
-                    teams=[
-                        TeamEntry(**_build_entry(each), mode=record["mode"], model=record["model"])
-                        for each, record in teams
-                    ],
-                    workflows=[
-                        _build_entry(each) for each in catalog.components("workflow").values()
-                    ],
+                    agents=agents,
+                    teams=teams,
+                    workflows=list(workflows),
                 )
             )
 

@@ -14,16 +14,22 @@ from typing import Any, cast
 import orjson
 
 import agentctl
+from agentctl.records.items import (
+    SUMMARY_VIEWS,
+    WHOLE_FIELDS,
+    Child,
+    RunReader,
+    build_items,
+    cut_item,
+)
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.phase import build_phase
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
-from agentctl.requests import (
-    FULL_VIEW,
-    Page,
-    RunView,
-)
+from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
+from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
@@ -184,13 +190,6 @@ def _time_members(row: SummaryRow) -> dict[str, bytes]:
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
-def _component_ids(row: SummaryRow) -> dict[str, str | None]:
-    return {
-        **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
-    }
-
-
 def build_summary_document(row: SummaryRow) -> bytes:
     """Build a session of a list."""
     summary = {
@@ -198,7 +197,8 @@ def build_summary_document(row: SummaryRow) -> bytes:
         "session_name": row.session_name,
         "session_type": row.session_type,
         "user_id": row.user_id,
-        **_component_ids(row),
+        **_NO_COMPONENT,
+        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
         "total_tokens": row.total_tokens,
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,
@@ -209,24 +209,22 @@ def build_summary_document(row: SummaryRow) -> bytes:
     return orjson.dumps(summary)
 
 
-def build_page_document(
-    noun: str, items: Iterable[bytes], page: Page, found: RowPage[Any]
-) -> bytes:
+def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
     """Build a page of a list (docs/contract.md "Lists").
 
     Args:
         noun: name of the list, part of the cursor.
         items: the documents of the rows.
         page: the requested page.
-        found: the rows, the total and the position of the next page.
+        rows: the rows, the total and the position of the next page.
     """
     meta = {
         "page": page.page,
         "limit": page.limit,
-        "total_count": found.total,
-        "total_pages": -(-found.total // page.limit),
-        "total_is_capped": found.capped,
-        "next_cursor": encode_cursor(noun, page, found.next),
+        "total_count": rows.total,
+        "total_pages": -(-rows.total // page.limit),
+        "total_is_capped": rows.capped,
+        "next_cursor": encode_cursor(noun, page, rows.next),
     }
     return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
@@ -349,7 +347,7 @@ def _dump_holding(run: RunRow | RunState) -> bytes:
 
 @unit
 def read_run_documents(
-    rows: Sequence[RunRow], form: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+    rows: Sequence[RunRow], view: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
 ) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
@@ -357,18 +355,57 @@ def read_run_documents(
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
     """
-    if form.view == "summary":
-        return (yield from _read_run_summaries(rows))
+    if view.view in SUMMARY_VIEWS:
+        summaries = yield from _read_run_summaries(rows)
+        if view.view == "phase":
+            return [orjson.dumps(_add_phase(summary)) for summary in summaries]
+        return summaries
+    if view.view == "items":
+        return (yield from _read_run_items(rows, view.cut, find_spans))
     members = yield from run_reads.list_children([row.run_id for row in rows])
     return [
         build_run_document(
             row,
             members[row.run_id],
-            form.cut,
+            view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
         )
         for row in rows
     ]
+
+
+def _add_phase(summary: bytes) -> dict[str, Any]:
+    run = orjson.loads(summary)
+    return {**run, "phase": build_phase(run)}
+
+
+@unit
+def _read_run_items(
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+) -> Steps[list[bytes]]:
+    child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
+    summaries = yield from _read_run_summaries([*child_rows, *rows])
+    children: dict[str | None, list[Child]] = {}
+    for child, summary in zip(child_rows, summaries, strict=False):
+        below = children.setdefault(child.parent_run_id, [])
+        below.append(Child(_add_phase(summary), child.input))
+    readers: dict[str, RunReader] = {}
+    found = []
+    for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
+        own = children.get(row.run_id, ())
+        spans = None if is_final(row.status) else find_spans(row.run_id)
+        member_ids = [child.run["run_id"] for child in own]
+        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        items = build_items(run, own, cut)
+        if not is_final(row.status):
+            root_id = yield from find_root_id(row)
+            if root_id not in readers:
+                readers[root_id] = yield from read_stored_items(root_id)
+            so_far = readers[root_id].runs.get(row.run_id)
+            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
+        whole = {name: run[name] for name in WHOLE_FIELDS}
+        found.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
+    return found
 
 
 @unit
@@ -403,14 +440,14 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
     descendants = list[RunRecord]()
     level = run["member_runs"]
     while level:
-        found = list[RunRecord]()
+        children = list[RunRecord]()
         for child in level:
             row = yield from run_reads.get(child, EVERYONE)
             if row is not None:
                 (document,) = yield from read_run_documents([row])
-                found.append(orjson.loads(document))
-        descendants += found
-        level = [child for each in found for child in each["member_runs"]]
+                children.append(orjson.loads(document))
+        descendants += children
+        level = [child for run in children for child in run["member_runs"]]
     state = yield from sessions.get_state(run["session_id"])
     return RunDetails(descendants, orjson.loads(state or "null"))
 

@@ -29,7 +29,6 @@ class RunPartOperations(OperationFamily):
     async def follow_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        """Yield the events of a run; the errors are those of `open_followed_stream`."""
         events = flatten(await self.open_followed_stream(kind, component_id, run_id, request))
         async with contextlib.aclosing(events):
             async for event in events:

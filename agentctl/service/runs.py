@@ -43,7 +43,7 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
-from agentctl.store.database import Database, Steps, Totals, unit
+from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, run_reads
 
@@ -123,7 +123,6 @@ class RunOperations(OperationFamily):
     async def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        """Yield the events of a run; the errors are those of `open_resumed_stream`."""
         events = flatten(await self.open_resumed_stream(kind, component_id, run_id, request))
         async with contextlib.aclosing(events):
             async for event in events:
@@ -324,7 +323,6 @@ class RunOperations(OperationFamily):
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        """Return a page of the visible runs of all sessions, newest first."""
         async with self.audit("get_runs"):
             return await self._page(self.lookups.database(filter.db_id), filter)
 
@@ -353,7 +351,7 @@ class RunOperations(OperationFamily):
         return Document(await database.read(work, size="large"))
 
     @unit
-    def _read_page(self, filter: RunFilter, part: Slice, totals: Totals) -> Steps[bytes]:
+    def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
         page = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
         find_spans = self.hosting.engine.find_spans
         items = yield from documents.read_run_documents(page.rows, filter.form, find_spans)

@@ -12,6 +12,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
+from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.engine import Engine
@@ -46,8 +47,13 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    Operations,
 ):
-    """All operations of one principal: the implementation of `operations.LocalOperations`."""
+    """All operations of one principal.
+
+    The `require_` methods raise the NotFound of an operation without executing it, because the
+    server reports a resource that does not exist before an invalid value.
+    """
 
 
 class Service:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+import contextlib
+from collections.abc import AsyncGenerator, Container
 from typing import cast
 
 import orjson
@@ -12,9 +13,10 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -43,6 +45,7 @@ from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
+from agentctl.transcripts import export
 
 LARGE_HISTORY_BYTES = 262_144
 """Bytes; a larger history is read in a thread and not on the event loop."""
@@ -217,7 +220,6 @@ class SessionOperations(OperationFamily):
             await call.write(database, self._delete([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        """Delete sessions, all or none, with one audit entry that names them."""
         async with self.audit("delete_sessions") as call:
             database = self.lookups.database(deletion.db_id)
             if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED_SESSIONS:
@@ -225,8 +227,8 @@ class SessionOperations(OperationFamily):
                     f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
                 )
             session_ids = list(dict.fromkeys(deletion.session_ids))
-            for session_id in session_ids:
-                check_text("session_ids", session_id)
+            for index, session_id in enumerate(deletion.session_ids):
+                check_text(f"session_ids[{index}]", session_id)
             call.add_resource("session", *session_ids)
             await call.write(database, self._delete(session_ids, DEFAULT_LOCATOR))
 
@@ -262,10 +264,25 @@ class SessionOperations(OperationFamily):
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
 
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncGenerator[bytes]:
+        """Yield a session with all its runs as a file; its reads are counted too."""
+        async with self.audit("export_session", session_id=session_id):
+            parts = export.export_session(self, session_id, where, format)
+            first = await anext(parts)
+        async with contextlib.aclosing(parts):
+            yield first
+            async for part in parts:
+                yield part
+
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
-        """Return the runs of a session, oldest first, with those of members and steps."""
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
@@ -284,7 +301,7 @@ class SessionOperations(OperationFamily):
             before_seq=(yield from _find_seq(session_id, "before", query.before)),
             top_level=query.parent == "none",
             order=query.order,
-            summary=query.form.view == "summary",
+            summary=query.form.view in SUMMARY_VIEWS,
         )
         find_spans = self.hosting.engine.find_spans
         return (yield from documents.read_run_documents(rows, query.form, find_spans))

@@ -31,8 +31,6 @@ SHORT = {
     "agentctl.runtime.failures": "the public texts of failures, separate from their causes",
     "agentctl.runtime.runners.base": "the interface of all runners, which imports none of them",
     "agentctl.server.observability.metrics_endpoint": "the second HTTP application, for metrics",
-    "agentctl.server.routes.audit": "one module per noun of the API",
-    "agentctl.server.routes.authorization": "one module per tag of the API",
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.service.hosting": "a type that all of `service` uses, and imports nothing of it",
     "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from agentctl.config.face_tables import Console
 from playwright.sync_api import Browser
 
+from agentctl.config.settings import Console
 from agentctl.server import create_app
 from tests.cli.proxy import proxied
 from tests.console.browser import (

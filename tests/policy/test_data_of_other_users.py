@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.records.routes import ROUTES
+from agentctl.operations import ROUTES
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 
@@ -35,10 +35,11 @@ QUERIES = {
         "", "?type=agent", "?type=team", "?type=workflow", "?user_id=other", "?user_id=me",
         "?db_id=main", "?db_id=second", "?table=sessions", "?type=user", "?user_id=",
     ),
+    "export_session": ("", "?format=markdown", "?format=xml", "?type=agent", "?user_id=other"),
     "get_session_runs": ("", "?limit=1", "?limit=0", "?after={run_id}", "?type=agent"),
-    "get_session_run": ("", "?type=agent", "?user_id=other"),
-    "get_run": ("", "?db_id=main", "?db_id=second"),
-    "get": ("", "?session_id={session_id}", "?session_id=mine"),
+    "get_session_run": ("", "?type=agent", "?user_id=other", "?view=items"),
+    "get_run": ("", "?db_id=main", "?db_id=second", "?view=items", "?view=phase"),
+    "get": ("", "?session_id={session_id}", "?session_id=mine", "?view=items"),
     "cancel": (
         "?session_id={session_id}", "?session_id=mine", "?session_id={session_id}&wait=99", "",
     ),

@@ -15,7 +15,7 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, Publi
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.auth.tokens.account_tokens import generate_account_token
-from agentctl.records.routes import ROUTES
+from agentctl.operations import ROUTES
 from agentctl.requests import (
     Grant,
     NewAccount,

@@ -17,7 +17,7 @@ import pytest
 from agentctl.auth.explain.checks import CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
-from agentctl.records.routes import ROUTES
+from agentctl.operations import ROUTES
 from agentctl.requests import (
     AuditFilter,
 )

@@ -10,8 +10,9 @@ import pytest
 
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.config.settings import Database, Settings
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import ROUTES, Route, RouteMatch, RouteTable, operation_ids
+from agentctl.records.routes import Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, check_routes
 from tests.architecture.sources import modules

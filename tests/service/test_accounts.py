@@ -120,7 +120,7 @@ async def test_account_expires_as_requested(
         ({"name": "é"}, "name must be 1 to 64"),
         ({"scopes": ()}, "scopes must hold 1 to 256"),
         ({"scopes": (Grant("agents:read"),) * 257}, "scopes must hold 1 to 256"),
-        ({"scopes": (Grant("agents:read", "deny"),)}, "scopes[0].effect must be allow"),
+        ({"scopes": (Grant("agents:read", "deny"),)}, "scopes[0].effect must be one of: allow"),
         ({"scopes": (Grant("agents:reed"),)}, "did you mean agents:read"),
         ({"scopes": (Grant("agents:read"), Grant("x"))}, "scopes[1].scope must have the form"),
         ({"expires_in_days": 0}, "expires_in_days"),

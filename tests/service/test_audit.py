@@ -14,8 +14,8 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.config.settings import Audit
+from agentctl.operations import ROUTES
 from agentctl.records.audit import AuditRecord
-from agentctl.records.routes import ROUTES
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.requests import (
     AuditFilter,

@@ -12,7 +12,7 @@ import typer
 from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
-from agentctl.cli.options import Cursor, Fields, Limit, Output, PageNumber, SortOrder, Yes
+from agentctl.cli.options import Fields, Output, Yes
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import (
     CommonFormat,
@@ -29,7 +29,6 @@ from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
 from agentctl.requests import (
-    DEFAULT_LIMIT,
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_LIMIT,
     AccountFilter,
@@ -192,23 +191,16 @@ def _show_token(created: Document[Any], account: Record, output: Format | None) 
 
 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
-@with_target()
+@with_target(without=("sort_by",))
 async def list_accounts(
     target: Target,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Filter by name")
-    ] = None,
-    limit: Limit = DEFAULT_LIMIT,
-    page: PageNumber = 1,
-    cursor: Cursor = None,
-    sort_order: SortOrder = "desc",
+    filter: AccountFilter,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
     form = resolve_format(output)
-    part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
-    document = await target.operations.list_service_accounts(AccountFilter(name, part))
+    document = await target.operations.list_service_accounts(filter)
     show_page(document, _LIST_COLUMNS, form, id_field="id", fields=fields)
 
 

@@ -15,11 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
-from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
-from agentctl.cli.help import CommandApp, join_alternatives
+from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Cursor, Fields, Limit, Output, ToFile
+from agentctl.cli.options import Fields, Output, ToFile
 from agentctl.cli.paging import check_row_count, read_pages
 from agentctl.cli.show.output import (
     Format,
@@ -34,9 +33,7 @@ from agentctl.cli.show.table import Column, Columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
-from agentctl.records.audit import AuditOutcome
 from agentctl.requests import (
-    DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     AuditFilter,
 )
@@ -59,28 +56,6 @@ RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each retry of a server that is not available: enough time for a restart."""
 
 AuditRow = dict[str, Any]
-
-PrincipalOption = Annotated[
-    str | None, typer.Option("--principal", metavar="NAME", help="Filter by caller")
-]
-OperationOption = Annotated[
-    str | None,
-    typer.Option("--operation", metavar="ID", help="Filter by operation, such as cancel_agent_run"),
-]
-OutcomeOption = Annotated[
-    AuditOutcome | None,
-    typer.Option(
-        "--outcome",
-        metavar="OUTCOME",
-        help=f"Filter by outcome: {join_alternatives(('allowed', 'denied', 'failed'))}",
-    ),
-]
-SinceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--since", metavar="AGE", help="Filter by age: 10m, 2h, 7d, or a time in RFC 3339"
-    ),
-]
 
 _TSV_NAMES = (
     "seq", "at", "principal", "via", "operation", "resource", "outcome", "status", "reason",
@@ -121,12 +96,7 @@ _TAIL_COLUMNS = [
 @with_target()
 async def list_audit(
     target: Target,
-    principal: PrincipalOption = None,
-    operation: OperationOption = None,
-    outcome: OutcomeOption = None,
-    since: SinceOption = None,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
+    filter: AuditFilter,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
@@ -134,8 +104,7 @@ async def list_audit(
     from agentctl.records.document import build_document
 
     form = resolve_format(output)
-    wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
-    document = await target.operations.get_audit(wanted)
+    document = await target.operations.get_audit(filter)
     if form == "json":
         show_page(document, AUDIT_COLUMNS, form, id_field="seq", fields=fields)
         return
@@ -146,7 +115,7 @@ async def list_audit(
 
 
 @app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
-@with_target()
+@with_target(without=("since", "limit", "cursor"))
 async def tail_audit(
     target: Target,
     lines: Annotated[
@@ -156,9 +125,8 @@ async def tail_audit(
             help="Number of recent entries to start with",
         ),
     ] = 10,
-    principal: PrincipalOption = None,
-    operation: OperationOption = None,
-    outcome: OutcomeOption = None,
+    *,
+    filter: AuditFilter,
     output: Output = None,
 ) -> None:  # fmt: skip
     """Show recent audit entries and follow new ones.
@@ -169,7 +137,6 @@ async def tail_audit(
     import asyncio
 
     form = resolve_format(output)
-    wanted = AuditFilter(principal, operation, outcome)
     last = await _newest_number(target)
     if form == "tsv":
         write_line("\t".join(column.name for column in AUDIT_COLUMNS.tsv))
@@ -177,13 +144,13 @@ async def tail_audit(
         row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
     }
     if lines:
-        recent = await _last_rows(target, wanted, lines, last)
+        recent = await _last_rows(target, filter, lines, last)
         known |= {row["seq"] for row in recent}
         _write_rows(recent, form)
     while True:
         await asyncio.sleep(POLL_SECONDS)
         rows = await _rows_after_with_retry(target, last - LATE_ROWS)
-        new = [row for row in rows if row["seq"] not in known and _matches_filter(row, wanted)]
+        new = [row for row in rows if row["seq"] not in known and _matches_filter(row, filter)]
         _write_rows(new, form)
         if rows:
             last = max(last, rows[-1]["seq"])
@@ -191,23 +158,20 @@ async def tail_audit(
 
 
 @app.command("export", epilog="Example: agentctl audit export --since 30d --to-file audit.jsonl")
-@with_target()
+@with_target(without=("limit", "cursor"))
 async def export_audit(
     target: Target,
     to_file: ToFile = None,
-    principal: PrincipalOption = None,
-    operation: OperationOption = None,
-    outcome: OutcomeOption = None,
-    since: SinceOption = None,
+    *,
+    filter: AuditFilter,
 ) -> None:
     """Export audit entries as JSON Lines, newest first.
 
     A file is written completely or not at all. An existing file is never overwritten.
     """
-    start = microseconds_ago(since)
-    wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
     counter = Counter("entries exported")
-    async with aclosing(_read_lines(target, wanted, counter)) as parts:
+    large_pages = replace(filter, limit=MAXIMUM_LIMIT)
+    async with aclosing(_read_lines(target, large_pages, counter)) as parts:
         if to_file is not None and str(to_file) != "-":
             with creating_file(to_file) as file:
                 async with showing_progress(counter):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,8 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import current_io, read_text_or_stdin
 from agentctl.cli.options import (
-    Cursor,
     Fields,
-    Limit,
     Output,
-    PageNumber,
-    SortOrder,
     ToFile,
     UserId,
     Yes,
@@ -40,7 +36,6 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
 from agentctl.requests import (
-    DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     MemoryDeletion,
     MemoryFilter,
@@ -61,10 +56,6 @@ MemoryId = Annotated[
 ]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Topic (repeatable)")
-]
-FilterTopics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="TOPIC", help="Filter by topic (repeatable: all of them)"),
 ]
 Owner = Annotated[
     str | None,
@@ -107,32 +98,13 @@ _LIST_COLUMNS = Columns(
 @with_target(reads_databases=True)
 async def list_memories(
     target: Target,
-    user: UserId = None,
-    agent: Annotated[
-        str | None, typer.Option("--agent", metavar="ID", help="Filter by agent")
-    ] = None,
-    team: Annotated[str | None, typer.Option("--team", metavar="ID", help="Filter by team")] = None,
-    topic: FilterTopics = None,
-    search: Annotated[
-        str | None,
-        typer.Option("--search", metavar="TEXT", help="Filter by words, or beginnings of words"),
-    ] = None,
-    limit: Limit = DEFAULT_LIMIT,
-    page: PageNumber = 1,
-    cursor: Cursor = None,
-    sort_by: Annotated[
-        Literal["created_at", "updated_at"],
-        typer.Option("--sort-by", metavar="TIME", help="Sort key: created_at or updated_at"),
-    ] = "updated_at",
-    sort_order: SortOrder = "desc",
+    filter: MemoryFilter,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
     """List memories, the last changed first."""
     form = resolve_format(output)
-    part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
-    wanted = MemoryFilter(user, agent, team, tuple(topic or ()), search, part)
-    document = await target.operations.get_memories(wanted)
+    document = await target.operations.get_memories(filter)
     show_page(document, _LIST_COLUMNS, form, id_field="memory_id", fields=fields)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import ROUTES, Route, RouteTable, operation_ids
+from agentctl.records.routes import Route, RouteTable, operation_ids
 
 AGENTOS_ROUTES: dict[str, Route] = {
     "get_session_runs": Route("GET", f"{ROUTES['get_session_by_id'].template}/run-previews"),

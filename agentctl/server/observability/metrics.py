@@ -23,10 +23,10 @@ from prometheus_client.registry import Collector
 from agentctl import __version__
 from agentctl.records.kinds import KINDS
 from agentctl.records.numbers import DurationHistogram
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.states import FinalStatus
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
@@ -203,11 +203,8 @@ def _build_histogram(
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
     for label_values, counted in values:
         buckets = [
-            (_format_bound(bound), float(count)) for bound, count in counted.cumulative_counts()
+            ("+Inf" if bound == float("inf") else str(bound), float(count))
+            for bound, count in counted.cumulative_counts()
         ]
         family.add_metric(label_values, buckets, counted.total)
     return family
-
-
-def _format_bound(seconds: float) -> str:
-    return "+Inf" if seconds == float("inf") else str(seconds)

@@ -22,16 +22,16 @@ import orjson
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
+from typing_extensions import TypeAliasType
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth import policy
+from agentctl.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
-from agentctl.records.kinds import KINDS
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server.bodies import FORM, JSON, RequestBody
 from agentctl.server.openapi.responses import EVENT_STREAM
-from agentctl.server.parameters import Header, Path, Query
 from agentctl.server.routing import Operation
-from agentctl.server.state import Call
 
 TITLE = "agentctl"
 
@@ -52,6 +52,9 @@ _TAGS = [
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},
     {"name": "System", "description": "Health, readiness, versions and configuration"},
 ]
+
+SessionType = TypeAliasType("SessionType", ComponentKind)
+"""The kinds as an enumeration of the document."""
 
 _ETAG = {"ETag": {"description": "The entity tag of the document", "schema": {"type": "string"}}}
 
@@ -124,7 +127,8 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
         response_model=operation.result,
         status_code=operation.status,
         summary=operation.summary,
-        description="\n\n".join(filter(None, (operation.description, _describe_requirement(name)))),
+        description="\n\n".join(filter(None, (operation.description, _describe_requirement(name))))
+        or f"{operation.summary}.",
         response_description="Successful response",
         responses=_build_responses(operation, authorization=authorization),
         openapi_extra=extra,
@@ -137,15 +141,14 @@ def _build_signature_function(operation: Operation) -> Any:
         parameter.replace(
             name=shown.get(parameter.name, parameter.name),
             annotation=_fastapi_annotation(parameter.annotation),
+            default=None if parameter.default == () else parameter.default,
         )
-        for parameter in inspect.signature(operation.endpoint, eval_str=True).parameters.values()
-        if parameter.annotation is not Call
+        for parameter in operation.declared
     ]
 
     def signature_only() -> None:
         raise NotImplementedError
 
-    signature_only.__doc__ = inspect.getdoc(operation.endpoint)
     signature_only.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return signature_only
 
@@ -153,8 +156,12 @@ def _build_signature_function(operation: Operation) -> Any:
 def _fastapi_annotation(annotation: Any) -> Any:
     if get_origin(annotation) is not Annotated:
         return annotation
-    plain, declared = get_args(annotation)
+    plain, declared, *_ = get_args(annotation)
     kind = {Path: fastapi.Path, Query: fastapi.Query, Header: fastapi.Header}[type(declared)]
+    if plain == tuple[str, ...]:
+        plain = str | None
+    elif ComponentKind in (plain, *get_args(plain)):
+        plain = SessionType if plain == ComponentKind else SessionType | None
     given = {name: value for name, value in asdict(declared).items() if value is not None}
     return Annotated[plain, kind(**given)]
 

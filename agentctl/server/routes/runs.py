@@ -1,102 +1,142 @@
-"""Operations on runs across sessions: `/runs` and `/runs/{run_id}`."""
+"""The endpoints that start and follow runs. The first argument is the kind of component."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 from starlette.responses import Response
 
-from agentctl.records.runs import RunPage, RunRecord, RunStatus, RunSummary, RunSummaryPage
-from agentctl.records.times import ParsedTimestamp
+from agentctl.declarations import Header, Query
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.operations import ComponentId, RunId
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import (
-    DEFAULT_LIMIT,
-    Page,
-    RunFilter,
-    RunView,
+    BEFORE_FIRST_EVENT,
+    MAXIMUM_EVENT_NUMBER,
+    OfSession,
+    ResumeRequest,
 )
-from agentctl.server.answers import document_response
-from agentctl.server.parameters import Query
-from agentctl.server.routes.declared import (
-    AfterCursor,
-    ComponentId,
-    CutQuery,
-    DatabaseId,
-    IdPrefix,
-    Limit,
-    PageNumber,
-    RunId,
-    SessionType,
-    SortOrder,
-    UserId,
-    ViewQuery,
+from agentctl.runs.item_stream import stream_items
+from agentctl.server.answers import (
+    EventStreamResponse,
+    cancel_on_disconnect,
+    document_response,
+    wait_for_first_events,
 )
-from agentctl.server.routing import Operation
+from agentctl.server.requests import BODIES, build_run_request
 from agentctl.server.state import Call
 
-StatusQuery = Annotated[RunStatus | None, Query("Only runs with this status")]
-LiveQuery = Annotated[bool, Query("Only live runs; cannot be combined with `status`")]
-CreatedAfter = Annotated[ParsedTimestamp | None, Query("Only runs created at or after this time")]
-CreatedBefore = Annotated[ParsedTimestamp | None, Query("Only runs created before this time")]
-SessionIdQuery = Annotated[str | None, Query("Only runs of this session")]
+T = TypeVar("T")
+
+LastEventIndex = Annotated[
+    int | None,
+    Query(
+        "Number of the last received event; without it the stream starts at the first event",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
+]
+LastEventId = Annotated[
+    int | None,
+    Header(
+        "The same as `last_event_index`, as browsers send it",
+        alias="Last-Event-ID",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
+]
+EventsView = Annotated[
+    Literal["events", "items"],
+    Query("`items` has, instead of the events, the changes of the items that they cause"),
+]
 
 
-async def get_runs(
+async def create_run(
+    kind: ComponentKind,
     call: Call,
-    status: StatusQuery = None,
-    component_type: Annotated[
-        SessionType | None, Query("Only runs of this kind of component")
+    component_id: ComponentId,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            "A unique name of this request; a repeated request with the same key returns the same"
+            " run",
+            alias="Idempotency-Key",
+            pattern=IDEMPOTENCY_KEY,
+        ),
     ] = None,
-    component_id: ComponentId = None,
-    session_id: SessionIdQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    live: LiveQuery = False,
-    created_after: CreatedAfter = None,
-    created_before: CreatedBefore = None,
-    id_prefix: IdPrefix = None,
-    view: ViewQuery = "full",
-    cut: CutQuery = None,
-    limit: Limit = DEFAULT_LIMIT,
-    page: PageNumber = 1,
-    cursor: AfterCursor = None,
-    sort_order: SortOrder = "desc",
 ) -> Response:
-    """List runs.
-
-    One page of the runs that the caller can see, across sessions.
-    """
-    wanted = RunFilter(
-        status=status,
-        component_type=component_type,
-        component_id=component_id,
-        session_id=session_id,
-        user_id=user_id,
-        db_id=db_id,
-        page=Page(limit, page, cursor, sort_order=sort_order),
-        live=live,
-        created_after=created_after,
-        created_before=created_before,
-        id_prefix=id_prefix,
-        form=RunView(view, cut),
+    """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
+    operations = call.operations
+    operations.require_component(kind, component_id)
+    body = await BODIES["create_run"].read(call)
+    request = build_run_request(body, idempotency_key)
+    if body.get("stream", True):
+        events = operations.stream_run_portions(kind, component_id, request)
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+    run = await cancel_on_disconnect(
+        call.receive, operations.create_run(kind, component_id, request)
     )
-    return document_response(await call.operations.get_runs(wanted))
+    return document_response(run, 202 if request.background else 200)
 
 
-async def get_run(
+async def resume_run(
+    kind: ComponentKind,
     call: Call,
+    component_id: ComponentId,
     run_id: RunId,
-    db_id: DatabaseId = None,
-    view: ViewQuery = "full",
-    cut: CutQuery = None,
+    last_event_index: LastEventIndex = None,
+    session_id: Annotated[
+        str | None, Query("Session of the run; required unless the caller is an administrator")
+    ] = None,
+    last_event_id: LastEventId = None,
+    view: EventsView = "events",
 ) -> Response:
-    """Get a run."""
-    form = RunView(view, cut)
-    return document_response(await call.operations.get_run(run_id, db_id=db_id, form=form))
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
+    operations = call.operations
+    try:
+        body = await BODIES["resume_run"].read(call)
+    except (BadRequest, TooLarge, UnsupportedMediaType):
+        await operations.require_run(kind, component_id, run_id, session_id)
+        raise
+    indexes = {last_event_index, last_event_id, body.get("last_event_index")}
+    sessions = {session_id, body.get("session_id")}
+    after = _single_value("last_event_index", indexes)
+    request = _build_resume(_single_value("session_id", sessions), after, view)
+    events = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
-def build_operations() -> list[Operation]:
-    """Return the operations on runs."""
-    return [
-        Operation(get_runs, tag="Runs", result=RunPage | RunSummaryPage),
-        Operation(get_run, tag="Runs", result=RunRecord | RunSummary),
-    ]
+async def follow_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    last_event_index: LastEventIndex = None,
+    session_id: OfSession = None,
+    last_event_id: LastEventId = None,
+    view: EventsView = "events",
+) -> Response:
+    """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
+    after = _single_value("last_event_index", {last_event_index, last_event_id})
+    request = _build_resume(session_id, after, view)
+    events = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
+
+
+def _build_resume(session_id: str | None, after: int | None, view: str) -> ResumeRequest:
+    if after is None or view == "items":  # items are built from all events of a run
+        after = BEFORE_FIRST_EVENT
+    return ResumeRequest(session_id, after)
+
+
+def _single_value(name: str, given: set[T | None]) -> T | None:
+    """Return the only value that is not None.
+
+    Raises:
+        ValidationFailed: there are several values.
+    """
+    first, *others = given - {None} or {None}
+    if others:
+        raise ValidationFailed(f"{name} is given with different values")
+    return first

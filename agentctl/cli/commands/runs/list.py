@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,54 +13,45 @@ from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.commands.runs.wait import wait_for_runs
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import CommandApp, join_alternatives
+from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
     AgentId,
-    Cursor,
     DbId,
     Every,
     Fields,
     Full,
-    KindOption,
-    Limit,
     LocalTime,
     Members,
     NewerThan,
     NoPager,
     OlderThan,
     Output,
-    PageNumber,
     Raw,
     RunId,
-    SessionFilterOption,
-    SortOrder,
     TeamId,
     TranscriptOutput,
-    UserId,
     Watch,
     WorkflowId,
     complete_values,
     resolve_component,
 )
-from agentctl.cli.run_tree import read_members
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_page, show_record
 from agentctl.cli.show.pager import Pager
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import create_look, create_page, is_transcript
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.extensions import name_products
-from agentctl.records.kinds import ComponentKind, ComponentRef
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import (
-    DEFAULT_LIMIT,
     FULL_VIEW,
-    Page,
     RunFilter,
     SessionLocator,
 )
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.runs import read_members
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -74,42 +65,24 @@ app.command("start", epilog='Example: agentctl runs start --agent echo --message
     start_run
 )
 
-Status = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
-
 
 @app.command("list", epilog="Example: agentctl runs list --live --older-than 10m")
-@with_target()
+@with_target(
+    without=("sort_by",),
+    order=(
+        "status", "live", "agent", "team", "workflow", "component_type", "component_id",
+        "session_id", "user_id", "older_than", "newer_than", "limit", "page", "cursor",
+        "sort_order", "db_id", ...,
+    ),
+)  # fmt: skip
 async def list_runs(
     target: Target,
-    status: Annotated[
-        Status | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help=f"Filter by status: {join_alternatives(get_args(Status))}",
-            case_sensitive=False,
-        ),
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Filter for live runs: PENDING or RUNNING")
-    ] = False,
+    filter: RunFilter,
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
-    type: KindOption = None,
-    component: Annotated[
-        str | None,
-        typer.Option("--component", metavar="ID", help="Filter by component id, of any type"),
-    ] = None,
-    session: SessionFilterOption = None,
-    user: UserId = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
-    limit: Limit = DEFAULT_LIMIT,
-    page: PageNumber = 1,
-    cursor: Cursor = None,
-    sort_order: SortOrder = "desc",
-    db: DbId = None,
     watch: Watch = False,
     every: Every = None,
     output: Output = None,
@@ -118,23 +91,13 @@ async def list_runs(
     """List runs across sessions, newest first."""
     form = resolve_format(output)
     check_watch(watch, every, form)
-    if live and status is not None:
+    if filter.live and filter.status is not None:
         raise UsageError("--live and --status exclude each other")
-    kind, component_id = _resolve_component_filter(
-        resolve_component(agent, team, workflow), type, component
-    )
-    wanted = RunFilter(
-        status=status,
-        component_type=kind,
-        component_id=component_id,
-        session_id=session,
-        user_id=user,
-        db_id=db,
-        page=Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order),
-        live=live,
-    )
+    component = resolve_component(agent, team, workflow)
+    wanted = filter if component is None else _select_component(filter, *component)
 
     async def read() -> Document[RunPage]:
+        # With --watch an age is that of each read.
         after, before = microseconds_ago(newer_than), microseconds_ago(older_than)
         return await target.operations.get_runs(
             replace(wanted, created_after=after, created_before=before)
@@ -148,14 +111,10 @@ async def list_runs(
     show_page(document, columns.RUNS, form, id_field="run_id", fields=fields)
 
 
-def _resolve_component_filter(
-    named: ComponentRef | None, kind: ComponentKind | None, component_id: str | None
-) -> tuple[ComponentKind | None, str | None]:
-    if named is None:
-        return kind, component_id
-    if kind is not None or component_id is not None:
+def _select_component(filter: RunFilter, kind: ComponentKind, component_id: str) -> RunFilter:
+    if filter.component_type is not None or filter.component_id is not None:
         raise UsageError("--agent, --team and --workflow exclude --type and --component")
-    return named
+    return replace(filter, component_type=kind, component_id=component_id)
 
 
 @app.command("get", epilog="Example: agentctl runs get RUN_ID")
@@ -205,7 +164,7 @@ async def get_run(
     children = await read_members(target.operations, run, where, view)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
-        page.print_run(build_run_view(run, children))
+        page.print_run(build_drawn_run(run, children))
         if timeline:
             page.print_timeline(run, children)
         page.print_details(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,30 +14,22 @@ from agentctl.cli.commands.sessions.stat import show_statistics
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import (
-    Cursor,
     DbId,
     Every,
     Fields,
     Full,
-    KindOption,
-    Limit,
     LocalTime,
     Members,
     NoPager,
     Output,
-    PageNumber,
     Raw,
     SessionId,
     SessionIds,
-    SortOrder,
-    TableName,
     TranscriptOutput,
-    UserId,
     Watch,
     Yes,
     complete_values,
 )
-from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
 from agentctl.cli.show.pager import Pager, write_at_once
@@ -46,12 +38,13 @@ from agentctl.cli.show.transcript.pages import (
     create_look,
     create_page,
     is_transcript,
+    print_transcript,
 )
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.requests import (
-    DEFAULT_LIMIT,
+    DEFAULT_LOCATOR,
     MAXIMUM_LIMIT,
     BulkDeletion,
     Page,
@@ -76,30 +69,19 @@ app.command("stat", epilog="Example: agentctl sessions stat --by day --newer-tha
 DEFAULT_LAST_RUNS = 20
 """Runs of a transcript."""
 
+LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
+
+_PAGE = ("limit", "page", "cursor", "sort_by", "sort_order")
+
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
-@with_target(reads_databases=True)
+@with_target(
+    reads_databases=True,
+    order=("type", "component_id", "user_id", "session_name", *_PAGE, "db_id", "table", ...),
+)
 async def list_sessions(
     target: Target,
-    type: KindOption = None,
-    component: Annotated[
-        str | None, typer.Option("--component", metavar="ID", help="Filter by component")
-    ] = None,
-    user: UserId = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="PREFIX", help="Filter by the beginning of the name"),
-    ] = None,
-    limit: Limit = DEFAULT_LIMIT,
-    page: PageNumber = 1,
-    cursor: Cursor = None,
-    sort_by: Annotated[
-        Literal["created_at", "updated_at"],
-        typer.Option("--sort-by", metavar="TIME", help="Sort key: created_at or updated_at"),
-    ] = "updated_at",
-    sort_order: SortOrder = "desc",
-    db: DbId = None,
-    table: TableName = None,
+    filter: SessionFilter = LAST_USED,
     watch: Watch = False,
     every: Every = None,
     output: Output = None,
@@ -108,14 +90,11 @@ async def list_sessions(
     """List sessions, most recently used first."""
     form = resolve_format(output)
     check_watch(watch, every, form)
-    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
-    part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
-    wanted = SessionFilter(where, component, name, part)
     if watch:
         await watch_list(
             WatchedList(
                 target,
-                lambda: target.operations.get_sessions(wanted),
+                lambda: target.operations.get_sessions(filter),
                 columns.SESSIONS,
                 form,
                 "session_id",
@@ -124,7 +103,7 @@ async def list_sessions(
             )
         )
         return
-    document = await target.operations.get_sessions(wanted)
+    document = await target.operations.get_sessions(filter)
     show_page(document, columns.SESSIONS, form, id_field="session_id", fields=fields)
     if target.product is not None:
         _note_problems(document.value["data"])
@@ -157,10 +136,7 @@ async def get_session(
     raw: Raw = False,
     local_time: LocalTime = False,
     no_pager: NoPager = False,
-    type: KindOption = None,
-    user: UserId = None,
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
     output: TranscriptOutput = None,
     fields: Fields = None,
 ) -> None:
@@ -174,7 +150,6 @@ async def get_session(
         form = "text"
     if follow and (fields is not None or not is_transcript(form)):
         raise UsageError("--follow shows a transcript only", hint="use -o text or -o markdown")
-    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     document = await target.operations.get_session_by_id(session_id, where)
     if fields is not None or not is_transcript(form):
         show_record(document, columns.SESSION, form, id_field="session_id", fields=fields)
@@ -214,16 +189,12 @@ async def list_session_runs(
             autocompletion=complete_values("run"),
         ),
     ] = None,
-    type: KindOption = None,
-    user: UserId = None,
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
     """List the runs of a session, oldest first."""
     form = resolve_format(output)
-    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     query = SessionRunsQuery(where, limit, after)
     document = await target.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id", fields=fields)
@@ -232,35 +203,31 @@ async def list_session_runs(
 
 
 @app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')
-@with_target()
+@with_target(without=("type", "user_id"))
 async def rename_session(
     target: Target,
     session_id: SessionId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="New name")],
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
     output: Output = None,
 ) -> None:
     """Rename a session."""
     form = resolve_format(output)
-    where = SessionLocator(db_id=db, table=table)
     document = await target.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
     target.report_done(f"renamed session {session_id}")
 
 
 @app.command("summarize", epilog="Example: agentctl sessions summarize s1")
-@with_target()
+@with_target(without=("type", "user_id"))
 async def summarize_session(
     target: Target,
     session_id: SessionId,
-    db: DbId = None,
-    table: TableName = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
     output: Output = None,
 ) -> None:
     """Summarize a session now."""
     form = resolve_format(output)
-    where = SessionLocator(db_id=db, table=table)
     async with progress.showing_progress("summarizing the session"):
         document = await target.operations.summarize_session(session_id, where)
     show_record(document, columns.SUMMARIZED, form, id_field="session_id")

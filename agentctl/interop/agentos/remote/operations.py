@@ -11,7 +11,7 @@ from agentctl.interop.agentos.mapping import read_component
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
 from agentctl.interop.agentos.remote.runs import RunOperations
-from agentctl.operations import Fault
+from agentctl.partial_operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.routes import operation_ids

@@ -12,7 +12,7 @@ from agentctl.interop.agentos.backend import AgentOSBackend, build_meta
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.values import read_count
 from agentctl.remote.connection import Connection, ReceivedDocument, Request
-from agentctl.remote.queries import Query
+from agentctl.remote.queries import Pairs
 from agentctl.requests import Page
 
 Record = dict[str, Any]
@@ -51,7 +51,7 @@ class AgentOSRequests(AgentOSBackend):
             raise self.server.add_name(failure) from None
         return found
 
-    async def read_page(self, path: str, query: Query, page: Page) -> tuple[list[Record], Record]:
+    async def read_page(self, path: str, query: Pairs, page: Page) -> tuple[list[Record], Record]:
         """Read a page of a list, which AgentOS numbers and for which it has no cursors.
 
         Returns:
@@ -75,7 +75,7 @@ class AgentOSRequests(AgentOSBackend):
         return rows, built if rows else built | {"next_cursor": None}
 
 
-def build_json_fields(**objects: Mapping[str, Any] | None) -> Query:
+def build_json_fields(**objects: Mapping[str, Any] | None) -> Pairs:
     """Build the fields of a form that have JSON as their value; None omits a field."""
     return tuple(
         (name, orjson.dumps(value).decode()) for name, value in objects.items() if value is not None

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from agentctl import errors
+from agentctl.interop.agentos.backend import view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import Record, build_json_fields
@@ -19,7 +20,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Request, build_path
-from agentctl.remote.queries import Query, build_query
+from agentctl.remote.queries import Pairs, build_query
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -71,7 +72,7 @@ class RunOperations(SessionOperations):
                 errors.Unavailable("The stream ended before the run did", cause=reader.refusal)
             )
 
-    def _build_form(self, request: RunRequest, *, stream: bool) -> Query:
+    def _build_form(self, request: RunRequest, *, stream: bool) -> Pairs:
         """Build the form that starts a run.
 
         Raises:
@@ -189,7 +190,8 @@ class RunOperations(SessionOperations):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
-        return build_document(await self._read_run(kind, component_id, run_id, session_id))
+        run = await self._read_run(kind, component_id, run_id, session_id)
+        return build_document(view_run(run, form))
 
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import check_session, select_runs
+from agentctl.interop.agentos.backend import check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
     read_account,
@@ -19,9 +20,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import (
-    build_account_body,
+    body_of,
     build_memory_body,
-    build_memory_changes,
     build_query,
     build_session_body,
     query_of,
@@ -162,9 +162,19 @@ class SessionOperations(AgentOSRequests):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
+        run = await self._read_session_run(session_id, run_id, where)
+        children = list[Record]()
+        for child in run["member_runs"] if form.view == "items" else ():
+            with suppress(errors.NotFound):
+                children.append(await self._read_session_run(session_id, child, where))
+        return build_document(view_run(run, form, children))
+
+    async def _read_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Record:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         found = await self.read_object(Request("GET", path, query_of(where)))
-        return build_document(read_run(found, session_id))
+        return read_run(found, session_id)
 
     # Memories
 
@@ -188,7 +198,7 @@ class SessionOperations(AgentOSRequests):
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
         path = build_path("get_memory", memory_id=memory_id)
         stored = await self.read_object(Request("GET", path))
-        changes = build_memory_changes(patch)
+        changes = body_of(patch)
         # AgentOS replaces the whole memory, and finds it by its user too.
         body = {name: stored.get(name) for name in ("memory", "topics", "user_id")} | changes
         request = Request("PATCH", build_path("update_memory", memory_id=memory_id), body=body)
@@ -220,7 +230,7 @@ class SessionOperations(AgentOSRequests):
 
     async def create_service_account(self, account: NewAccount) -> Document[Any]:
         path = build_path("create_service_account")
-        found = await self.read_object(Request("POST", path, body=build_account_body(account)))
+        found = await self.read_object(Request("POST", path, body=body_of(account)))
         return build_document(read_account(found, now()))
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[Any]:

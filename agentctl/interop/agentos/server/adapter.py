@@ -12,7 +12,7 @@ from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
-from agentctl.interop.agentos.server.system_endpoints import SystemEndpoints
+from agentctl.interop.agentos.server.system_endpoints import BODIES, SystemEndpoints
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation
@@ -20,8 +20,8 @@ from agentctl.server.routing import Endpoint, Operation
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-_ERRORS_ONLY = ("create_session", "update_session", "rename_session")
-"""Operations whose errors alone differ."""
+_SAME_ENDPOINT = ("create_session", "update_session", "rename_session", "update_memory")
+"""Operations of which only the errors differ, or the body, too."""
 
 
 def adapt_operations(operations: Iterable[Operation], settings: Settings) -> list[Operation]:
@@ -36,7 +36,7 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     bodies = BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
     system = SystemEndpoints(directory, bodies)
-    endpoints: dict[str, Endpoint] = {name: by_name[name].endpoint for name in _ERRORS_ONLY}
+    endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
     for owner in (system, sessions):  # their methods have the names of operations
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
@@ -45,11 +45,11 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         endpoints |= _list_run_endpoints(kind, runs, system)
         extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
     adapted: list[Operation] = [
-        AdaptedOperation(native, endpoints[name]) if name in endpoints else native
+        AdaptedOperation(native, endpoints[name], BODIES.get(name)) if name in endpoints else native
         for name, native in by_name.items()
     ]
     adapted += [
-        AdaptedOperation(by_name[operation], extra[operation], route)
+        AdaptedOperation(by_name[operation], extra[operation], route=route)
         for operation, route in AGENTOS_ROUTES.items()
     ]
     return adapted

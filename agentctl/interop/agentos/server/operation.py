@@ -9,11 +9,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import Response
 
+from agentctl.declarations import Query
 from agentctl.errors import ValidationFailed
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.requests import StreamEvent
 from agentctl.server.answers import json_response
-from agentctl.server.parameters import Query, parse_pairs
+from agentctl.server.bodies import RequestBody
+from agentctl.server.parameters import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
@@ -39,20 +41,29 @@ class AdaptedOperation(Operation):
 
     Args:
         native: the operation of the contract, with the same policy.
-        endpoint: the function that handles a call of a client of AgentOS.
+        endpoint: the function that handles a call of a client of AgentOS; None for that of
+            `native`.
+        body: the reader of its body; None for that of `native`.
         route: a method and path that only AgentOS has; None for those of `native`.
     """
 
     def __init__(
-        self, native: Operation, endpoint: Endpoint, route: tuple[str, str] | None = None
+        self,
+        native: Operation,
+        endpoint: Endpoint | None,
+        body: RequestBody | None = None,
+        route: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(
-            endpoint,
+            endpoint or native.endpoint,
             name=native.operation,
             tag=native.tag,
+            body=body or native.body,
+            adapt_body=native.adapt_body,
             path_names=native.path_names,
             route=route,
             in_document=False,
+            signature=native.signature if endpoint is None else None,
         )
         self._native = native
 

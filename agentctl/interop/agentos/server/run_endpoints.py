@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
 import orjson
 from pydantic import Field
 from starlette.responses import Response
 
+from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
@@ -15,16 +17,15 @@ from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.forms import FormBody
 from agentctl.interop.agentos.server.operation import read_repeated, translate_portions
 from agentctl.interop.agentos.server.runs import RunBuilder
+from agentctl.operations import ComponentId, RunId
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
-    DEFAULT_CANCEL_WAIT,
-    MAXIMUM_CANCEL_WAIT,
     MAXIMUM_LIMIT,
-    MAXIMUM_REASON_LENGTH,
     CancelRequest,
+    DatabaseId,
     Page,
     ResumeRequest,
     RunFilter,
@@ -36,14 +37,11 @@ from agentctl.server.answers import (
     json_response,
     wait_for_first_events,
 )
-from agentctl.server.parameters import Header, Query
 from agentctl.server.requests import ResumeBody, RunBody, build_run_request
-from agentctl.server.routes.components import ComponentPath
-from agentctl.server.routes.declared import DatabaseId, RunId
 from agentctl.server.state import Call
 
 
-class RunForm(RunBody):
+class RunForm(RunBody, total=False):
     """A run to start, with a field that the contract does not have."""
 
     stream_events: NotRequired[
@@ -72,7 +70,7 @@ class RunEndpoints:
         self,
         kind: ComponentKind,
         call: Call,
-        component_id: ComponentPath,
+        component_id: ComponentId,
         idempotency_key: Annotated[
             str | None,
             Header("A unique name of the request", "Idempotency-Key", pattern=IDEMPOTENCY_KEY),
@@ -115,7 +113,7 @@ class RunEndpoints:
         self,
         kind: ComponentKind,
         call: Call,
-        component_id: ComponentPath,
+        component_id: ComponentId,
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
@@ -134,7 +132,7 @@ class RunEndpoints:
         self,
         kind: ComponentKind,
         call: Call,
-        component_id: ComponentPath,
+        component_id: ComponentId,
         session_id: SessionQuery = None,
         db_id: DatabaseId = None,
     ) -> Response:
@@ -159,23 +157,17 @@ class RunEndpoints:
         self,
         kind: ComponentKind,
         call: Call,
-        component_id: ComponentPath,
+        component_id: ComponentId,
         run_id: RunId,
-        session_id: SessionQuery = None,
-        wait: Annotated[
-            float, Query("Seconds to wait for the run to stop", ge=0, le=MAXIMUM_CANCEL_WAIT)
-        ] = DEFAULT_CANCEL_WAIT,
-        reason: Annotated[
-            str | None, Query("Reason to record with the run", max_length=MAXIMUM_REASON_LENGTH)
-        ] = None,
+        request: CancelRequest,
     ) -> Response:
         """Handle `POST /agents/{agent_id}/runs/{run_id}/cancel` and the same of the other kinds.
 
         Clients of AgentOS cannot name the session, so it is that of the run.
         """
-        if session_id is None and call.caller.principal is not None:
+        if request.session_id is None and call.caller.principal is not None:
             session_id = await self._find_session(call, kind, component_id, run_id)
-        request = CancelRequest(session_id, wait, reason)
+            request = replace(request, session_id=session_id)
         return document_response(
             await call.operations.cancel_run(kind, component_id, run_id, request)
         )
@@ -192,7 +184,7 @@ class RunEndpoints:
         self,
         kind: ComponentKind,
         call: Call,
-        component_id: ComponentPath,
+        component_id: ComponentId,
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
@@ -209,7 +201,7 @@ class RunEndpoints:
         return EventStreamResponse(None, translate_portions(native, translator.translate))
 
     async def continue_run(
-        self, kind: ComponentKind, call: Call, component_id: ComponentPath, run_id: RunId
+        self, kind: ComponentKind, call: Call, component_id: ComponentId, run_id: RunId
     ) -> Response:
         """Refuse `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds."""
         await call.operations.require_run(kind, component_id, run_id, None)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import orjson
 from starlette.responses import Response
 
+from agentctl.declarations import Query
 from agentctl.errors import NotFound, ValidationFailed
 from agentctl.interop.agentos.mapping import write_messages
 from agentctl.interop.agentos.server.bodies import BuiltBodies
@@ -17,32 +18,25 @@ from agentctl.interop.agentos.server.operation import Seconds, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
+from agentctl.operations import RunId, SessionId
 from agentctl.records.runs import RunRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
+    DEFAULT_LOCATOR,
     MAXIMUM_LIMIT,
     MAXIMUM_OFFSET,
     BulkDeletion,
+    ComponentId,
+    DatabaseId,
     Page,
     SessionFilter,
     SessionLocator,
     SessionRunsQuery,
+    SortOrder,
 )
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
-from agentctl.server.parameters import Query
 from agentctl.server.requests import DeleteSessionsBody
-from agentctl.server.routes import sessions as native
-from agentctl.server.routes.declared import (
-    ComponentId,
-    DatabaseId,
-    RunId,
-    SessionId,
-    SortOrder,
-    Table,
-    TypeQuery,
-    UserId,
-)
 from agentctl.server.state import Call
 
 MINIMUM_RUN_BYTES = 400
@@ -75,19 +69,15 @@ class SessionEndpoints:
     async def get_sessions(
         self,
         call: Call,
-        type: TypeQuery = None,
+        where: SessionLocator = DEFAULT_LOCATOR,
         component_id: ComponentId = None,
-        user_id: UserId = None,
         session_name: Annotated[str | None, Query("Beginning of the name")] = None,
         limit: Annotated[int, Query("Maximum number of results", ge=1)] = DEFAULT_LIMIT,
         page: Annotated[int, Query("Page number", ge=0)] = 1,
         sort_by: Annotated[str, Query("Field to sort by")] = "created_at",
         sort_order: SortOrder = "desc",
-        db_id: DatabaseId = None,
-        table: Table = None,
     ) -> Response:
         """Handle `GET /sessions`."""
-        where = SessionLocator(type=type, user_id=user_id, db_id=db_id, table=table)
         first = Page(limit, max(page, 1), sort_order=sort_order)
         if sort_by == "updated_at":
             first = replace(first, sort_by="updated_at")
@@ -109,13 +99,9 @@ class SessionEndpoints:
         self,
         call: Call,
         session_id: SessionId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
+        where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
         """Handle `GET /sessions/{session_id}`."""
-        where = SessionLocator(type, user_id, db_id, table)
         found = await call.operations.get_session_by_id(session_id, where)
         return self._bodies.respond(
             ("session", found.raw), lambda: _build_session(session_id, found.value)
@@ -125,17 +111,14 @@ class SessionEndpoints:
         self,
         call: Call,
         session_id: SessionId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
+        where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
         """Handle `DELETE /sessions/{session_id}`: a session that does not exist is a success."""
         try:
-            return await native.delete_session(call, session_id, type, user_id, db_id, table)
+            await call.operations.delete_session(session_id, where)
         except NotFound:
-            call.operations.require_database(SessionLocator(db_id=db_id, table=table))
-            return no_content_response()
+            call.operations.require_database(where)
+        return no_content_response()
 
     async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
         """Handle `DELETE /sessions`. Sessions that do not exist are left out."""
@@ -155,12 +138,9 @@ class SessionEndpoints:
         previews: bool,
         call: Call,
         session_id: SessionId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
+        where: SessionLocator = DEFAULT_LOCATOR,
         created_after: Seconds = None,
         created_before: Seconds = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
     ) -> Response:
         """Handle `GET /sessions/{session_id}/runs` and `…/run-previews`.
 
@@ -168,7 +148,6 @@ class SessionEndpoints:
         agent-ui reads it when the run begins, and a late response without the answer would replace
         the answer.
         """
-        where = SessionLocator(type, user_id, db_id, table)
         parts = await self._read_runs(call, session_id, where)
         statuses = read_repeated(call, "status")
         key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
@@ -188,13 +167,9 @@ class SessionEndpoints:
         call: Call,
         session_id: SessionId,
         run_id: RunId,
-        type: TypeQuery = None,
-        user_id: UserId = None,
-        db_id: DatabaseId = None,
-        table: Table = None,
+        where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
         """Handle `GET /sessions/{session_id}/runs/{run_id}`."""
-        where = SessionLocator(type, user_id, db_id, table)
         run = (await call.operations.get_session_run(session_id, run_id, where)).value
         descendants = list[RunRecord]()
         waiting = [*run["member_runs"]]

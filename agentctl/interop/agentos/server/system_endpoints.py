@@ -8,21 +8,28 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
+from agentctl.declarations import Query
 from agentctl.interop.agentos.mapping import write_account
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.mcp import is_enabled
 from agentctl.interop.mcp.settings import MCP_PATH
+from agentctl.operations import ComponentId
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import format_rfc3339, now
-from agentctl.requests import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
+from agentctl.requests import (
+    DEFAULT_LIMIT,
+    AccountFilter,
+    Grant,
+    Limit,
+    NewAccount,
+    Page,
+    PageNumber,
+    SortOrder,
+)
 from agentctl.server.answers import json_response
 from agentctl.server.bodies import RequestBody
-from agentctl.server.parameters import Query
 from agentctl.server.requests import GrantBody, UpdateMemoryBody
-from agentctl.server.routes.components import ComponentPath
-from agentctl.server.routes.declared import Limit, PageNumber, SortOrder
-from agentctl.server.routes.memories import MemoryId, change_memory
 from agentctl.server.state import Call
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
@@ -39,16 +46,17 @@ class AccountForm(TypedDict):
     allow_privileged_scopes: NotRequired[bool]
 
 
-_NEW = RequestBody(AccountForm)
-
-
 class MemoryForm(UpdateMemoryBody, total=False):
     """A changed memory. The user is not read, because an id is unique."""
 
     user_id: str | None
 
 
-_MEMORY = RequestBody(MemoryForm)
+BODIES = {
+    "create_service_account": RequestBody(AccountForm),
+    "update_memory": RequestBody(MemoryForm),
+}
+"""The bodies that differ from those of the contract, by operation id."""
 
 
 class SystemEndpoints:
@@ -88,7 +96,7 @@ class SystemEndpoints:
         )
 
     async def get_component(
-        self, kind: ComponentKind, call: Call, component_id: ComponentPath
+        self, kind: ComponentKind, call: Call, component_id: ComponentId
     ) -> Response:
         """Handle `GET /agents/{agent_id}` and the same of the other kinds."""
         found = await call.operations.get_component(kind, component_id)
@@ -99,7 +107,7 @@ class SystemEndpoints:
 
     async def create_service_account(self, call: Call) -> Response:
         """Handle `POST /service-accounts`."""
-        body = await _NEW.read(call)
+        body = await BODIES["create_service_account"].read(call)
         scopes = body.get("scopes")
         grants = [Grant(each) for each in DEFAULT_SCOPES]
         if scopes is not None:
@@ -131,7 +139,3 @@ class SystemEndpoints:
             if include_revoked or account["revoked_at"] is None
         ]
         return json_response({"data": shown, "meta": {**found["meta"], "search_time_ms": 0.0}})
-
-    async def update_memory(self, call: Call, memory_id: MemoryId) -> Response:
-        """Handle `PATCH /memories/{memory_id}`."""
-        return await change_memory(call, memory_id, _MEMORY)
