@@ -126,7 +126,12 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
         children: the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
     """
-    items = list(_build_items(run, _Children(run, children)))
+    below = _Children(run, children)
+    placed = list(_build_items(run, below))
+    rest = list(below.take_rest())
+    # Members of a broadcast and steps work before the model of the run, background work after it.
+    first = [item for item in rest if item["type"] != "background"]
+    items = [*first, *placed, *rest[len(first) :]]
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
@@ -174,7 +179,6 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
         if call_id not in placed and call_id not in tools and run.get("status") == "RUNNING":
             tool = {"tool_name": span.get("name"), "tool_args": None}
             yield _place_call(call_id, tool, span, run, children)
-    yield from children.take_rest()
 
 
 def _place_call(

@@ -1,6 +1,6 @@
 """The names of the states of runs.
 
-`phases.json` has the cases; the tests of the console read it too. It is an array of objects:
+`phases.json` has the cases. It is an array of objects:
 
     case: what the case shows
     run: a run record, with the fields that matter here

@@ -19,6 +19,7 @@ ITEMS = RunView("items")
 RUNS: tuple[tuple[ComponentKind, str, str, list[str]], ...] = (
     ("agent", "tool-add", '{"a": 1, "b": 2}', ["tool_call", "text"]),
     ("team", "desk", "hello", ["member", "text"]),
+    ("team", "choir", "hello", ["member", "member", "text"]),
     ("workflow", "line", "hello", ["step", "step", "text"]),
 )
 
