@@ -327,11 +327,6 @@ class TopApp(App[None]):
     # Keys
 
     @property
-    def selected_key(self) -> str | None:
-        """The key of the row under the cursor; None without one."""
-        return self._table.selected_key
-
-    @property
     def _is_open(self) -> bool:
         return self.screen_stack[0].has_class("open")
 

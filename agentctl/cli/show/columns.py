@@ -20,7 +20,6 @@ PHASE_STYLES = {"grey": "bright_black"}
 
 
 def component_id_of(record: Record) -> str | None:
-    """Return the id of the component of a session or run."""
     component = find_component(record)
     return component[1] if component is not None else None
 

@@ -57,11 +57,7 @@ class ChatCompletion:
         ]
 
     def build(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response for a completed run.
-
-        Args:
-            run: the run record.
-        """
+        """Return the response for the record of a completed run."""
         message = {"role": "assistant", "content": run["content"] or "", "refusal": None}
         choice = {
             "index": 0,

@@ -99,11 +99,7 @@ class ModelResponse:
         ]
 
     def build(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response for a completed run.
-
-        Args:
-            run: the run record.
-        """
+        """Return the response for the record of a completed run."""
         return build_stored_response(run, self._fields.model, self._fields)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
