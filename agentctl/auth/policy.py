@@ -113,6 +113,7 @@ POLICY: dict[str, Requirement] = {
     "rename_session": _WRITE_SESSION,
     "delete_session": NeedsScope("sessions", "delete", "session_id"),
     "summarize_session": _WRITE_SESSION,
+    "export_session": _READ_SESSION,
     "get_session_runs": _READ_SESSION,
     "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),

@@ -323,14 +323,5 @@ def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
 
 def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> RunRequest:
     """Build the request of a run from its body, a checked `RunBody`."""
-    return RunRequest(
-        message=body["message"],
-        session_id=body.get("session_id"),
-        user_id=body.get("user_id"),
-        background=body.get("background", False),
-        idempotency_key=idempotency_key,
-        metadata=body.get("metadata"),
-        session_state=body.get("session_state"),
-        output_schema=body.get("output_schema"),
-        dependencies=body.get("dependencies"),
-    )
+    names = RunRequest.__dataclass_fields__.keys() & body.keys()
+    return RunRequest(**{name: body[name] for name in names}, idempotency_key=idempotency_key)

@@ -52,8 +52,6 @@ from agentctl.store.repositories.audit import NewAuditEntry
 if TYPE_CHECKING:
     from agentctl.server.bodies import RequestBody
 
-EVENT_STREAM = "text/event-stream"
-
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""

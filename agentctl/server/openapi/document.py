@@ -30,7 +30,8 @@ from agentctl.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server.bodies import FORM, JSON, RequestBody
-from agentctl.server.routing import EVENT_STREAM, Operation
+from agentctl.server.openapi.responses import EVENT_STREAM
+from agentctl.server.routing import Operation
 
 TITLE = "agentctl"
 

@@ -229,18 +229,19 @@ class DrainingServer(HttpServer):
         before all have done the same step.
         """
         service = self._state.running_service
+        engine = service.hosting.engine
         loop = asyncio.get_running_loop()
         deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
-            self._controller.stopping(service.live_run_count)
+            self._controller.stopping(len(engine.root_runs()))
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
-            if live := service.hosting.engine.root_runs():
+            if live := engine.root_runs():
                 run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
                 more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
                 text = "drain_seconds have passed: %d runs are cancelled: %s%s"
                 _log.warning(text, len(live), run_ids, more)
-            await service.cancel_runs()
+            await engine.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
             self.request_exit(force=False)
@@ -260,4 +261,4 @@ class DrainingServer(HttpServer):
         """End live runs, so that open streams end with them."""
         if self._draining is not None:
             self._draining.cancel()
-        await self._state.running_service.stop_runs()
+        await self._state.running_service.hosting.engine.close()

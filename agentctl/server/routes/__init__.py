@@ -15,10 +15,15 @@ from agentctl.declarations import Declaration
 from agentctl.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.server.answers import document_response, no_content_response
-from agentctl.server.bodies import JSON
+from agentctl.server.openapi.responses import (
+    EVENT_STREAM_RESPONSES,
+    EXPORT_RESPONSES,
+    NOT_READY_RESPONSES,
+    RUN_RESPONSES,
+)
 from agentctl.server.requests import ADAPTERS, BODIES
 from agentctl.server.routes import console, documents, runs
-from agentctl.server.routing import EVENT_STREAM, Endpoint, Operation, Responses
+from agentctl.server.routing import Endpoint, Operation, Responses
 from agentctl.server.state import Call
 
 _ENDPOINTS: dict[str, Endpoint] = {
@@ -29,38 +34,17 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "resume_run": runs.resume_run,
     "follow_run": runs.follow_run,
     "get_session_by_id": documents.get_session_by_id,
+    "export_session": documents.export_session,
 }
 """Endpoints by the name of the method of `Operations`. Those of runs begin with the kind."""
 
-# OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
-_EVENTS: dict[str, Any] = {EVENT_STREAM: {"schema": {}}}
-_STREAM_RESPONSES: Responses = {200: {"description": "The events of the run", "content": _EVENTS}}
 _RESPONSES: dict[str, Responses] = {
-    "get_readiness": {
-        503: {
-            "description": "The instance is not ready",
-            "content": {
-                JSON: {
-                    "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
-                    "example": {"status": "unavailable", "checks": {"database": "failed"}},
-                }
-            },
-        }
-    },
-    "create_run": {
-        200: {
-            "description": "The run record or, with `stream`, the events of the run",
-            "content": _EVENTS,
-        },
-        202: {
-            "description": "The run was started in the background",
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
-        },
-    },
-    "resume_run": _STREAM_RESPONSES,
-    "follow_run": _STREAM_RESPONSES,
+    "get_readiness": NOT_READY_RESPONSES,
+    "create_run": RUN_RESPONSES,
+    "resume_run": EVENT_STREAM_RESPONSES,
+    "follow_run": EVENT_STREAM_RESPONSES,
+    "export_session": EXPORT_RESPONSES,
 }
-"""Responses of the OpenAPI document in addition to the result, by the name of the method."""
 
 
 def build_all_operations() -> list[Operation]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import check_session, select_runs
+from agentctl.interop.agentos.backend import check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
     read_account,
@@ -161,9 +162,19 @@ class SessionOperations(AgentOSRequests):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
+        run = await self._read_session_run(session_id, run_id, where)
+        children = list[Record]()
+        for child in run["member_runs"] if form.view == "items" else ():
+            with suppress(errors.NotFound):
+                children.append(await self._read_session_run(session_id, child, where))
+        return build_document(view_run(run, form, children))
+
+    async def _read_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Record:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
         found = await self.read_object(Request("GET", path, query_of(where)))
-        return build_document(read_run(found, session_id))
+        return read_run(found, session_id)
 
     # Memories
 

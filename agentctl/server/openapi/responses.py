@@ -1,0 +1,63 @@
+"""Responses that operations declare for the OpenAPI document in addition to their result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentctl.records.sessions import ExportFormat
+from agentctl.server.bodies import JSON
+from agentctl.server.routing import Responses
+
+EVENT_STREAM = "text/event-stream"
+
+# OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
+_EVENTS: dict[str, dict[str, Any]] = {EVENT_STREAM: {"schema": {}}}
+
+RUN_RESPONSES: Responses = {
+    200: {
+        "description": "The run record or, with `stream`, the events of the run",
+        "content": _EVENTS,
+    },
+    202: {
+        "description": "The run was started in the background",
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
+    },
+}
+"""Responses of an operation that starts a run, in addition to the run record."""
+
+EVENT_STREAM_RESPONSES: Responses = {
+    200: {"description": "The events of the run", "content": _EVENTS}
+}
+"""Responses of an operation that resumes a stream."""
+
+EXPORT_TYPES: dict[ExportFormat, str] = {
+    "jsonl": "application/jsonl",
+    "json": JSON,
+    "markdown": "text/markdown; charset=utf-8",
+}
+"""The content types of exports."""
+
+EXPORT_RESPONSES: Responses = {
+    200: {
+        "description": "The file",
+        "content": {
+            "application/jsonl": {"schema": {}, "example": '{"session":{},"runs":[]}\n'},
+            JSON: {"schema": {"type": "array"}},
+            "text/markdown": {"schema": {}, "example": "# s1\n\nsession s1 · 0 runs\n"},
+        },
+    }
+}
+"""Responses of an export."""
+
+NOT_READY_RESPONSES: Responses = {
+    503: {
+        "description": "The instance is not ready",
+        "content": {
+            JSON: {
+                "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
+                "example": {"status": "unavailable", "checks": {"database": "failed"}},
+            }
+        },
+    }
+}
+"""Responses of the readiness check of an instance that is not ready."""
