@@ -28,14 +28,14 @@ async def get_api(call: Call) -> Response:
 
 async def get_readiness(call: Call) -> Response:
     """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
-    found = await call.operations.get_readiness()
+    readiness = await call.operations.get_readiness()
     verifier = call.caller.app_state.verifier
     if verifier is not None and verifier.problem is not None:
-        checks = {**found.value["checks"], "keys": "stale"}
-        found = build_document({**found.value, "checks": checks})
-    if found.value["status"] == "ready":
-        return document_response(found)
-    return BytesResponse(found.raw, 503, headers={"Retry-After": "1"})
+        checks = {**readiness.value["checks"], "keys": "stale"}
+        readiness = build_document({**readiness.value, "checks": checks})
+    if readiness.value["status"] == "ready":
+        return document_response(readiness)
+    return BytesResponse(readiness.raw, 503, headers={"Retry-After": "1"})
 
 
 async def explain_auth(call: Call, request: ExplainRequest) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
@@ -44,9 +44,7 @@ from agentctl.server.state import Call
 class RunForm(RunBody, total=False):
     """A run to start, with a field that the contract does not have."""
 
-    stream_events: NotRequired[
-        Annotated[bool | None, Field(description="False: only content and failures")]
-    ]
+    stream_events: Annotated[bool | None, Field(description="False: only content and failures")]
 
 
 _RUN = FormBody(RunForm)
