@@ -181,6 +181,12 @@ async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bo
     return False
 
 
+def retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of work that no task awaits, so that asyncio does not log it."""
+    if not done.cancelled():
+        done.exception()
+
+
 async def _wait_for(main: asyncio.Task[T]) -> T:
     return await main
 
@@ -193,8 +199,8 @@ async def _end_remaining_work() -> bool:
         task.cancel()
     ended = await wait_until_done({executor, *remaining}, LEFTOVER_SECONDS)
     for task in remaining:
-        if task.done() and not task.cancelled():
-            task.exception()
+        if task.done():
+            retrieve_exception(task)
     if ended and not asyncio.all_tasks() - {this}:
         return True
     # Each run has logged what did not end; at the terminal of a command this is not repeated.

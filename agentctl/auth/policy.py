@@ -266,8 +266,8 @@ def operations_granted_by(scope: str) -> Iterator[str]:
     for operation, rule in POLICY.items():
         if not isinstance(rule, NeedsScope):
             continue
-        one = identifier if rule.id_param or rule.filters_list else None
-        if is_action_allowed({scope}, rule.resource, rule.action, one):
+        named_id = identifier if rule.id_param or rule.filters_list else None
+        if is_action_allowed({scope}, rule.resource, rule.action, named_id):
             yield operation
 
 
@@ -384,7 +384,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
         for scope in KNOWN_SCOPES
     ]
     asking = [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope | Admin)]
-    known = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
+    identified = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
     public = [name for name, rule in POLICY.items() if isinstance(rule, Public)]
     admin = ScopeEntry(
         needs="admin",
@@ -395,7 +395,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     return [
         *table,
         admin,
-        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(known)),
+        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(identified)),
         ScopeEntry(needs="nothing", scope=None, forms=[], operations=_granted_operations(public)),
     ]
 

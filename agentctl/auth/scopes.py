@@ -54,14 +54,14 @@ def sufficient_scopes(resource: str, action: str, identifier: str | None = None)
         resource: `agents`, `sessions`, ...
         action: `read`, `run`, ...
         identifier: the id that the operation acts on. It is omitted if no scope can contain it, so
-            that an unchecked path parameter never reaches a response header.
+            that an unchecked path parameter never reaches a header field of a response.
     """
     scopes = [f"{name}:{action}" for name in _ALIASES.get(resource, (resource,))]
     if resource in RESOURCES_WITH_IDS:
         scopes.insert(0, f"{resource}:*:{action}")
-        one = f"{resource}:{identifier}:{action}"
-        if identifier not in (None, "*") and is_well_formed(one):
-            scopes.insert(0, one)
+        narrow = f"{resource}:{identifier}:{action}"
+        if identifier not in (None, "*") and is_well_formed(narrow):
+            scopes.insert(0, narrow)
     return tuple(scopes)
 
 
@@ -92,16 +92,16 @@ def find_covering_scope(held: Set[str], scope: str) -> str | None:
     known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
     identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
     wide = sufficient_scopes(next(known_as, resource), rest[-1], identifier)
-    return next((one for one in wide if one in held), None)
+    return next((candidate for candidate in wide if candidate in held), None)
 
 
 def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
     """Return the ids that scopes of `held` name."""
-    parts = (scope.split(":") for scope in held)
+    names = (scope.split(":") for scope in held)
     return frozenset(
-        part[1]
-        for part in parts
-        if len(part) == 3 and part[0] == resource and part[2] == action and part[1] != "*"
+        name[1]
+        for name in names
+        if len(name) == 3 and name[0] == resource and name[2] == action and name[1] != "*"
     )
 
 

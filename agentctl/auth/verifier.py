@@ -1,4 +1,4 @@
-"""Verify credentials: from the Authorization header to a principal."""
+"""Verify credentials: from the header `Authorization` to a principal."""
 
 from __future__ import annotations
 
@@ -136,15 +136,15 @@ class Verifier:
         return None if self._generation is None else self._generation.keys
 
     async def identify(self, authorization: str | None) -> Principal:
-        """Return the principal of an Authorization header, from a JWT or a service account.
+        """Return the principal of a header `Authorization`, from a JWT or a service account.
 
         The prefix of the token decides between the two (`auth.tokens.account_tokens`).
 
         Args:
-            authorization: the value of the header, or None.
+            authorization: the value of the field, or None.
 
         Raises:
-            Unauthenticated: there is no header.
+            Unauthenticated: there is no such field.
             InvalidToken: the credential is not valid.
             Unavailable: the service account cannot be looked up now.
         """
@@ -168,10 +168,10 @@ class Verifier:
             await _wait(self._remote.refresh_missing())
 
     def identify_jwt(self, authorization: str | None) -> Principal:
-        """Return the principal of an Authorization header with a JWT; see `identify`.
+        """Return the principal of a header `Authorization` with a JWT; see `identify`.
 
         Raises:
-            Unauthenticated: there is no header.
+            Unauthenticated: there is no such field.
             InvalidToken: the credential is not valid, or is that of a service account.
         """
         if self._generation is None:
@@ -241,7 +241,9 @@ class Verifier:
             return entry.principal
         generation.cache.pop(digest, None)
         fresh = self._verify_token(token, generation.keys, moment)
-        _remember(generation.cache, digest, fresh)
+        while len(generation.cache) >= _CACHE_SIZE:
+            generation.cache.pop(next(iter(generation.cache)), None)
+        generation.cache[digest] = fresh
         return fresh.principal
 
     def reload_keys(self) -> None:
@@ -339,20 +341,14 @@ def _keys_unavailable() -> Unavailable:
     )
 
 
-def _remember(cache: dict[bytes, _CachedToken], digest: bytes, entry: _CachedToken) -> None:
-    while len(cache) >= _CACHE_SIZE:
-        cache.pop(next(iter(cache)), None)
-    cache[digest] = entry
-
-
 def parse_bearer(authorization: str, maximum: int) -> str:
     """Run the check `transport`: return the token of `Bearer <token>` (RFC 6750 2.1).
 
-    The scheme is compared without case and one space follows it. A header that is longer than any
+    The scheme is compared without case and one space follows it. A field that is longer than any
     token is rejected before it is parsed.
 
     Raises:
-        InvalidToken: the header has another form, or is too long.
+        InvalidToken: the field has another form, or is too long.
     """
     if len(authorization) > len("Bearer ") + maximum:
         raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")

@@ -43,10 +43,10 @@ def load_object(reference: str, folder: Path | None) -> object:
     if not (colon and module_name and name):
         raise UnusableObject("it does not have the form package.module:function")
     module = _import_module(module_name, folder)
-    found: object = getattr(module, name, None)
-    if found is None:
+    value: object = getattr(module, name, None)
+    if value is None:
         raise UnusableObject(f"the module {module_name} has no {name}")
-    return found
+    return value
 
 
 def _import_module(name: str, folder: Path | None) -> ModuleType:

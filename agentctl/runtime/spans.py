@@ -125,7 +125,7 @@ class Spans:
 
     def has(self, id: str) -> bool:
         """Return True if there is a span with an id."""
-        return any(each.id == id for each in self._spans)
+        return any(span.id == id for span in self._spans)
 
     def end(self, id: str, status: SpanStatus, at: int) -> None:
         """End the open span with an id at a time in microseconds UTC, if there is one."""
@@ -136,9 +136,9 @@ class Spans:
     def find_open_without_member(self) -> list[Span]:
         """Return the open tool calls and steps that name no run, in the order of their starts."""
         return [
-            each
-            for each in self._spans
-            if each.finished_at is None and each.kind != "member" and each.member_run_id is None
+            span
+            for span in self._spans
+            if span.finished_at is None and span.kind != "member" and span.member_run_id is None
         ]
 
     def end_all(self, status: SpanStatus, at: int) -> None:
@@ -157,8 +157,8 @@ class Spans:
         return span
 
     def _find_open(self, id: str) -> Span | None:
-        open_spans = (each for each in reversed(self._spans) if each.finished_at is None)
-        return next((each for each in open_spans if each.id == id), None)
+        open_spans = (span for span in reversed(self._spans) if span.finished_at is None)
+        return next((span for span in open_spans if span.id == id), None)
 
 
 def _format_time(at: int | None) -> str | None:

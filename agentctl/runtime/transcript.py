@@ -84,8 +84,8 @@ class Transcript:
     @property
     def finish_reason(self) -> str | None:
         """The finish reason of the last complete answer; None if it has none."""
-        answers = (each for each in reversed(self._messages) if each["role"] == "assistant")
-        return next((each["finish_reason"] for each in answers), None)
+        answers = (entry for entry in reversed(self._messages) if entry["role"] == "assistant")
+        return next((answer["finish_reason"] for answer in answers), None)
 
     @property
     def metrics(self) -> dict[str, int | None]:
@@ -199,7 +199,7 @@ class Transcript:
             self.end_answer([call], "tool_call")
             return
         self.end_answer([])
-        last = next((each for each in reversed(self._messages) if each["role"] != "tool"), None)
+        last = next((entry for entry in reversed(self._messages) if entry["role"] != "tool"), None)
         if last is not None and last.get("tool_calls") and self._unanswered:
             last["tool_calls"].append(call)
             self._unanswered[call["id"]] = call["name"]

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from agentctl.event_loop import abandoned_threads
+from agentctl.event_loop import abandoned_threads, retrieve_exception
 from agentctl.runtime.spans import current_call
 
 T = TypeVar("T")
@@ -123,8 +123,7 @@ def _retain(work: asyncio.Future[Any]) -> None:
 
 def _release(work: asyncio.Future[Any]) -> None:
     _retained.discard(work)
-    if not work.cancelled():
-        work.exception()
+    retrieve_exception(work)
 
 
 async def run_in_thread(

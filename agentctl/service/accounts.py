@@ -96,12 +96,11 @@ class AccountOperations(OperationFamily):
             page = filter.page
             if filter.name is not None:
                 check_text("name", filter.name)
-            part = paging.build_slice("service accounts", page)
-            work = accounts.list_page(filter, part)
-            found = await self.hosting.databases.system.read(work, size="large")
+            work = accounts.list_page(filter, paging.build_slice("service accounts", page))
+            rows = await self.hosting.databases.system.read(work, size="large")
             moment = now()
-            items = (orjson.dumps(_build_record(row, moment)) for row in found.rows)
-            return Document(documents.build_page_document("service accounts", items, page, found))
+            items = (orjson.dumps(_build_record(row, moment)) for row in rows.rows)
+            return Document(documents.build_page_document("service accounts", items, page, rows))
 
     async def revoke_service_account(self, account_id: str) -> None:
         """Revoke an account: at once in this process, within a second in other processes.
@@ -245,5 +244,5 @@ class StoredAccounts:
 
 def granted_scopes(row: AccountRow) -> list[str]:
     """Return the scopes of an account in the order of the grants."""
-    found: list[str] = orjson.loads(row.scopes)
-    return found
+    scopes: list[str] = orjson.loads(row.scopes)
+    return scopes

@@ -11,11 +11,8 @@ from agentctl.records.audit import AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import AuditOutcome
 from agentctl.records.times import format_rfc3339
-from agentctl.records.validation import check_text
-from agentctl.requests import (
-    MAXIMUM_LIMIT,
-    AuditFilter,
-)
+from agentctl.records.validation import check_texts
+from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow
@@ -28,27 +25,18 @@ class AuditOperations(OperationFamily):
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
         async with self.audit("get_audit"):
-            _check_filter(filter)
+            if not 1 <= filter.limit <= MAXIMUM_LIMIT:
+                raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+            check_texts(principal=filter.principal, operation=filter.operation)
             before = None if filter.cursor is None else _decode_cursor(filter.cursor)
             work = audit.list_page(filter, before)
-            found = await self.hosting.audit_log.database.read(work, size="large")
+            page = await self.hosting.audit_log.database.read(work, size="large")
             return build_document(
                 AuditPage(
-                    data=[_build_record(row) for row in found.rows],
-                    meta={
-                        "next_cursor": None if found.next is None else _encode_cursor(found.next)
-                    },
+                    data=[_build_record(row) for row in page.rows],
+                    meta={"next_cursor": None if page.next is None else _encode_cursor(page.next)},
                 )
             )
-
-
-def _check_filter(filter: AuditFilter) -> None:
-    if not 1 <= filter.limit <= MAXIMUM_LIMIT:
-        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
-    for name in ("principal", "operation"):
-        text = getattr(filter, name)
-        if text is not None:
-            check_text(name, text)
 
 
 def _build_record(row: AuditRow) -> AuditRecord:

@@ -416,10 +416,8 @@ def _format_resources(noun: str | None, ids: Iterable[str]) -> list[str]:
     if noun is None:
         return []
     return [
-        f"{noun}:{each}"
-        if _UNQUOTED.fullmatch(each)
-        else f"{noun}:{quote(each, safe='@', errors='surrogatepass')}"
-        for each in ids
+        f"{noun}:{text if _UNQUOTED.fullmatch(text) else quote(text, '@', errors='surrogatepass')}"
+        for text in ids
     ]
 
 

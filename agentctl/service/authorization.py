@@ -18,10 +18,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
 from agentctl.records.validation import check_text
-from agentctl.requests import (
-    ExplainRequest,
-    SessionLocator,
-)
+from agentctl.requests import ExplainRequest, SessionLocator
 from agentctl.service.family import OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups
@@ -58,11 +55,13 @@ class AuthorizationOperations(OperationFamily):
 
             method, target = _check_request(request)
             settings, verifier = self.hosting.settings, self.hosting.verifier()
-            found = await explain_request(verifier, settings, method, target, request.token or None)
-            if found.allowed and found.match is not None and found.principal is not None:
-                data = _DataCheck(self.hosting, found.principal, found.match, _parse_query(target))
-                found = await data.extend(found)
-            return build_document(found.record())
+            token = request.token or None
+            report = await explain_request(verifier, settings, method, target, token)
+            principal, match = report.principal, report.match
+            if report.allowed and match is not None and principal is not None:
+                data = _DataCheck(self.hosting, principal, match, _parse_query(target))
+                report = await data.extend(report)
+            return build_document(report.record())
 
 
 class _DataCheck:
@@ -84,7 +83,7 @@ class _DataCheck:
         self._operation, self._path = match
         self._query = query
 
-    async def extend(self, found: Explanation) -> Explanation:
+    async def extend(self, report: Explanation) -> Explanation:
         """Return the explanation with this check added."""
         from agentctl.auth.explain.explain import ExplainedCheck
 
@@ -94,16 +93,16 @@ class _DataCheck:
         except errors.NotFound as failure:
             cause, remedy = await self._explain_missing(failure)
             check = ExplainedCheck("data", "failed", f"{failure.detail}; {visible}", cause, remedy)
-            return found.with_check(check, failure.status)
+            return report.with_check(check, failure.status)
         except (errors.BadRequest, errors.Forbidden) as failure:
             remedy = _REMEDIES[failure.status]
             check = ExplainedCheck("data", "failed", visible, failure.detail, remedy)
-            return found.with_check(check, failure.status)
+            return report.with_check(check, failure.status)
         except (errors.Unavailable, errors.SchemaMismatch):
-            return found.with_check(
+            return report.with_check(
                 ExplainedCheck("data", "skipped", "the database cannot be read")
             )
-        return found.with_check(ExplainedCheck("data", "passed", visible))
+        return report.with_check(ExplainedCheck("data", "passed", visible))
 
     async def _require_resources(self) -> None:
         """Raise the error of the operation if a resource of the path or query is not found.
@@ -167,8 +166,8 @@ class _DataCheck:
             cause = "there is no service account with this id, or it is revoked"
             return cause, "list the accounts with `agentctl accounts list`"
         if noun == "Database":
-            known = ", ".join(self._hosting.databases)
-            return f"the databases are: {known}", "use one of them as db_id"
+            ids = ", ".join(self._hosting.databases)
+            return f"the databases are: {ids}", "use one of them as db_id"
         if noun == "Table":
             return "the only table is sessions", "remove table from the query"
         for kind, names in KINDS.items():

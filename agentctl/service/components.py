@@ -23,9 +23,7 @@ from agentctl.records.system import (
     TeamEntry,
     WorkflowEntry,
 )
-from agentctl.requests import (
-    SessionLocator,
-)
+from agentctl.requests import SessionLocator
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
 from agentctl.service.family import OperationFamily
@@ -47,12 +45,10 @@ class ComponentOperations(OperationFamily):
                 whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
             return whole[kind]
 
-    def _listed(self, kind: ComponentKind, shown: Set[str]) -> Document[list[Any]]:
+    def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
-        components = catalog.components(kind).values()
-        return build_document(
-            [build_record(catalog, each) for each in components if each.id in shown]
-        )
+        components = [item for item in catalog.components(kind).values() if item.id in visible]
+        return build_document([build_record(catalog, component) for component in components])
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
         """Raise NotFound unless the component is configured."""
@@ -133,12 +129,16 @@ class ComponentOperations(OperationFamily):
         async with self.audit("get_config"):
             settings = self.hosting.settings
             catalog, databases = self.hosting.catalog, list(self.hosting.databases)
-            agents: list[tuple[Component, Any]] = [
-                (each, build_record(catalog, each)) for each in catalog.components("agent").values()
-            ]
-            teams: list[tuple[Component, Any]] = [
-                (each, build_record(catalog, each)) for each in catalog.components("team").values()
-            ]
+            agents: list[ComponentEntry] = []
+            for agent in catalog.components("agent").values():
+                record: Any = build_record(catalog, agent)
+                agents.append(ComponentEntry(**_build_entry(agent), model=record["model"]))
+            teams: list[TeamEntry] = []
+            for team in catalog.components("team").values():
+                record = build_record(catalog, team)
+                model, mode = record["model"], record["mode"]
+                teams.append(TeamEntry(**_build_entry(team), mode=mode, model=model))
+            workflows = map(_build_entry, catalog.components("workflow").values())
             return build_document(
                 ConfigRecord(
                     os_id=settings.server.id,
@@ -146,17 +146,9 @@ class ComponentOperations(OperationFamily):
                     databases=databases,
                     os_database=databases[0],
                     available_models=[model.id for model in settings.models],
-                    agents=[
-                        ComponentEntry(**_build_entry(each), model=record["model"])
-                        for each, record in agents
-                    ],
-                    teams=[
-                        TeamEntry(**_build_entry(each), mode=record["mode"], model=record["model"])
-                        for each, record in teams
-                    ],
-                    workflows=[
-                        _build_entry(each) for each in catalog.components("workflow").values()
-                    ],
+                    agents=agents,
+                    teams=teams,
+                    workflows=list(workflows),
                 )
             )
 

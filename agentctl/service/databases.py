@@ -75,17 +75,18 @@ class DatabaseStatus:
 
 async def read_database_status(entry: Database) -> DatabaseStatus:
     """Read the status of a database; errors are returned as `failure` and not raised."""
-    status = DatabaseStatus(entry.id, get_engine(entry), entry.url)
+    engine = get_engine(entry)
+    status = DatabaseStatus(entry.id, engine, entry.url)
     try:
         status.schema = await read_version(entry)
         if status.schema is None:
             status.state = "missing"
-            status.pending = [each.name for each in load_migrations(get_engine(entry))]
+            status.pending = [migration.name for migration in load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
         sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
-        status.pending = [each.name for each in list_pending(get_engine(entry), status.schema)]
+        status.pending = [migration.name for migration in list_pending(engine, status.schema)]
         try:
             check_version(status.schema, display_url(entry.url))
         except AgentctlError as failure:
@@ -176,20 +177,17 @@ async def _check_file(
     path = sqlite_path(entry.url)
     at("pages read", 0, None)
     damage = await inspect.find_damage(path)
-    for each in damage:
-        yield wrong(check, f"it is damaged: {each}", RESTORE)
+    for text in damage:
+        yield wrong(check, f"it is damaged: {text}", RESTORE)
     if not damage:
         yield ok(check, "no damaged pages")
     dangling = await inspect.find_dangling_rows(path)
     for table, rows in dangling:
         yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
     differences = await inspect.find_schema_differences(path, version)
-    for text, besides in differences:
-        if besides:
-            yield note(check, text)
-        else:
-            yield wrong(check, text, RESTORE)
-    if not any(not besides for _, besides in differences):
+    for text, is_additional in differences:
+        yield note(check, text) if is_additional else wrong(check, text, RESTORE)
+    if all(is_additional for _, is_additional in differences):
         yield ok(check, f"its schema is that of the migrations, version {version}")
 
 
@@ -200,26 +198,26 @@ async def _check_server(entry: Database, check: str, version: int) -> AsyncItera
     try:
         connection = await connect(entry)
         try:
-            found = await find_schema_differences(connection, version)
+            differences = await find_schema_differences(connection, version)
         finally:
             await connection.close()
     except Exception as error:
         raise to_public_error(error, entry.id) from None
-    for text in found:
+    for text in differences:
         yield wrong(check, text, RESTORE)
-    if not found:
+    if not differences:
         yield ok(check, f"its schema is that of the migrations, version {version}")
 
 
 async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
     read = partial(read_unbounded, entry)
     at("tables searched", 0, None)
-    broken = await read(integrity.find_violations())
-    found = [(f"{each.rule}: {', '.join(each.ids)}, ...") for each in broken]
-    found += await _check_sessions(read, at)
-    for text in found:
+    violations = await read(integrity.find_violations())
+    texts = [(f"{violation.rule}: {', '.join(violation.ids)}, ...") for violation in violations]
+    texts += await _check_sessions(read, at)
+    for text in texts:
         yield wrong(check, text, _CHANGED_BY_HAND)
-    if not found:
+    if not texts:
         yield ok(check, "the counters of its sessions match their runs")
 
 
@@ -227,16 +225,16 @@ async def _check_sessions(
     read: Callable[[Work[Any]], Awaitable[Any]], at: ReportProgress
 ) -> list[str]:
     total = await read(integrity.count_sessions())
-    last, done, found = "", 0, dict[str, list[str]]()
+    last, done, broken = "", 0, dict[str, list[str]]()
     while True:
         at("sessions checked", done, total)
         page = await read(integrity.check_sessions(last, PAGE_SIZE))
         if not page.sessions:
             return [
-                f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in found.items()
+                f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in broken.items()
             ]
         for what, session_id in page.broken:
-            found.setdefault(what, []).append(session_id)
+            broken.setdefault(what, []).append(session_id)
         last, done = page.last, done + page.sessions
 
 
@@ -253,18 +251,18 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
     path = sqlite_path(entry.url)
     if await read_version(entry) is None:
         raise _build_missing_error(str(path))
-    made = await copy(path, file, report)
+    backup = await copy(path, file, report)
     return {
-        "file": str(made.path),
+        "file": str(backup.path),
         "db_id": entry.id,
-        "bytes": made.bytes,
-        "seconds": round(made.seconds, 3),
-        "taken_at": format_rfc3339(made.taken_at),
-        "schema": made.schema,
-        "sessions": made.tables["sessions"],
-        "runs": made.tables["runs"],
-        "rows": sum(made.tables.values()),
-        "sha256": made.digest,
+        "bytes": backup.bytes,
+        "seconds": round(backup.seconds, 3),
+        "taken_at": format_rfc3339(backup.taken_at),
+        "schema": backup.schema,
+        "sessions": backup.tables["sessions"],
+        "runs": backup.tables["runs"],
+        "rows": sum(backup.tables.values()),
+        "sha256": backup.digest,
     }
 
 

@@ -18,11 +18,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
-from agentctl.requests import (
-    FULL_VIEW,
-    Page,
-    RunView,
-)
+from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
@@ -184,13 +180,6 @@ def _time_members(row: SummaryRow) -> dict[str, bytes]:
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
-def _component_ids(row: SummaryRow) -> dict[str, str | None]:
-    return {
-        **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
-    }
-
-
 def build_summary_document(row: SummaryRow) -> bytes:
     """Build a session of a list."""
     summary = {
@@ -198,7 +187,8 @@ def build_summary_document(row: SummaryRow) -> bytes:
         "session_name": row.session_name,
         "session_type": row.session_type,
         "user_id": row.user_id,
-        **_component_ids(row),
+        **_NO_COMPONENT,
+        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
         "total_tokens": row.total_tokens,
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,
@@ -209,24 +199,22 @@ def build_summary_document(row: SummaryRow) -> bytes:
     return orjson.dumps(summary)
 
 
-def build_page_document(
-    noun: str, items: Iterable[bytes], page: Page, found: RowPage[Any]
-) -> bytes:
+def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
     """Build a page of a list (docs/contract.md "Lists").
 
     Args:
         noun: name of the list, part of the cursor.
         items: the documents of the rows.
         page: the requested page.
-        found: the rows, the total and the position of the next page.
+        rows: the rows, the total and the position of the next page.
     """
     meta = {
         "page": page.page,
         "limit": page.limit,
-        "total_count": found.total,
-        "total_pages": -(-found.total // page.limit),
-        "total_is_capped": found.capped,
-        "next_cursor": encode_cursor(noun, page, found.next),
+        "total_count": rows.total,
+        "total_pages": -(-rows.total // page.limit),
+        "total_is_capped": rows.capped,
+        "next_cursor": encode_cursor(noun, page, rows.next),
     }
     return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
@@ -349,7 +337,7 @@ def _dump_holding(run: RunRow | RunState) -> bytes:
 
 @unit
 def read_run_documents(
-    rows: Sequence[RunRow], form: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+    rows: Sequence[RunRow], view: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
 ) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
@@ -357,14 +345,14 @@ def read_run_documents(
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
     """
-    if form.view == "summary":
+    if view.view == "summary":
         return (yield from _read_run_summaries(rows))
     members = yield from run_reads.list_children([row.run_id for row in rows])
     return [
         build_run_document(
             row,
             members[row.run_id],
-            form.cut,
+            view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
         )
         for row in rows
@@ -403,14 +391,14 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
     descendants = list[RunRecord]()
     level = run["member_runs"]
     while level:
-        found = list[RunRecord]()
+        children = list[RunRecord]()
         for child in level:
             row = yield from run_reads.get(child, EVERYONE)
             if row is not None:
                 (document,) = yield from read_run_documents([row])
-                found.append(orjson.loads(document))
-        descendants += found
-        level = [child for each in found for child in each["member_runs"]]
+                children.append(orjson.loads(document))
+        descendants += children
+        level = [child for run in children for child in run["member_runs"]]
     state = yield from sessions.get_state(run["session_id"])
     return RunDetails(descendants, orjson.loads(state or "null"))
 

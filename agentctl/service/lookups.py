@@ -14,12 +14,7 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
-from agentctl.requests import (
-    FULL_VIEW,
-    MAXIMUM_USER_ID_LENGTH,
-    RunView,
-    SessionLocator,
-)
+from agentctl.requests import FULL_VIEW, MAXIMUM_USER_ID_LENGTH, RunView, SessionLocator
 from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
@@ -99,10 +94,10 @@ class Lookups:
             NotFound: there is no such database.
         """
         databases = self._hosting.databases
-        wanted = next(iter(databases)) if db_id is None else db_id
-        if wanted not in databases.ids:
+        name = next(iter(databases)) if db_id is None else db_id
+        if name not in databases.ids:
             raise errors.NotFound("Database not found")
-        return databases[wanted]
+        return databases[name]
 
     def session_database(self, where: SessionLocator) -> Database:
         """Return the database that `where` names, after a check of its table.
@@ -120,10 +115,10 @@ class Lookups:
         Raises:
             NotFound: there is no component of this kind and id.
         """
-        found = self._hosting.catalog.get(kind, component_id)
-        if found is None:
+        component = self._hosting.catalog.get(kind, component_id)
+        if component is None:
             raise errors.NotFound(f"{KINDS[kind].noun} not found")
-        return found
+        return component
 
     def component_database(self, kind: ComponentKind, component_id: str) -> Database:
         """Return the database of a configured component.
@@ -153,7 +148,7 @@ class Lookups:
         return row
 
     async def read_run(
-        self, database: Database, run_id: str, form: RunView = FULL_VIEW
+        self, database: Database, run_id: str, view: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
         """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
 
@@ -161,11 +156,11 @@ class Lookups:
             NotFound: the run does not exist or is not visible.
         """
         return await self._read_document(
-            database, lambda replay: self.run_document(run_id, form, replay=replay)
+            database, lambda replay: self.run_document(run_id, view, replay=replay)
         )
 
     async def read_session_run(
-        self, database: Database, session_id: str, run_id: str, where: SessionLocator, form: RunView
+        self, database: Database, session_id: str, run_id: str, where: SessionLocator, view: RunView
     ) -> Document[RunRecord]:
         """Read a run of a session in the same way.
 
@@ -175,7 +170,7 @@ class Lookups:
         return await self._read_document(
             database,
             lambda replay: self.session_run_document(
-                session_id, run_id, where, form, replay=replay
+                session_id, run_id, where, view, replay=replay
             ),
         )
 
@@ -190,7 +185,7 @@ class Lookups:
 
     @unit
     def run_document(
-        self, run_id: str, form: RunView = FULL_VIEW, *, replay: bool = True
+        self, run_id: str, view: RunView = FULL_VIEW, *, replay: bool = True
     ) -> Steps[bytes | None]:
         """Read the document of a run.
 
@@ -200,19 +195,19 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from run_reads.get(run_id, self.visibility, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, self.visibility, summary=view.view == "summary")
         if row is None:
             raise errors.NotFound("Run not found")
-        return (yield from self._build_document(row, form, replay))
+        return (yield from self._build_document(row, view, replay))
 
     @unit
-    def _build_document(self, row: RunRow, form: RunView, replay: bool) -> Steps[bytes | None]:
+    def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
         spans = self._hosting.engine.find_spans(row.run_id)
-        if spans is None and form.view == "full" and not is_final(row.status):
+        if spans is None and view.view == "full" and not is_final(row.status):
             if not replay:
                 return None
             spans = yield from read_stored_spans(row)
-        (document,) = yield from read_run_documents([row], form, lambda _: spans)
+        (document,) = yield from read_run_documents([row], view, lambda _: spans)
         return document
 
     @unit
@@ -221,7 +216,7 @@ class Lookups:
         session_id: str,
         run_id: str,
         where: SessionLocator,
-        form: RunView = FULL_VIEW,
+        view: RunView = FULL_VIEW,
         *,
         replay: bool = True,
     ) -> Steps[bytes | None]:
@@ -235,10 +230,10 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from run_reads.get(run_id, EVERYONE, summary=form.view == "summary")
+        row = yield from run_reads.get(run_id, EVERYONE, summary=view.view == "summary")
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
-        return (yield from self._build_document(row, form, replay))
+        return (yield from self._build_document(row, view, replay))
 
     async def run_database(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
@@ -256,14 +251,14 @@ class Lookups:
             NotFound: there is no such run, or it is not visible.
         """
         database = self.component_database(kind, component_id)
-        found = await database.read(run_reads.get_state(run_id, self.visibility))
+        state = await database.read(run_reads.get_state(run_id, self.visibility))
         if (
-            found is None
-            or (found.component_type, found.component_id) != (kind, component_id)
-            or (session_id is not None and found.session_id != session_id)
+            state is None
+            or (state.component_type, state.component_id) != (kind, component_id)
+            or (session_id is not None and state.session_id != session_id)
         ):
             raise errors.NotFound("Run not found")
-        return database, found
+        return database, state
 
     async def named_run_database(
         self,
@@ -285,7 +280,7 @@ class Lookups:
             BadRequest: the session is missing.
             NotFound: there is no such run, or it is not visible.
         """
-        named = session_id or self._principal.session_id
-        if named is None and not self._principal.admin:
+        session = session_id or self._principal.session_id
+        if session is None and not self._principal.admin:
             raise errors.BadRequest(f"session_id is required to {action} a run")
-        return await self.run_database(kind, component_id, run_id, named)
+        return await self.run_database(kind, component_id, run_id, session)

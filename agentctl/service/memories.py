@@ -44,11 +44,11 @@ class MemoryOperations(OperationFamily):
                 check_text("topics", topic)
             if filter.search_content is not None and not split_words(filter.search_content):
                 raise errors.ValidationFailed("search_content must contain a letter or a digit")
-            part = paging.build_slice("memories", filter.page)
-            work = memories.list_page(filter, self.lookups.visibility, part)
-            found = await self.hosting.databases.system.read(work, size="unknown")
-            items = (orjson.dumps(build_memory_record(row)) for row in found.rows)
-            return Document(documents.build_page_document("memories", items, filter.page, found))
+            page = paging.build_slice("memories", filter.page)
+            work = memories.list_page(filter, self.lookups.visibility, page)
+            rows = await self.hosting.databases.system.read(work, size="unknown")
+            items = (orjson.dumps(build_memory_record(row)) for row in rows.rows)
+            return Document(documents.build_page_document("memories", items, filter.page, rows))
 
     async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
         """Store a memory of the caller, or of `user_id` if the caller is an administrator.
@@ -127,7 +127,11 @@ class MemoryOperations(OperationFamily):
             if bool(deletion.memory_ids) == deletion.all:
                 raise errors.ValidationFailed("give either memory_ids or all")
             if deletion.all:
-                user_id = self._user_to_forget(deletion.user_id)
+                user_id = deletion.user_id
+                if user_id is None and not visibility.everyone:
+                    user_id = visibility.user_id
+                if user_id is None:
+                    raise errors.ValidationFailed("user_id is required with all")
                 call.add_resource("user", user_id)
                 if visibility.sees(user_id):
                     await call.write(database, memories.delete_all_of_user(user_id))
@@ -136,25 +140,18 @@ class MemoryOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"memory_ids must have 1 to {MAXIMUM_MEMORIES_DELETED} ids"
                 )
-            wanted = list(dict.fromkeys(deletion.memory_ids))
+            memory_ids = list(dict.fromkeys(deletion.memory_ids))
             for index, memory_id in enumerate(deletion.memory_ids):
                 check_text(f"memory_ids[{index}]", memory_id)
-            call.add_resource("memory", *wanted)
-            await call.write(database, _delete(wanted, deletion.user_id, visibility))
+            call.add_resource("memory", *memory_ids)
+            await call.write(database, _delete(memory_ids, deletion.user_id, visibility))
 
     async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
         async with self.audit("get_memory_topics"):
             check_texts(user_id=user_id)
             work = memories.list_topics(self.lookups.visibility, user_id)
-            found = await self.hosting.databases.system.read(work, size="unknown")
-            return build_document(found)
-
-    def _user_to_forget(self, user_id: str | None) -> str:
-        visibility = self.lookups.visibility
-        wanted = user_id if user_id is not None or visibility.everyone else visibility.user_id
-        if wanted is None:
-            raise errors.ValidationFailed("user_id is required with all")
-        return wanted
+            topics = await self.hosting.databases.system.read(work, size="unknown")
+            return build_document(topics)
 
 
 def build_memory_record(row: MemoryRow) -> MemoryRecord:

@@ -82,13 +82,13 @@ def _decode_cursor(noun: str, page: Page) -> Cursor | None:
     return position
 
 
-def check_run_view(form: RunView) -> None:
+def check_run_view(view: RunView) -> None:
     """Check the form of the runs in a response.
 
     Raises:
         ValidationFailed: `cut` is out of range.
     """
-    if form.cut is not None and not 1 <= form.cut <= MAXIMUM_CUT:
+    if view.cut is not None and not 1 <= view.cut <= MAXIMUM_CUT:
         raise errors.ValidationFailed(f"cut must be a number of characters from 1 to {MAXIMUM_CUT}")
 
 

@@ -43,7 +43,7 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_parts import check_event_number
-from agentctl.store.database import Database, Steps, Totals, unit
+from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, run_reads
 
@@ -363,7 +363,7 @@ class RunOperations(OperationFamily):
         return Document(await database.read(work, size="large"))
 
     @unit
-    def _read_page(self, filter: RunFilter, part: Slice, totals: Totals) -> Steps[bytes]:
+    def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
         page = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
         find_spans = self.hosting.engine.find_spans
         items = yield from documents.read_run_documents(page.rows, filter.form, find_spans)

@@ -41,7 +41,7 @@ MAXIMUM_LISTS = 4_096
 """Lists of a database that are remembered: those that were read last."""
 
 
-class Totals:
+class ListTotals:
     """The lists of one database that are known to be longer than the limit (docs/decisions/0036).
 
     Added rows do not shorten such a list, and each removed row is counted in the table `removals`.
@@ -182,7 +182,7 @@ class Database(Protocol):
     """
 
     id: str
-    totals: Totals
+    totals: ListTotals
 
     @property
     def write_failed(self) -> bool:

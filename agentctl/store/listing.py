@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Generic, Literal, TypeVar
 
-from agentctl.store.database import Sql, Statement, Steps, Totals, Value, unit
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, unit
 
 MAXIMUM_TOTAL = 10_000
 """The largest exact total (docs/contract.md "Lists")."""
 
 MAXIMUM_SURPLUS = 1_000
-"""Rows above `MAXIMUM_TOTAL` that are counted at most, for `totals.Totals`."""
+"""Rows above `MAXIMUM_TOTAL` that are counted at most, for `ListTotals`."""
 
 R = TypeVar("R")
 
@@ -78,10 +78,10 @@ class Conditions:
     def with_prefix(self, column: str, prefix: str) -> Conditions:
         """Add the condition that a column begins with a text."""
         end = prefix_end(prefix)
-        found = self.with_condition(f"{column} >= :{column}_from", **{f"{column}_from": prefix})
+        bounded = self.with_condition(f"{column} >= :{column}_from", **{f"{column}_from": prefix})
         if end is None:
-            return found
-        return found.with_condition(f"{column} < :{column}_to", **{f"{column}_to": end})
+            return bounded
+        return bounded.with_condition(f"{column} < :{column}_to", **{f"{column}_to": end})
 
     def with_equal(self, **values: Value) -> Conditions:
         """Add `column = value` for each column whose value is not None."""
@@ -108,7 +108,7 @@ class Listing:
     removals: str = ""
 
     @unit
-    def count(self, conditions: Conditions, totals: Totals | None = None) -> Steps[int]:
+    def count(self, conditions: Conditions, totals: ListTotals | None = None) -> Steps[int]:
         """Count the rows that match.
 
         Args:
@@ -122,19 +122,20 @@ class Listing:
             return int((yield Statement(sql, conditions.values))[0][0])
         key = (sql, *sorted(conditions.values.items()))
         # Read before the rows are counted: a later removal must not go unnoticed.
-        removed = (yield Statement(_removals_sql(self.removals)))[0][0]
+        removals = Sql(f"SELECT {self.removals} FROM removals WHERE id = 1")
+        removed = (yield Statement(removals))[0][0]
         if totals.is_beyond(key, removed):
             return MAXIMUM_TOTAL + 1
-        found: int = (yield Statement(sql, conditions.values))[0][0]
-        if found > MAXIMUM_TOTAL:
-            totals.learn(key, removed, found - MAXIMUM_TOTAL)
-        return found
+        count: int = (yield Statement(sql, conditions.values))[0][0]
+        if count > MAXIMUM_TOTAL:
+            totals.learn(key, removed, count - MAXIMUM_TOTAL)
+        return count
 
     @unit
     def read(
         self,
         conditions: Conditions,
-        part: Slice,
+        page: Slice,
         make: Callable[..., R],
         total: int,
         *,
@@ -143,35 +144,35 @@ class Listing:
         """Read a page.
 
         Args:
-            part: the page.
+            page: the page.
             make: creates a row from the columns.
             total: the result of `count`.
             sort_ids: set if an index that is not in the order of the list finds all rows that
                 match. Then only ids are sorted, and only the rows of the page are read.
         """
         # One row more than the page shows whether there is another page.
-        values = {**conditions.values, "limit": part.limit + 1, "offset": part.offset}
-        if part.after is not None:
-            values["after_key"], values["after_id"] = part.after
-        after = part.after is not None
-        sql = _page_sql(self, conditions.texts, part.sort, part.order, after, sort_ids)
-        found = yield Statement(sql, values)
-        rows = [make(*row) for row in found[: part.limit]]
-        last = rows[-1] if len(found) > part.limit else None
-        following = None if last is None else (getattr(last, part.sort), getattr(last, self.id))
+        values = {**conditions.values, "limit": page.limit + 1, "offset": page.offset}
+        if page.after is not None:
+            values["after_key"], values["after_id"] = page.after
+        after = page.after is not None
+        sql = _page_sql(self, conditions.texts, page.sort, page.order, after, sort_ids)
+        matches = yield Statement(sql, values)
+        rows = [make(*row) for row in matches[: page.limit]]
+        last = rows[-1] if len(matches) > page.limit else None
+        following = None if last is None else (getattr(last, page.sort), getattr(last, self.id))
         return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, following)
 
     @unit
     def list_page(
         self,
         conditions: Conditions,
-        part: Slice,
+        page: Slice,
         make: Callable[..., R],
-        totals: Totals | None = None,
+        totals: ListTotals | None = None,
     ) -> Steps[RowPage[R]]:
         """Count the rows that match, and read a page of them."""
         total = yield from self.count(conditions, totals)
-        return (yield from self.read(conditions, part, make, total))
+        return (yield from self.read(conditions, page, make, total))
 
 
 def fold_prefix(prefix: str) -> str:
@@ -220,11 +221,6 @@ def _page_sql(
         f"SELECT {listing.columns} FROM {listing.table}"
         f" WHERE {listing.id} IN (SELECT {listing.id} {source}) {ordered}"
     )
-
-
-@cache
-def _removals_sql(column: str) -> Sql:
-    return Sql(f"SELECT {column} FROM removals WHERE id = 1")
 
 
 def _where(conditions: tuple[str, ...]) -> str:

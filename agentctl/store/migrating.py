@@ -44,10 +44,10 @@ async def read_version(entry: Entry) -> int | None:
     check_file(path, create=True)
     if not path.exists():
         return None
-    found = await run_on_thread(path, lambda connection, _: run_unit(connection, stored(path)))
-    if found is None and has_been_used(path):
+    version = await run_on_thread(path, lambda connection, _: run_unit(connection, stored(path)))
+    if version is None and has_been_used(path):
         raise build_emptied(path)
-    return found
+    return version
 
 
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:

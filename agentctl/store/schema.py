@@ -58,14 +58,14 @@ class Migration(NamedTuple):
 
     def statements(self) -> list[str]:
         """Return its statements without comments, each in one line."""
-        found, parts = [], list[str]()
+        statements, parts = [], list[str]()
         for piece in _PIECE.finditer(self.text):
             if piece["end"]:
-                found.append(" ".join("".join(parts).split()))
+                statements.append(" ".join("".join(parts).split()))
                 parts = []
             elif not piece["skip"]:
                 parts.append(piece[0])
-        return [statement for statement in found if statement]
+        return [statement for statement in statements if statement]
 
     def summary(self) -> list[str]:
         """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
@@ -83,7 +83,7 @@ def load_migrations(engine: Engine) -> Sequence[Migration]:
 
 def list_pending(engine: Engine, version: int) -> Sequence[Migration]:
     """Return the migrations that a database of this version needs."""
-    return [each for each in load_migrations(engine) if each.number > version]
+    return [migration for migration in load_migrations(engine) if migration.number > version]
 
 
 def check_version(version: int, where: str) -> None:

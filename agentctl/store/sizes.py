@@ -69,10 +69,10 @@ def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
     def number(sql: str) -> int:
         return int(str(connection.execute(sql).fetchall()[0][0]))
 
-    found = [number(_COUNT.format(table)) for table in _TABLES]
+    counts = [number(_COUNT.format(table)) for table in _TABLES]
     return [
         rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
-        for table, rows in zip(_TABLES, found, strict=True)
+        for table, rows in zip(_TABLES, counts, strict=True)
     ]
 
 
@@ -82,15 +82,15 @@ async def _read_postgres_sizes(entry: Entry) -> Sizes:
     try:
         connection = await connect(entry)
         try:
-            rows = []
+            counts = []
             for table in _TABLES:
-                found: int = await connection.fetchval(_COUNT.format(table))
-                if found > EXACT_COUNT_LIMIT:
-                    found = max(await connection.fetchval(_TUPLES.format(table)), found)
-                rows.append(found)
+                count: int = await connection.fetchval(_COUNT.format(table))
+                if count > EXACT_COUNT_LIMIT:
+                    count = max(await connection.fetchval(_TUPLES.format(table)), count)
+                counts.append(count)
             size: int = await connection.fetchval(_BYTES)
         finally:
             await connection.close()
     except Exception as error:
         raise to_public_error(error, entry.id) from None
-    return Sizes(size, None, rows[0], rows[1], max(rows) > EXACT_COUNT_LIMIT)
+    return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)

@@ -21,7 +21,16 @@ from typing import Any, NamedTuple
 from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Totals, Work, unit
+from agentctl.store.database import (
+    Database,
+    ListTotals,
+    ReadSize,
+    Sql,
+    Statement,
+    Steps,
+    Work,
+    unit,
+)
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
@@ -82,7 +91,7 @@ class Case(NamedTuple):
     """
 
     name: str
-    ask: Callable[[Sample, Totals], Work[Any] | list[Work[Any]]]
+    ask: Callable[[Sample, ListTotals], Work[Any] | list[Work[Any]]]
     write: bool = False
     size: ReadSize = "small"
 
@@ -168,12 +177,12 @@ def _run_cases() -> Iterator[Case]:
 
 
 @unit
-def _read_session(sample: Sample, _: Totals) -> Steps[None]:
+def _read_session(sample: Sample, _: ListTotals) -> Steps[None]:
     yield from sessions.get(sample.session_id, EVERYONE)
     yield from run_reads.list_histories(sample.session_id)
 
 
-def _append_run(sample: Sample, _: Totals) -> list[Work[Any]]:
+def _append_run(sample: Sample, _: ListTotals) -> list[Work[Any]]:
     run_id, at = new_id(), now()
     run = a_run(
         run_id, sample.session_id, component_type=sample.session_type,
@@ -186,7 +195,7 @@ def _append_run(sample: Sample, _: Totals) -> list[Work[Any]]:
     return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
-def _create_session(sample: Sample, _: Totals) -> Work[Any]:
+def _create_session(sample: Sample, _: ListTotals) -> Work[Any]:
     return sessions.create(
         sessions.build_session(
             new_id(), sample.session_type, component_id=sample.component_id,

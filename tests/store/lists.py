@@ -12,7 +12,7 @@ from agentctl.requests import (
     SessionFilter,
     SessionLocator,
 )
-from agentctl.store.database import Statement, Totals, Work
+from agentctl.store.database import ListTotals, Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_reads import RunRowPage
@@ -25,7 +25,7 @@ _PART = {field.name for field in fields(Slice)}
 
 
 def list_sessions(
-    visibility: Visibility = EVERYONE, totals: Totals | None = None, **given: Any
+    visibility: Visibility = EVERYONE, totals: ListTotals | None = None, **given: Any
 ) -> Work[SessionRowPage]:
     """Return the unit for the fields of `SessionFilter`, `SessionLocator` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
@@ -34,7 +34,7 @@ def list_sessions(
 
 
 def list_runs(
-    visibility: Visibility = EVERYONE, totals: Totals | None = None, **given: Any
+    visibility: Visibility = EVERYONE, totals: ListTotals | None = None, **given: Any
 ) -> Work[RunRowPage]:
     """Return the unit for the fields of `RunFilter` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})

@@ -13,7 +13,7 @@ from typing import Any
 import agentctl.store
 import agentctl.store.repositories
 from agentctl.requests import AccountFilter, MemoryFilter, RunView
-from agentctl.store.database import Sql, Statement, Steps, Totals, Work
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -50,7 +50,10 @@ def module_statements() -> dict[Sql, str]:
 def list_statements() -> set[Sql]:
     """Return each statement that a list can run."""
     found = {statement.sql for case in list_cases() for statement in case.statements()}
-    remembering: list[Work[Any]] = [list_sessions(totals=Totals()), list_runs(totals=Totals())]
+    remembering: list[Work[Any]] = [
+        list_sessions(totals=ListTotals()),
+        list_runs(totals=ListTotals()),
+    ]
     for name in (None, "laptop"):
         for order, after in product(_ORDERS, (None, (1, "x"))):
             remembering.append(

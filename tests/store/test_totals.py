@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.store.database import MAXIMUM_LISTS, Sql, Statement, Steps, Totals, Work, unit
+from agentctl.store.database import MAXIMUM_LISTS, ListTotals, Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ANN = Visibility(False, "ann")
 
-LISTS: tuple[Callable[[Totals | None], Work[Any]], ...] = (
+LISTS: tuple[Callable[[ListTotals | None], Work[Any]], ...] = (
     lambda totals: list_sessions(EVERYONE, totals, limit=1),
     lambda totals: list_sessions(EVERYONE, totals, type="agent", limit=1),
     lambda totals: list_sessions(ANN, totals, component_id="echo", limit=1),
@@ -79,7 +79,7 @@ def test_a_remembered_total_equals_the_counted_total(store: Store) -> None:
     database = store.database
     chance = random.Random(5)
     left = [f"s{number}" for number in range(1, MANY + 1)]
-    totals = Totals()
+    totals = ListTotals()
 
     async def compare() -> set[bool]:
         capped = set()
@@ -101,7 +101,7 @@ def is_counted(work: Work[Any], removed: int, found: int) -> bool:
 
 
 def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() -> None:
-    totals = Totals()
+    totals = ListTotals()
     long = MAXIMUM_TOTAL + MAXIMUM_SURPLUS
     for removed, counted in (
         (7, True),
@@ -116,7 +116,7 @@ def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() ->
 
 
 def test_a_list_of_live_runs_is_always_counted() -> None:
-    totals = Totals()
+    totals = ListTotals()
     for filters in ({"live": True}, {"status": "RUNNING"}):
         for _ in range(2):
             work = list_runs(EVERYONE, totals, **filters)
@@ -124,7 +124,7 @@ def test_a_list_of_live_runs_is_always_counted() -> None:
 
 
 def test_the_number_of_remembered_lists_is_limited() -> None:
-    totals = Totals()
+    totals = ListTotals()
     for number in range(MAXIMUM_LISTS):
         totals.learn(number, 0, 1)
     assert totals.is_beyond(0, 0)

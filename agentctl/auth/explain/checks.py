@@ -75,12 +75,8 @@ def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
         reason: `InvalidToken.reason`.
         facts: the credential and its rules.
     """
-    known = CHECKS.get(check)
-    return (_diagnose_by_reason if known is None else known.diagnose)(facts, reason)
-
-
-def _found_length(facts: CredentialFacts) -> str:
-    return f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes"
+    entry = CHECKS.get(check)
+    return (_diagnose_by_reason if entry is None else entry.diagnose)(facts, reason)
 
 
 def _diagnose_length(facts: CredentialFacts, reason: str) -> Diagnosis:
@@ -101,108 +97,106 @@ MISSING_CREDENTIAL = Diagnosis(
 
 def _diagnose_transport(facts: CredentialFacts, reason: str) -> Diagnosis:
     token = facts.token
-    found = "not Bearer and one token"
+    fact = "not Bearer and one token"
     if token.lower().startswith("bearer"):
         cause = "the token itself starts with Bearer, so the header repeats the word"
-        return Diagnosis(found, cause, "pass the token alone, without the word Bearer")
+        return Diagnosis(fact, cause, "pass the token alone, without the word Bearer")
     if not token:
-        return Diagnosis(found, "no token follows the word Bearer", MISSING_CREDENTIAL.remedy)
+        return Diagnosis(fact, "no token follows the word Bearer", MISSING_CREDENTIAL.remedy)
     if not token.isascii():
-        return Diagnosis(found, "the token has characters outside ASCII", _COPY_AGAIN)
-    return Diagnosis(found, "the token contains white space", _COPY_AGAIN)
+        return Diagnosis(fact, "the token has characters outside ASCII", _COPY_AGAIN)
+    return Diagnosis(fact, "the token contains white space", _COPY_AGAIN)
 
 
 def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
     token, dots = facts.token, facts.token.count(".")
-    found = f"{dots + 1} segments"
+    fact = f"{dots + 1} segments"
     if is_account_token(token):
         prefix = account_token_prefix(facts.settings.authorization.token_prefix)
         cause = f"it is a service account token of another deployment: tokens here start {prefix}"
         remedy = "use a token of this deployment, or set authorization.token_prefix"
         return Diagnosis("a service account token", cause, remedy)
     if token[:1] in "\"'" or token[-1:] in "\"'":
-        return Diagnosis(found, "the token is in quotation marks", "send it without them")
+        return Diagnosis(fact, "the token is in quotation marks", "send it without them")
     if any(map(str.isspace, token)):
-        return Diagnosis(found, "the token contains white space", _COPY_AGAIN)
+        return Diagnosis(fact, "the token contains white space", _COPY_AGAIN)
     if dots == 4:
         cause = "it is an encrypted token (JWE), which is not accepted"
-        return Diagnosis(found, cause, "configure the issuer to send signed tokens (JWS)")
+        return Diagnosis(fact, cause, "configure the issuer to send signed tokens (JWS)")
     if dots == 0:
         cause = "it is an opaque token, not a JWT: only its issuer can read it"
         remedy = "request a JWT from the identity provider, usually by naming an audience or API"
-        return Diagnosis(found, cause, remedy)
+        return Diagnosis(fact, cause, remedy)
     if dots != 2:
-        return Diagnosis(found, f"{reason}: it is cut off or has extra text", _COPY_AGAIN)
+        return Diagnosis(fact, f"{reason}: it is cut off or has extra text", _COPY_AGAIN)
     if "=" in token:
         cause = f"{reason}: it is padded with = (RFC 7515 2 has no padding)"
-        return Diagnosis(found, cause, "configure the issuer to omit the padding")
+        return Diagnosis(fact, cause, "configure the issuer to omit the padding")
     if "+" in token or "/" in token:
         cause = f"{reason}: + and / belong to base64, not to base64url"
-        return Diagnosis(found, cause, "configure the issuer to use base64url (RFC 7515 2)")
-    return Diagnosis(found, reason, _COPY_AGAIN)
+        return Diagnosis(fact, cause, "configure the issuer to use base64url (RFC 7515 2)")
+    return Diagnosis(fact, reason, _COPY_AGAIN)
 
 
 def _found_header(facts: CredentialFacts) -> str:
-    named = {name: facts.header[name] for name in ("alg", "kid", "typ") if name in facts.header}
-    return ", ".join(f"{name} {quote_value(value)}" for name, value in named.items())
+    members = {name: facts.header[name] for name in ("alg", "kid", "typ") if name in facts.header}
+    return ", ".join(f"{name} {quote_value(value)}" for name, value in members.items())
 
 
 def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     if facts.parts is None:
         return Diagnosis("no header", reason, _COPY_AGAIN)
-    header, wanted, found = facts.header, facts.keys.spec.name, _found_header(facts)
-    if header.get("alg") != wanted:
-        return _diagnose_algorithm(found, header.get("alg"), wanted)
+    header, expected, fact = facts.header, facts.keys.spec.name, _found_header(facts)
+    if header.get("alg") != expected:
+        return _diagnose_algorithm(fact, header.get("alg"), expected)
     if "typ" in header and "typ" in reason:
         cause = f"typ is {quote_value(header['typ'])}: the token has another purpose"
         remedy = "send the access token; its typ is JWT, at+jwt or absent"
-        return Diagnosis(found, cause, remedy)
-    return Diagnosis(found, reason, "configure the issuer to omit that header member")
+        return Diagnosis(fact, cause, remedy)
+    return Diagnosis(fact, reason, "configure the issuer to omit that header member")
 
 
-def _diagnose_algorithm(found: str, alg: object, wanted: str) -> Diagnosis:
-    cause = f"authorization.algorithm is {wanted}, the alg of the token is {quote_value(alg)}"
-    remedy = f"have the token signed with {wanted}"
+def _diagnose_algorithm(fact: str, alg: object, expected: str) -> Diagnosis:
+    cause = f"authorization.algorithm is {expected}, the alg of the token is {quote_value(alg)}"
+    remedy = f"have the token signed with {expected}"
     if isinstance(alg, str) and alg.casefold() == "none":
-        return Diagnosis(found, f"{cause}: it is not signed", remedy)
+        return Diagnosis(fact, f"{cause}: it is not signed", remedy)
     if isinstance(alg, str) and alg in ALGORITHMS:
         remedy = f'{remedy}, or set authorization.algorithm = "{alg}" and keys for it'
     elif isinstance(alg, str) and alg.upper() in ALGORITHMS:
         cause = f"{cause}: upper and lower case differ"
-    return Diagnosis(found, cause, remedy)
+    return Diagnosis(fact, cause, remedy)
 
 
 def _found_key(facts: CredentialFacts) -> str:
-    found = find_candidate_keys(facts.header, facts.keys)
+    keys = find_candidate_keys(facts.header, facts.keys)
     kid = facts.header.get("kid")
-    named = f"of kid {quote_value(kid)}" if kid is not None else "for a token without kid"
+    label = f"of kid {quote_value(kid)}" if kid is not None else "for a token without kid"
     stale = "; the changed key files are rejected, these are the previous keys"
-    return f"{named}: {join_some(list(map(describe_key, found)))}{stale if facts.stale else ''}"
+    return f"{label}: {join_some(list(map(describe_key, keys)))}{stale if facts.stale else ''}"
 
 
 def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
     kid = facts.header.get("kid")
-    known = f"known keys: {describe_keys(facts.keys)}"
+    known_keys = f"known keys: {describe_keys(facts.keys)}"
     remedy = "have the token signed with one of these, or add its key to authorization.jwks_file"
     if facts.stale:
         remedy = (
             "fix the changed key files, which are rejected: the log of the server has the error"
         )
     if kid is None:
-        cause = f"the token has no kid to select a key; {known}"
+        cause = f"the token has no kid to select a key; {known_keys}"
         return Diagnosis("no kid", cause, "configure the issuer to put the kid into the header")
-    found = f"kid {quote_value(kid)}"
+    fact = f"kid {quote_value(kid)}"
     for entry in facts.keys.skipped:
         if entry.kid == kid:
-            cause = f"the key with this kid is skipped: {entry.reason}; {known}"
-            return Diagnosis(
-                found, cause, f"publish it as a signing key for {facts.keys.spec.name}"
-            )
+            cause = f"the key with this kid is skipped: {entry.reason}; {known_keys}"
+            return Diagnosis(fact, cause, f"publish it as a signing key for {facts.keys.spec.name}")
     for name in facts.keys.by_kid:
         if name and (difference := describe_difference(kid, name)):
-            cause = f"no key has the token's kid; {known}; similar to {quote_value(name)}"
-            return Diagnosis(found, f"{cause}: {difference}", remedy)
-    return Diagnosis(found, f"no key has the token's kid; {known}", remedy)
+            cause = f"no key has the token's kid; {known_keys}; similar to {quote_value(name)}"
+            return Diagnosis(fact, f"{cause}: {difference}", remedy)
+    return Diagnosis(fact, f"no key has the token's kid; {known_keys}", remedy)
 
 
 def _found_signature(facts: CredentialFacts) -> str:
@@ -213,22 +207,22 @@ def _found_signature(facts: CredentialFacts) -> str:
 
 def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
     assert facts.parts is not None
-    tried = ", ".join(map(describe_key, find_candidate_keys(facts.header, facts.keys)))
+    keys = ", ".join(map(describe_key, find_candidate_keys(facts.header, facts.keys)))
     size, expected = len(facts.parts.signature), _signature_size(facts)
-    found = f"{size} bytes, tried with {tried}"
+    fact = f"{size} bytes, tried with {keys}"
     if size == 0:
-        return Diagnosis(found, "the token is not signed", _COPY_AGAIN)
+        return Diagnosis(fact, "the token is not signed", _COPY_AGAIN)
     is_der = facts.parts.signature.startswith(b"\x30") and size != expected
     if facts.keys.spec.family == "EC" and is_der:
         cause = "the signature is in DER form; a JWS has r and s side by side (RFC 7518 3.4)"
-        return Diagnosis(found, cause, "configure the issuer to use the JWS form")
+        return Diagnosis(fact, cause, "configure the issuer to use the JWS form")
     if expected is not None and size != expected:
         cause = f"signatures of these keys have {expected} bytes: cut off, or from another key"
-        return Diagnosis(found, cause, f"{_COPY_AGAIN}, or add the key that signed it")
+        return Diagnosis(fact, cause, f"{_COPY_AGAIN}, or add the key that signed it")
     kid = facts.header.get("kid")
-    named = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
-    cause = f"the token was signed with another key or changed afterwards{named}"
-    return Diagnosis(found, cause, "add the key that signed it; `agentctl keys list` shows yours")
+    other = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
+    cause = f"the token was signed with another key or changed afterwards{other}"
+    return Diagnosis(fact, cause, "add the key that signed it; `agentctl keys list` shows yours")
 
 
 def _signature_size(facts: CredentialFacts) -> int | None:
@@ -245,16 +239,12 @@ def _signature_size(facts: CredentialFacts) -> int | None:
     return None if size is None else size * 2 if spec.family == "EC" else size
 
 
-def _diagnose_claims(facts: CredentialFacts, reason: str) -> Diagnosis:
-    return Diagnosis("no claims", reason, "configure the issuer to sign one JSON object in UTF-8")
-
-
 def _describe_time(value: float, facts: CredentialFacts) -> str:
     return f"{format_rfc3339(int(value * 1_000_000))}, {describe_distance(value, facts.now)}"
 
 
 def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
-    def found(facts: CredentialFacts) -> str:
+    def describe(facts: CredentialFacts) -> str:
         value = (facts.claims or {}).get(name)
         return absent if value is None else _describe_time(value, facts)
 
@@ -279,48 +269,48 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
         }
         return Diagnosis(_describe_time(value, facts), causes[name], remedy)
 
-    return Check(f"claims.{name}", demands, found, diagnose_time)
+    return Check(f"claims.{name}", demands, describe, diagnose_time)
 
 
 def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
-    def found(facts: CredentialFacts) -> str:
+    def describe(facts: CredentialFacts) -> str:
         value = quote_value((facts.claims or {}).get(name))
-        wanted = facts.rules.issuer if name == "iss" else facts.rules.audience
-        return f"{value}, not compared: {setting}" if wanted is None else value
+        expected = facts.rules.issuer if name == "iss" else facts.rules.audience
+        return f"{value}, not compared: {setting}" if expected is None else value
 
-    return found
+    return describe
 
 
 def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
-    value, wanted = (facts.claims or {}).get("iss"), str(facts.rules.issuer)
-    cause = f"authorization.issuer is {quote_value(wanted)}{_difference(value, wanted)}"
+    value, expected = (facts.claims or {}).get("iss"), str(facts.rules.issuer)
+    cause = f"authorization.issuer is {quote_value(expected)}{_difference(value, expected)}"
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add iss")
     return Diagnosis(quote_value(value), cause, "set authorization.issuer to the iss of tokens")
 
 
 def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
-    claims, wanted = facts.claims or {}, facts.rules.audience
+    claims, expected = facts.claims or {}, facts.rules.audience
     value = claims.get("aud")
-    if wanted is None or "configured" not in reason:
+    if expected is None or "configured" not in reason:
         remedy = "configure the issuer to write a string, or an array of at most 16 strings"
         return Diagnosis(quote_value(value), reason, remedy)
     default = "" if facts.settings.authorization.audience else ", which is server.id"
     near = [value] if isinstance(value, str) else value or []
-    small = next(filter(None, (_difference(name, wanted) for name in near)), "")
-    cause = f"the audience here is {quote_value(wanted)}{default}{small}"
+    small = next(filter(None, (_difference(name, expected) for name in near)), "")
+    cause = f"the audience here is {quote_value(expected)}{default}{small}"
     for name in ("azp", "client_id", "resource"):
-        if claims.get(name) == wanted:
+        if claims.get(name) == expected:
             cause = f"{cause}; the claim {name} has it, but is not read"
             break
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add aud")
-    remedy = f"request a token for {quote_value(wanted)}, or set authorization.audience"
+    remedy = f"request a token for {quote_value(expected)}, or set authorization.audience"
     return Diagnosis(quote_value(value), cause, remedy)
 
 
-def _difference(value: object, wanted: str) -> str:
-    difference = describe_difference(value, wanted) if isinstance(value, str) else None
+def _difference(value: object, expected: str) -> str:
+    difference = describe_difference(value, expected) if isinstance(value, str) else None
     return f": {difference}" if difference else ""
 
 
@@ -343,8 +333,8 @@ def _diagnose_sub(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 def _found_scopes(facts: CredentialFacts) -> str:
     unread = describe_unread_permissions(facts.claims or {})
-    found = _describe_scopes((facts.claims or {}).get("scopes"), facts)
-    return f"{found}; {unread}" if unread else found
+    scopes = _describe_scopes((facts.claims or {}).get("scopes"), facts)
+    return f"{scopes}; {unread}" if unread else scopes
 
 
 def _describe_scopes(value: object, facts: CredentialFacts) -> str:
@@ -377,11 +367,11 @@ def _diagnose_session_id(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis(quote_value(value), reason, remedy)
 
 
-def _account_check(name: str, demands: str, remedy: str, found: str = "") -> Check:
+def _account_check(name: str, demands: str, remedy: str, fact: str = "") -> Check:
     return Check(
         f"account.{name}",
         demands,
-        lambda facts: found,
+        lambda facts: fact,
         lambda facts, reason: Diagnosis("", reason, remedy),
     )
 
@@ -389,7 +379,7 @@ def _account_check(name: str, demands: str, remedy: str, found: str = "") -> Che
 _LENGTH = Check(
     "length",
     "the token is not longer than limits.token_bytes",
-    _found_length,
+    lambda facts: f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes",
     _diagnose_length,
 )
 _TRANSPORT = Check(
@@ -420,7 +410,9 @@ JWT_CHECKS: tuple[Check, ...] = (
         "claims.form",
         "the payload is one strict JSON object",
         lambda facts: join_some(list(map(quote_value, facts.claims or ()))) or "no claims",
-        _diagnose_claims,
+        lambda facts, reason: Diagnosis(
+            "no claims", reason, "configure the issuer to sign one JSON object in UTF-8"
+        ),
     ),
     _time_check(
         "exp",

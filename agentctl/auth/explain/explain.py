@@ -156,27 +156,27 @@ async def explain_request(
     caller = await _identify(verifier, settings, token, now)
     method = "GET" if method == "HEAD" else method
     plain, served = decode_path(path), routable_path(path)
-    found = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
+    report = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
         route = ROUTES[match.operation]
     except AgentctlError as refusal:
         added = find_route(settings, method, served)
         if isinstance(added, FaceRoute):
-            return _explain_face_route(found, added, refusal, caller)
+            return _explain_face_route(report, added, refusal, caller)
         if added is None:
             encoded = "it contains an encoded slash, %2F, and no path does"
             cause = suggest_path(route_table(), method, plain) if served else encoded
-            return _explain_missing_route(found, cause or "no path is similar", refusal, caller)
+            return _explain_missing_route(report, cause or "no path is similar", refusal, caller)
         match, route = added
     text = f"{match.operation}, {route.method} {route.template}"
-    found = replace(found, match=match).with_check(ExplainedCheck("route", "passed", text))
+    report = replace(report, match=match).with_check(ExplainedCheck("route", "passed", text))
     try:
         policy.authorize_request(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
-        return _explain_denial(found, match, refusal, caller, settings)
+        return _explain_denial(report, match, refusal, caller, settings)
     grant = policy.describe_grant(caller.principal, match)
-    return _explain_parameters(found.with_check(ExplainedCheck("policy", "passed", grant)), match)
+    return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 
 async def _identify(
@@ -224,10 +224,10 @@ def _explain_verification(
     yield ExplainedCheck("credential", "passed", f"a token, {kind}")
     for check in checks[:end]:
         try:
-            found = check.found(facts)
+            fact = check.found(facts)
         except InvalidToken:  # The keys changed after the verification.
-            found = ""
-        yield ExplainedCheck(check.name, "passed", found)
+            fact = ""
+        yield ExplainedCheck(check.name, "passed", fact)
     if failed is not None:
         yield ExplainedCheck(failed, "failed", *diagnose(failed, reason, facts))
         yield from _skip(checks[end + 1 :])
@@ -238,57 +238,57 @@ def _skip(checks: tuple[Check, ...]) -> Iterator[ExplainedCheck]:
 
 
 def _explain_missing_route(
-    found: Explanation, cause: str, refusal: AgentctlError, caller: _Identification
+    report: Explanation, cause: str, refusal: AgentctlError, caller: _Identification
 ) -> Explanation:
     skipped = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
         text = "no operation has this method and path; only identified callers get a 404 or 405"
         step = ExplainedCheck("route", "skipped", text)
-        return _decide_by_credential(found.with_check(step).with_check(skipped), caller)
-    path = quote_value(found.path)
+        return _decide_by_credential(report.with_check(step).with_check(skipped), caller)
+    path = quote_value(report.path)
     if isinstance(refusal, MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
         remedy = f"use {allowed.replace(', ', ' or ')}"
-        text, cause = f"{path} does not support {found.method}", f"the path has {allowed}"
+        text, cause = f"{path} does not support {report.method}", f"the path has {allowed}"
     else:
         remedy = "`agentctl auth scopes` lists the operations and their paths"
         text = f"{path} is not a path of the HTTP API"
     step = ExplainedCheck("route", "failed", text, cause, remedy)
-    return found.with_check(step, refusal.status).with_check(skipped)
+    return report.with_check(step, refusal.status).with_check(skipped)
 
 
 def _explain_face_route(
-    found: Explanation, face: FaceRoute, refusal: AgentctlError, caller: _Identification
+    report: Explanation, face: FaceRoute, refusal: AgentctlError, caller: _Identification
 ) -> Explanation:
     if not face.is_served and caller.failure is None:
         cause = f"{face.setting} is false"
         text = f"{face.place} is not served"
         step = ExplainedCheck("route", "failed", text, cause, f"set {face.setting} = true")
         skipped = ExplainedCheck("policy", "skipped")
-        return found.with_check(step, refusal.status).with_check(skipped)
-    found = found.with_check(ExplainedCheck("route", "passed", f"{face.name}, {face.place}"))
+        return report.with_check(step, refusal.status).with_check(skipped)
+    report = report.with_check(ExplainedCheck("route", "passed", f"{face.name}, {face.place}"))
     if caller.failure is not None:
         step = ExplainedCheck("policy", "skipped", f"needs a valid token, then {face.decision}")
-        return _decide_by_credential(found.with_check(step), caller)
+        return _decide_by_credential(report.with_check(step), caller)
     text = f"the path needs a valid token; the policy is {face.decision}"
-    return found.with_check(ExplainedCheck("policy", "passed", text))
+    return report.with_check(ExplainedCheck("policy", "passed", text))
 
 
-def _explain_parameters(found: Explanation, match: RouteMatch) -> Explanation:
+def _explain_parameters(report: Explanation, match: RouteMatch) -> Explanation:
     if not match.path_params:
-        return found
+        return report
     text = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
     try:
         policy.check_path_params(match.path_params)
     except NotFound as refusal:
         cause = "no id can be so: it has control characters or invalid UTF-8, or is . or .."
         step = ExplainedCheck("parameters", "failed", text, cause, "use an id")
-        return found.with_check(step, refusal.status)
-    return found.with_check(ExplainedCheck("parameters", "passed", text))
+        return report.with_check(step, refusal.status)
+    return report.with_check(ExplainedCheck("parameters", "passed", text))
 
 
 def _explain_denial(
-    found: Explanation,
+    report: Explanation,
     match: RouteMatch,
     refusal: AgentctlError,
     caller: _Identification,
@@ -298,16 +298,17 @@ def _explain_denial(
     needed = describe_requirement(match, admin_scope)
     if not isinstance(refusal, Forbidden):
         step = ExplainedCheck("policy", "skipped", f"needs {needed}")
-        return _decide_by_credential(found.with_check(step), caller)
+        return _decide_by_credential(report.with_check(step), caller)
     assert caller.principal is not None
     granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
     claims = {} if caller.facts is None else caller.facts.claims or {}
     cause, remedy = explain_denial(match, caller.principal, claims, admin_scope)
     text = f"needs {needed}; granted: {granted or 'no scopes'}"
-    return found.with_check(ExplainedCheck("policy", "failed", text, cause, remedy), refusal.status)
+    step = ExplainedCheck("policy", "failed", text, cause, remedy)
+    return report.with_check(step, refusal.status)
 
 
-def _decide_by_credential(found: Explanation, caller: _Identification) -> Explanation:
+def _decide_by_credential(report: Explanation, caller: _Identification) -> Explanation:
     assert caller.failure is not None
-    failed = next(step.name for step in found.steps if step.outcome == "failed")
-    return replace(found, status=caller.failure.status, decided_by=failed)
+    failed = next(step.name for step in report.steps if step.outcome == "failed")
+    return replace(report, status=caller.failure.status, decided_by=failed)

@@ -18,9 +18,7 @@ from agentctl.auth.tokens.claims import RawClaims
 from agentctl.operations import ROUTES
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
-from agentctl.requests import (
-    MAXIMUM_SCOPES,
-)
+from agentctl.requests import MAXIMUM_SCOPES
 
 _MAXIMUM_SHOWN = 100
 """Characters of a quoted value at most."""
@@ -53,19 +51,19 @@ def join_some(texts: list[str]) -> str:
     return ", ".join(texts[:_MAXIMUM_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def describe_difference(given: str, wanted: str) -> str | None:
+def describe_difference(actual: str, expected: str) -> str | None:
     """Describe the difference of two similar texts; None if they are not similar."""
-    if given.strip() == wanted.strip():
+    if actual.strip() == expected.strip():
         return "it has white space at an end"
-    if given.rstrip("/") == wanted.rstrip("/"):
+    if actual.rstrip("/") == expected.rstrip("/"):
         return "only the slash at the end differs"
-    if given.casefold() == wanted.casefold():
+    if actual.casefold() == expected.casefold():
         return "only upper and lower case differ"
-    if _without_scheme(given) == _without_scheme(wanted):
+    if _without_scheme(actual) == _without_scheme(expected):
         return "only the part before :// differs"
-    if wanted and (given.startswith(wanted) or given.endswith(wanted)):
+    if expected and (actual.startswith(expected) or actual.endswith(expected)):
         return "it has extra text"
-    if given and (wanted.startswith(given) or wanted.endswith(given)):
+    if actual and (expected.startswith(actual) or expected.endswith(actual)):
         return "it is only a part"
     return None
 
@@ -93,8 +91,8 @@ def find_unread_permissions(claims: Mapping[str, Any]) -> Iterator[tuple[str, An
 
 def describe_unread_permissions(claims: RawClaims) -> str | None:
     """Describe permissions in claims that are not read here; None if there are none."""
-    found = [f"{name} ({quote_value(value)})" for name, value in find_unread_permissions(claims)]
-    return f"not read: {join_some(found)}" if found else None
+    unread = [f"{name} ({quote_value(value)})" for name, value in find_unread_permissions(claims)]
+    return f"not read: {join_some(unread)}" if unread else None
 
 
 def describe_requirement(match: RouteMatch, admin_scope: str) -> str:
@@ -129,11 +127,11 @@ def explain_denial(
         example = ", ".join(map(quote_value, raw.split()[:3]))
         cause = f"the claim scopes is a text, {quote_value(raw)}, and grants nothing"
         return cause, f"configure the issuer to write an array: [{example}]"
-    given = raw if isinstance(raw, list) else []
-    if len(given) > MAXIMUM_SCOPES:
+    scopes = raw if isinstance(raw, list) else []
+    if len(scopes) > MAXIMUM_SCOPES:
         cause = f"the token has more than {MAXIMUM_SCOPES} scopes: none counts"
         return cause, "grant fewer scopes: * in the middle matches every id"
-    texts = [scope for scope in given if isinstance(scope, str)]
+    texts = [scope for scope in scopes if isinstance(scope, str)]
     sentences = _explain_scopes(texts, match, admin_scope)
     unread = describe_unread_permissions(claims)
     if unread is not None:
@@ -144,10 +142,10 @@ def explain_denial(
     return "; ".join(sentences) or nothing, remedy
 
 
-def _explain_scopes(given: Sequence[str], match: RouteMatch, admin_scope: str) -> list[str]:
+def _explain_scopes(scopes: Sequence[str], match: RouteMatch, admin_scope: str) -> list[str]:
     requirement = POLICY[match.operation]
     sentences = list[str]()
-    for scope in given:
+    for scope in scopes:
         sentence = _explain_admin_scope(scope, admin_scope)
         if sentence is None and isinstance(requirement, NeedsScope):
             sentence = _explain_scope(scope, match, requirement)
@@ -168,10 +166,10 @@ def _explain_admin_scope(scope: str, admin_scope: str) -> str | None:
 
 
 def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> str | None:
-    for wanted in required_scopes(*match):
-        if scope.casefold().strip() == wanted.casefold() and scope != wanted:
-            difference = describe_difference(scope, wanted)
-            return f"{quote_value(scope)} is not {quote_value(wanted)}: {difference}"
+    for required in required_scopes(*match):
+        if scope.casefold().strip() == required.casefold() and scope != required:
+            difference = describe_difference(scope, required)
+            return f"{quote_value(scope)} is not {quote_value(required)}: {difference}"
     if is_well_formed(scope):
         return _explain_well_formed(scope, requirement, match.path_params)
     return _explain_malformed(scope, requirement)
@@ -187,9 +185,9 @@ def _explain_well_formed(
         return f"{quoted} allows {action}, not {requirement.action}"
     if resource == requirement.resource:
         return _explain_other_id(quoted, middle[0] if middle else "*", requirement, path_params)
-    wanted = suggest_scope(scope)
-    if not middle and wanted == f"{requirement.resource}:{requirement.action}":
-        return f"{quoted} is not a scope: did you mean {quote_value(wanted)}?"
+    suggested = suggest_scope(scope)
+    if not middle and suggested == f"{requirement.resource}:{requirement.action}":
+        return f"{quoted} is not a scope: did you mean {quote_value(suggested)}?"
     return None
 
 
@@ -197,11 +195,11 @@ def _explain_other_id(
     quoted: str, other: str, requirement: NeedsScope, path_params: Mapping[str, str]
 ) -> str:
     noun = requirement.resource.removesuffix("s")
-    wanted = path_params.get(requirement.id_param) if requirement.id_param is not None else None
-    if wanted is None:
+    expected = path_params.get(requirement.id_param) if requirement.id_param is not None else None
+    if expected is None:
         return f"{quoted} is for one {noun}, and this operation is about all of them"
-    difference = describe_difference(other, wanted)
-    text = f"{quoted} is for another {noun}, not {quote_value(wanted)}"
+    difference = describe_difference(other, expected)
+    text = f"{quoted} is for another {noun}, not {quote_value(expected)}"
     return f"{text}: {difference}" if difference else text
 
 

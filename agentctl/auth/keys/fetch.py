@@ -87,10 +87,10 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
         FetchError: the configuration of the issuer cannot be fetched, names another issuer, or has
             no allowed URL.
     """
-    found = await _fetch(client, issuer.rstrip("/") + DISCOVERY_PATH)
-    if found.get("issuer") != issuer:
+    document = await _fetch(client, issuer.rstrip("/") + DISCOVERY_PATH)
+    if document.get("issuer") != issuer:
         raise FetchError("issuer_mismatch", "the discovered configuration is of another issuer")
-    url = found.get("jwks_uri")
+    url = document.get("jwks_uri")
     if not isinstance(url, str) or not is_allowed_key_url(url):
         raise FetchError("insecure_url", "the issuer names no key set with https")
     return url
@@ -108,24 +108,21 @@ async def _fetch(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
                 continue
             if response.status_code != 200:
                 raise FetchError("status", f"the server responds with {response.status_code}")
-            return _parse(await _read(response))
+            content = await _read(response)
+        try:
+            return parse_object(content)
+        except NotStrict as failure:
+            raise FetchError("not_json", f"the response {failure}") from None
     raise FetchError("redirect", f"the server redirects more than {MAXIMUM_REDIRECTS} times")
 
 
 async def _read(response: httpx2.Response) -> bytes:
     content = bytearray()
-    async for part in response.aiter_raw():
-        content += part
+    async for chunk in response.aiter_raw():
+        content += chunk
         if len(content) > MAXIMUM_BYTES:
             raise FetchError("too_large", f"the response has more than {MAXIMUM_BYTES} bytes")
     return bytes(content)
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    try:
-        return parse_object(content)
-    except NotStrict as failure:
-        raise FetchError("not_json", f"the response {failure}") from None
 
 
 def _get_origin(url: str) -> tuple[str, str | None, int | None]:

@@ -94,12 +94,12 @@ def _create_file(path: Path) -> int:
         raise _write_error(path, failure) from None
 
 
-def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_file(path: Path, status: os.stat_result, private: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise InvalidKey(f"Key file {path} is not a regular file")
-    if found.st_size > MAXIMUM_KEY_FILE:
+    if status.st_size > MAXIMUM_KEY_FILE:
         raise InvalidKey(f"Key file {path} is larger than {MAXIMUM_KEY_FILE} bytes")
-    mode = stat.S_IMODE(found.st_mode)
+    mode = stat.S_IMODE(status.st_mode)
     if private and mode & ~_PRIVATE:
         raise InvalidKey(
             f"Key file {path} has mode {mode:04o} and must not be wider than 0600",
@@ -165,11 +165,11 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
     """Write a new file with the mode and owner of `model`. Raises OSError."""
-    found = model.stat()
+    status = model.stat()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchown(descriptor, found.st_uid, found.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
         file.write(data)
         file.flush()
         os.fsync(descriptor)

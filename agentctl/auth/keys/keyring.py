@@ -57,39 +57,36 @@ class Keyring:
 
         If the files are rejected, the keys stay and `problem` is set.
         """
-        found = _stamp_files(self._authorization)
-        if found == self._read and not _is_recent(found):
+        stamps = _stamp_files(self._authorization)
+        if stamps == self._read and not _is_recent(stamps):
             return False
-        if self._must_wait(found):
+        if self._must_wait(stamps):
             return False
         # The stamps are older than the content: the next poll detects a write in between.
-        self._read = found
+        self._read = stamps
         try:
-            return self._take(read_key_files(self._authorization))
+            files = read_key_files(self._authorization)
+            changed = files != self._files
+            if changed:
+                self.keys = load_key_set(self._authorization, files)
         except InvalidKey as failure:
             why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
             self.problem = f"{why}; the previous keys stay in use"
             return False
+        self._files, self.problem = files, None
+        return changed
 
-    def _must_wait(self, found: list[FileStamp]) -> bool:
-        before, self._last_seen = self._last_seen, found
+    def _must_wait(self, stamps: list[FileStamp]) -> bool:
+        before, self._last_seen = self._last_seen, stamps
         if (
-            found == before
+            stamps == before
             or self._waited >= MAXIMUM_POLLS
-            or not _is_written_in_place(before, found)
+            or not _is_written_in_place(before, stamps)
         ):
             self._waited = 0
             return False
         self._waited += 1
         return True
-
-    def _take(self, files: KeyFiles) -> bool:
-        changed = files != self._files
-        if changed:
-            self.keys = load_key_set(self._authorization, files)
-            self._files = files
-        self.problem = None
-        return changed
 
 
 def _key_files(authorization: Authorization) -> tuple[Path, ...]:
@@ -113,22 +110,22 @@ def _stamp_files(authorization: Authorization) -> list[FileStamp]:
 
 def _stamp_file(path: Path) -> FileStamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _is_written_in_place(before: list[FileStamp], found: list[FileStamp]) -> bool:
+def _is_written_in_place(before: list[FileStamp], after: list[FileStamp]) -> bool:
     return any(
         new is not None and new != old and (old is None or old[3:] == new[3:])
-        for old, new in zip(before, found, strict=True)
+        for old, new in zip(before, after, strict=True)
     )
 
 
-def _is_recent(found: list[FileStamp]) -> bool:
+def _is_recent(stamps: list[FileStamp]) -> bool:
     now = time.time_ns()
-    return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in found)
+    return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in stamps)
 
 
 def has_remote_keys(authorization: Authorization) -> bool:
@@ -166,8 +163,8 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         )
     if authorization.jwks_file is None:
         return KeySet.from_keys(spec, in_turn)
-    named = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
-    return named.merge(KeySet.from_keys(spec, in_turn)) if in_turn else named
+    key_set = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
+    return key_set.merge(KeySet.from_keys(spec, in_turn)) if in_turn else key_set
 
 
 def _entry_label(number: int, count: int) -> str:

@@ -148,14 +148,14 @@ def open_published_files(
         files: the result of `keyring.read_key_files`, which `keyring.load_key_set` accepts.
     """
     spec = get_algorithm(authorization.algorithm)
-    found: dict[Path, PublishedKeyFile] = {}
+    opened: dict[Path, PublishedKeyFile] = {}
     if spec.family != "oct":
-        found.update(
+        opened.update(
             {path: PemFile(files[path], spec) for path in authorization.verification_key_files}
         )
     if authorization.jwks_file is not None:
-        found[authorization.jwks_file] = JwksFile(files[authorization.jwks_file])
-    return found
+        opened[authorization.jwks_file] = JwksFile(files[authorization.jwks_file])
+    return opened
 
 
 def entry_thumbprint(entry: Mapping[str, Any]) -> str | None:

@@ -138,7 +138,8 @@ class RemoteKeys:
         moment = self._monotonic()
         if moment >= self._next:
             self.refresh()
-        if self._keys is not None and self._is_too_old(moment):
+        too_old = self._fetched is not None and moment - self._fetched > self._stale_seconds
+        if self._keys is not None and too_old:
             _log.error("the keys of %s are too old to be used", self._url or self._issuer)
             self._keys = self._document = None
             self._use(None)
@@ -212,6 +213,3 @@ class RemoteKeys:
         pause = FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10)
         self._failures += 1
         self._next = self._failed + min(pause, MAXIMUM_RETRY_SECONDS, self._refresh_seconds)
-
-    def _is_too_old(self, moment: float) -> bool:
-        return self._fetched is not None and moment - self._fetched > self._stale_seconds

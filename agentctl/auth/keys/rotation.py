@@ -24,7 +24,6 @@ from agentctl.auth.keys.material import parse_keys
 from agentctl.auth.keys.published import JwksFile, open_published_files
 from agentctl.auth.keys.signing import SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import get_algorithm
-from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import Conflict, InvalidKey
 
 if TYPE_CHECKING:
@@ -122,7 +121,12 @@ class Rotation:
             path: self._published[path].with_new_key(self.old_thumbprint, new, remove_after)
             for path in self.publishing_files
         }
-        self._check_old_key_kept(load_key_set(self._authorization, {**self._files, **changed}))
+        keys = load_key_set(self._authorization, {**self._files, **changed}).keys
+        if self.old_thumbprint not in map(key_thumbprint, keys):
+            raise InvalidKey(
+                "The entry of the signing key has no kid: next to another entry it is skipped",
+                hint=f'give it "kid": "{self.old_thumbprint}" in the JWKS',
+            )
         self._write(changed)
         return key_thumbprint(new)
 
@@ -202,18 +206,6 @@ class Rotation:
                 f"{self._next_file} cannot be written", cause=os.strerror(failure.errno or 0)
             ) from None
         return load_signing_key(data, self._spec)
-
-    def _check_old_key_kept(self, keys: KeySet) -> None:
-        """Check that the new set still has the old key.
-
-        Raises:
-            InvalidKey: the set would skip it.
-        """
-        if self.old_thumbprint not in map(key_thumbprint, keys.keys):
-            raise InvalidKey(
-                "The entry of the signing key has no kid: next to another entry it is skipped",
-                hint=f'give it "kid": "{self.old_thumbprint}" in the JWKS',
-            )
 
     def _write(self, changed: Mapping[Path, bytes]) -> None:
         for path, data in changed.items():

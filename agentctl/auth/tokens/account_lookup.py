@@ -158,19 +158,17 @@ class AccountTokens:
             _remember(self._unknown, token_hash, moment + CACHE_SECONDS, MAXIMUM_CACHED_UNKNOWN)
             raise InvalidToken(_UNKNOWN, check="account.known")
         self._unknown_limit.give_back(rationed)
-        answer = _CachedAccount(account, self._principal_of(account), moment + CACHE_SECONDS)
+        principal = Principal(
+            subject=account_subject(account.id),
+            scopes=account.scopes,
+            admin=self._admin_scope in account.scopes,
+        )
+        answer = _CachedAccount(account, principal, moment + CACHE_SECONDS)
         if self._changes == before:  # Else the result may be older than a change.
             _remember(self._found, token_hash, answer, MAXIMUM_CACHED)
         self._check_active(account)
         self._accounts.record_use(account)
         return answer
-
-    def _principal_of(self, account: StoredAccount) -> Principal:
-        return Principal(
-            subject=account_subject(account.id),
-            scopes=account.scopes,
-            admin=self._admin_scope in account.scopes,
-        )
 
     def _check_active(self, account: StoredAccount) -> None:
         if account.revoked_at is not None:
@@ -201,13 +199,13 @@ class _RateLimit:
         self._left -= 1
         return True
 
-    def give_back(self, taken: bool) -> None:
+    def give_back(self, was_taken: bool) -> None:
         """Give back one that was taken and not used."""
-        self._left = min(self._rate, self._left + taken)
+        self._left = min(self._rate, self._left + was_taken)
 
 
-def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    kept.pop(key, None)
-    while len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _remember(entries: dict[K, V], key: K, value: V, most: int) -> None:
+    entries.pop(key, None)
+    while len(entries) >= most:
+        del entries[next(iter(entries))]
+    entries[key] = value

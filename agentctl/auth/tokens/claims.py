@@ -15,10 +15,7 @@ from agentctl.auth.scopes import is_well_formed
 from agentctl.errors import InvalidToken
 from agentctl.records.ids import is_session_id
 from agentctl.records.strict import NotStrict, parse_object
-from agentctl.requests import (
-    MAXIMUM_SCOPES,
-    MAXIMUM_USER_ID_LENGTH,
-)
+from agentctl.requests import MAXIMUM_SCOPES, MAXIMUM_USER_ID_LENGTH
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -217,12 +214,8 @@ def is_reserved_subject(subject: str) -> bool:
     The server writes such names into records. With a reserved subject a token could impersonate a
     service account, a user of the machine or the server (docs/decisions/0019).
     """
-    return _normalize_subject(subject).startswith(_RESERVED)
-
-
-def _normalize_subject(text: str) -> str:
-    text = _IGNORABLE.sub("", text)
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    text = unicodedata.normalize("NFKC", _IGNORABLE.sub("", subject)).casefold()
+    return unicodedata.normalize("NFKC", text).startswith(_RESERVED)
 
 
 def check_scopes(members: RawClaims, rules: ClaimRules, now: float) -> frozenset[str]:

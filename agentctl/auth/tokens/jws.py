@@ -62,27 +62,21 @@ class KeySet:
         """
         entries = _labeled_entries(mapping)
         spec = get_algorithm(algorithm if algorithm is not None else _common_algorithm(entries))
-        found: list[VerificationKey] = []
+        keys: list[VerificationKey] = []
         skipped: list[SkippedKey] = []
         for label, entry in entries:
             reason = reason_to_skip(entry, spec, label)
             if reason is None:
-                found.append(key_from_jwk(entry, spec, label))
+                keys.append(key_from_jwk(entry, spec, label))
             else:
                 skipped.append(SkippedKey(entry.get("kid"), reason))
-        return cls._from_entries(spec, found, skipped)
-
-    @classmethod
-    def _from_entries(
-        cls, spec: AlgorithmSpec, found: list[VerificationKey], skipped: list[SkippedKey]
-    ) -> KeySet:
-        if len(found) > 1:
-            skipped += [SkippedKey(None, _NO_KID) for key in found if key.kid is None]
-            found = [key for key in found if key.kid is not None]
-        if not found:
+        if len(keys) > 1:
+            skipped += [SkippedKey(None, _NO_KID) for key in keys if key.kid is None]
+            keys = [key for key in keys if key.kid is not None]
+        if not keys:
             raise InvalidKey(f"The JWKS has no usable key for {spec.name}")
-        by_kid = {key.kid: key for key in found}
-        if len(by_kid) != len(found):
+        by_kid = {key.kid: key for key in keys}
+        if len(by_kid) != len(keys):
             raise InvalidKey("The JWKS has two keys with the same kid")
         return cls(spec, by_kid, skipped=tuple(skipped))
 
@@ -271,18 +265,14 @@ def check_header(header: Mapping[str, Any], spec: AlgorithmSpec) -> None:
     for name in _REJECTED_MEMBERS:
         if name in header:
             raise _invalid_header(f"the header has {name}, which is not accepted")
-    if "typ" in header:
-        _check_type(header["typ"])
+    # The `typ` of tokens for other purposes is rejected (RFC 9068 4, RFC 7519 5.1).
+    typ = header.get("typ", "JWT")
+    if not isinstance(typ, str) or typ.lower() not in _ACCEPTED_TYPES:
+        raise _invalid_header("the header's typ is not that of an access token")
     if "cty" in header:
         raise _invalid_header("the header has cty: a token in a token is not accepted")
     if not isinstance(header.get("kid", ""), str):
         raise _invalid_header("the header's kid is not a string")
-
-
-def _check_type(value: object) -> None:
-    """Reject the `typ` of tokens for other purposes (RFC 9068 4, RFC 7519 5.1)."""
-    if not isinstance(value, str) or value.lower() not in _ACCEPTED_TYPES:
-        raise _invalid_header("the header's typ is not that of an access token")
 
 
 def _invalid_header(reason: str) -> InvalidToken:
@@ -302,19 +292,19 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
     only = keys.by_kid.values() if kid is None and len(keys.by_kid) == 1 else ()
-    found = (*keys.unnamed, *only)
-    if not found:
+    candidates = (*keys.unnamed, *only)
+    if not candidates:
         raise InvalidToken("no key of the set has the token's kid", check="key")
-    return found
+    return candidates
 
 
-def check_signature(parts: TokenParts, found: Iterable[VerificationKey]) -> VerificationKey:
+def check_signature(parts: TokenParts, keys: Iterable[VerificationKey]) -> VerificationKey:
     """Run the check `signature`: return the first key that verifies the signature.
 
     Raises:
         InvalidToken: no key does.
     """
-    for key in found:
+    for key in keys:
         if _is_signed_by(key, parts):
             return key
     raise InvalidToken("the signature is not valid", check="signature")

@@ -170,8 +170,8 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
     from agentctl.auth.explain.credential import collect_facts
     from agentctl.auth.verifier import Verifier
 
-    given = replace(settings.authorization, enabled=True)
-    verifier = Verifier(replace(settings, authorization=given))
+    authorization = replace(settings.authorization, enabled=True)
+    verifier = Verifier(replace(settings, authorization=authorization))
     failed: InvalidToken | None = None
     try:
         principal = verifier.identify_jwt(f"Bearer {token}")

@@ -117,7 +117,7 @@ class McpConnection:
         """
         if self._client.server_capabilities.tools is None:
             return []
-        found: list[mcp_types.Tool] = []
+        tools: list[mcp_types.Tool] = []
         cursor: str | None = None
         for _ in range(_MAXIMUM_PAGES):
             params = mcp_types.PaginatedRequestParams(cursor=cursor)
@@ -127,11 +127,11 @@ class McpConnection:
                 raise McpUnavailable("its list of tools does not follow the protocol") from error
             except (MCPError, RuntimeError) as error:
                 raise McpUnavailable(_describe(error, "it did not list its tools")) from error
-            found += page.tools
+            tools += page.tools
             cursor = page.next_cursor
-            if cursor is None or len(found) > MAXIMUM_TOOLS:
+            if cursor is None or len(tools) > MAXIMUM_TOOLS:
                 break
-        return found
+        return tools
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], watched: WatchedCall

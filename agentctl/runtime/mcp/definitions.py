@@ -77,20 +77,20 @@ def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList
     """Check the tools that a server lists; leave out those that `allow_tools` does not allow."""
     tools: dict[str, McpTool] = {}
     problems: list[str] = []
-    for one in listed:
-        if not allows_tool(server, one.name):
+    for item in listed:
+        if not allows_tool(server, item.name):
             continue
         if len(tools) == MAXIMUM_TOOLS:
             problems.append(f"it has more than {MAXIMUM_TOOLS} tools; the others are left out")
             break
-        shown = escape_controls(one.name[:_NAME_CHARACTERS])
+        name = escape_controls(item.name[:_NAME_CHARACTERS])
         try:
-            tool = _build_tool(server, one)
+            tool = _build_tool(server, item)
         except _UnusableTool as problem:
-            problems.append(f'the tool "{shown}" is left out: {problem}')
+            problems.append(f'the tool "{name}" is left out: {problem}')
             continue
         if tool.name in tools:
-            problems.append(f'the tool "{shown}" is left out: another one is named {tool.name} too')
+            problems.append(f'the tool "{name}" is left out: another one is named {tool.name} too')
             continue
         tools[tool.name] = tool
     return ToolList(tuple(tools.values()), tuple(problems))

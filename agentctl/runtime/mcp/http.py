@@ -30,7 +30,7 @@ class McpHttpClient(IsolatedClient):
     """A client for one connection to an MCP server.
 
     Args:
-        headers: headers of each request.
+        headers: header fields of each request.
         connect_seconds: maximum time to connect.
         message_bytes: maximum size of a body or event.
         on_end: called with a reason when the server cannot be reached or forgot the session.

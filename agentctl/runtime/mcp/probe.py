@@ -26,7 +26,7 @@ async def probe_server(
     """Connect to a server, list its tools, and disconnect.
 
     Args:
-        user_id, claims: the user whose data the headers contain.
+        user_id, claims: the user whose data the header fields contain.
 
     Returns:
         `id`, `state` (`connected` or `failed`), `reason` (of a failure, else null), `detail` (the

@@ -115,15 +115,15 @@ class HostedServer(ABC):
         """
         self.counters.failures += 1
         if reason != self.problem:
-            shown = f" ({detail})" if detail else ""
-            _log.warning("mcp server %s is not available: %s%s", self.spec.id, reason, shown)
+            suffix = f" ({detail})" if detail else ""
+            _log.warning("mcp server %s is not available: %s%s", self.spec.id, reason, suffix)
         self.problem, self.detail = reason, detail
 
     def note_tools(self, listed: ToolList) -> None:
         """Store a list of tools, and log its new problems."""
-        known = self.listed.problems if self.listed is not None else ()
+        reported = self.listed.problems if self.listed is not None else ()
         for problem in listed.problems:
-            if problem not in known:
+            if problem not in reported:
                 _log.warning("mcp server %s: %s", self.spec.id, problem)
         self.listed = listed
 

@@ -77,7 +77,7 @@ class McpServers:
         await asyncio.gather(*(server.close() for server in hosted.values()))
 
     async def build_actions(
-        self, references: Iterable[str], user: McpUser, taken: Iterable[str]
+        self, references: Iterable[str], user: McpUser, reserved: Iterable[str]
     ) -> dict[str, McpAction]:
         """Return the tools of MCP servers that a component may use, by their names for models.
 
@@ -87,35 +87,39 @@ class McpServers:
         Args:
             references: the `tools` of the component.
             user: the user of the run.
-            taken: names of other tools of the component, which have precedence.
+            reserved: names of other tools of the component, which have precedence.
         """
         from agentctl.runtime.mcp.actions import McpAction
 
-        wanted = group_references(references)
-        servers = [self._host(server) for server in wanted]
-        found = await asyncio.gather(
-            *(self._find_tools(server, wanted[server.spec.id], user) for server in servers)
+        names = group_references(references)
+        servers = [self._host(server) for server in names]
+        tool_lists = await asyncio.gather(
+            *(self._find_tools(server, names[server.spec.id], user) for server in servers)
         )
-        used = set(taken)
+        used = set(reserved)
         actions: dict[str, McpAction] = {}
-        for server, tools in zip(servers, found, strict=True):
+        for server, tools in zip(servers, tool_lists, strict=True):
             for tool in tools:
-                if tool.name in used:
-                    self._report_clash(tool)
-                    continue
-                used.add(tool.name)
-                actions[tool.name] = McpAction(tool, server, user)
+                if tool.name not in used:
+                    used.add(tool.name)
+                    actions[tool.name] = McpAction(tool, server, user)
+                elif tool.name not in self._clashes:
+                    self._clashes.add(tool.name)
+                    _log.warning(
+                        "mcp server %s: its tool %s is left out: another tool is named %s too",
+                        tool.server, tool.listed_name, tool.name,
+                    )  # fmt: skip
         return actions
 
     def records(self, references: Iterable[str]) -> list[ToolRecord]:
         """Return the records of the tools that the servers listed last, without waiting."""
-        found: list[ToolRecord] = []
+        records: list[ToolRecord] = []
         for server_id, names in group_references(references).items():
             server = self._hosted.get(server_id)
             if server is not None and server.listed is not None:
                 tools = server.listed.tools
-                found += [tool.record() for tool in tools if not names or tool.listed_name in names]
-        return found
+                records += [t.record() for t in tools if not names or t.listed_name in names]
+        return records
 
     @property
     def revision(self) -> tuple[object, ...]:
@@ -125,7 +129,7 @@ class McpServers:
     def _host(self, server_id: str) -> HostedServer:
         if server_id not in self._hosted:
             require_mcp_package(self._settings)
-            spec = next(each for each in self._settings.mcp_servers if each.id == server_id)
+            spec = next(server for server in self._settings.mcp_servers if server.id == server_id)
             folder = self._settings.path.parent if self._settings.path is not None else Path.cwd()
             message_bytes = MESSAGE_FACTOR * self._settings.limits.tool_result_bytes
             self._hosted[server_id] = build_server(spec, folder, message_bytes)
@@ -143,31 +147,21 @@ class McpServers:
             return [build_unlisted_tool(server.spec, name) for name in sorted(names)]
         return [tool for tool in tools if not names or tool.listed_name in names]
 
-    def _report_clash(self, tool: McpTool) -> None:
-        if tool.name not in self._clashes:
-            self._clashes.add(tool.name)
-            _log.warning(
-                "mcp server %s: its tool %s is left out: another tool is named %s too",
-                tool.server,
-                tool.listed_name,
-                tool.name,
-            )
-
 
 def group_references(references: Iterable[str]) -> dict[str, set[str]]:
     """Return the names of tools by server; an empty set means all tools of the server."""
-    wanted: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     everything: set[str] = set()
     for reference in references:
-        named = parse_mcp_reference(reference)
-        if named is None:
+        parsed = parse_mcp_reference(reference)
+        if parsed is None:
             continue
-        names = wanted.setdefault(named.server, set())
-        if named.tool:
-            names.add(named.tool)
+        names = groups.setdefault(parsed.server, set())
+        if parsed.tool:
+            names.add(parsed.tool)
         else:
-            everything.add(named.server)
-    return {server: set() if server in everything else names for server, names in wanted.items()}
+            everything.add(parsed.server)
+    return {server: set() if server in everything else names for server, names in groups.items()}
 
 
 def build_server(spec: McpServer, folder: Path, message_bytes: int) -> HostedServer:

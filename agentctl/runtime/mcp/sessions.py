@@ -1,12 +1,12 @@
-"""A server with headers of the user: one session for each user, in a pool with a limit."""
+"""A server with header fields of the user: one session for each user, in a pool with a limit."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from agentctl.event_loop import retrieve_exception
 from agentctl.runtime.mcp.connection import McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.endpoints import HttpEndpoint
@@ -123,11 +123,14 @@ class PerUserServer(HostedServer):
         if reason and time.monotonic() - at < RETRY_SECONDS:
             raise McpUnavailable(reason)
         if len(self._sessions) >= self.spec.max_sessions:
-            self._evict()
+            idle = [key for key, session in self._sessions.items() if session.is_idle]
+            if not idle:
+                raise McpUnavailable(f"all of its {self.spec.max_sessions} sessions are in use")
+            self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
         endpoint = HttpEndpoint(self.spec, user, self._message_bytes)
         session = _Session(McpConnection(endpoint, self.spec.call_seconds))
         session.ready = asyncio.create_task(self._prepare(key, session))
-        session.ready.add_done_callback(_retrieve_exception)
+        session.ready.add_done_callback(retrieve_exception)
         self._sessions[key] = session
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
@@ -149,12 +152,6 @@ class PerUserServer(HostedServer):
         self.problem = None
         return build_tool_list(self.spec, listed)
 
-    def _evict(self) -> None:
-        idle = [key for key, session in self._sessions.items() if session.is_idle]
-        if not idle:
-            raise McpUnavailable(f"all of its {self.spec.max_sessions} sessions are in use")
-        self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
-
     def _drop(self, key: Key) -> None:
         session = self._sessions.pop(key)
         if not session.ready.done():
@@ -175,8 +172,3 @@ class PerUserServer(HostedServer):
                 for key, (at, reason) in self._failed_at.items()
                 if now - at < RETRY_SECONDS
             }
-
-
-def _retrieve_exception(task: asyncio.Task[ToolList]) -> None:
-    with suppress(asyncio.CancelledError):
-        task.exception()

@@ -229,7 +229,7 @@ class _RunningProgram:
 
     async def _read_messages(self) -> None:
         assert self._process.stdout is not None
-        lines = _Lines(self._program.message_bytes)
+        lines = _OutputLines(self._program.message_bytes)
         with self._incoming:
             while data := await self._process.stdout.read(_CHUNK_BYTES):
                 for line in lines.add(data):
@@ -248,7 +248,7 @@ class _RunningProgram:
             code = self._process.returncode
             self._end("its program closed stdout" if code is None else _describe_exit(code))
 
-    def _parse(self, line: _Line) -> SessionMessage | None:
+    def _parse(self, line: _OutputLine) -> SessionMessage | None:
         if line.is_cut:
             return self._answer_long_message(line)
         if not line.text.strip():
@@ -262,17 +262,17 @@ class _RunningProgram:
             self._open_ids.discard(message.id if message.id is not None else "")
         return SessionMessage(message)
 
-    def _note_noise(self, line: _Line) -> None:
+    def _note_noise(self, line: _OutputLine) -> None:
         self._noise += 1
         if self._noise == 1:
-            shown = self._program.mask(line.text[:200].decode("utf-8", "replace"))
+            text = self._program.mask(line.text[:200].decode("utf-8", "replace"))
             _log.warning(
                 "mcp server %s: its program writes other text than messages to stdout: %s",
                 self._program.server,
-                shown,
+                text,
             )
 
-    def _answer_long_message(self, line: _Line) -> SessionMessage | None:
+    def _answer_long_message(self, line: _OutputLine) -> SessionMessage | None:
         limit = self._program.message_bytes
         _log.warning(
             "mcp server %s: a message of more than %d bytes was dropped",
@@ -313,7 +313,7 @@ class _RunningProgram:
     async def _read_log(self) -> None:
         """Read stderr, so that the program never waits for it; write its lines to the log."""
         assert self._process.stderr is not None
-        lines = _Lines(_STDERR_LINE_BYTES)
+        lines = _OutputLines(_STDERR_LINE_BYTES)
         while data := await self._process.stderr.read(_CHUNK_BYTES):
             for line in lines.add(data):
                 text = self._program.mask(line.text.decode("utf-8", "replace").rstrip())
@@ -328,8 +328,8 @@ def cancelled_id(message: mcp_types.JSONRPCMessage) -> int | str | None:
         return None
     if message.method != "notifications/cancelled":
         return None
-    found = (message.params or {}).get("requestId")
-    return found if isinstance(found, int | str) else None
+    request_id = (message.params or {}).get("requestId")
+    return request_id if isinstance(request_id, int | str) else None
 
 
 def _describe_exit(code: int) -> str:
@@ -341,7 +341,7 @@ def _describe_exit(code: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _OutputLine:
     """A line; if it is too long, its first bytes in `text` and its last bytes in `tail`."""
 
     text: bytes
@@ -349,7 +349,7 @@ class _Line:
     tail: bytes = b""
 
 
-class _Lines:
+class _OutputLines:
     """Splits chunks into lines of at most `limit` bytes, in linear time and bounded memory."""
 
     def __init__(self, limit: int) -> None:
@@ -358,28 +358,28 @@ class _Lines:
         self._size = 0
         self._tail = b""
 
-    def add(self, data: bytes) -> Iterator[_Line]:
+    def add(self, data: bytes) -> Iterator[_OutputLine]:
         """Add a chunk and yield the lines that it completes."""
         *complete, rest = data.split(b"\n")
-        for part in complete:
-            self._extend(part)
+        for piece in complete:
+            self._extend(piece)
             yield self._take()
         self._extend(rest)
 
-    def _extend(self, part: bytes) -> None:
+    def _extend(self, piece: bytes) -> None:
         room = self._limit - self._size
-        self._size += len(part)
+        self._size += len(piece)
         if room > 0:
-            self._parts.append(part[:room])
-        if len(part) > room:
-            self._tail = (self._tail + part)[-_EDGE_BYTES:]
+            self._parts.append(piece[:room])
+        if len(piece) > room:
+            self._tail = (self._tail + piece)[-_EDGE_BYTES:]
 
-    def _take(self) -> _Line:
+    def _take(self) -> _OutputLine:
         text = b"".join(self._parts)
         if self._size <= self._limit:
-            line = _Line(text)
+            line = _OutputLine(text)
         else:
-            kept = max(_EDGE_BYTES, min(self._limit, _STDERR_LINE_BYTES))
-            line = _Line(text[:kept], True, self._tail)
+            limit = max(_EDGE_BYTES, min(self._limit, _STDERR_LINE_BYTES))
+            line = _OutputLine(text[:limit], True, self._tail)
         self._parts, self._size, self._tail = [], 0, b""
         return line

@@ -1,4 +1,4 @@
-"""Values of headers and of environment variables, with their placeholders replaced."""
+"""Values of header fields and of environment variables, with their placeholders replaced."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def expand_values(values: Mapping[str, str], user: McpUser) -> dict[str, str]:
 
     Raises:
         McpUnavailable: a variable is not set, or the user has no such claim, or one that cannot be
-            a header. The text names it and never repeats a value.
+            a header field. The text names it and never repeats a value.
     """
     return {
         name: "".join(_expand_part(part, user) for part in parse_template(value) or ())
@@ -81,11 +81,11 @@ def _expand_part(part: TemplatePart, user: McpUser) -> str:
     )
 
 
-def _check_user_value(value: object, missing: str, shown: str) -> str:
-    """Return a value of the user as the text of a header (docs/security-cases.md P08)."""
+def _check_user_value(value: object, missing: str, label: str) -> str:
+    """Return a value of the user as the text of a header field (docs/security-cases.md P08)."""
     if value is None or value == "":
         raise McpUnavailable(missing)
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _HEADER_TEXT.fullmatch(text):
-        raise McpUnavailable(f"{shown} cannot be a header: it is not printable ASCII text")
+        raise McpUnavailable(f"{label} cannot be a header: it is not printable ASCII text")
     return text

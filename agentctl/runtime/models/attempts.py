@@ -117,15 +117,15 @@ class Attempts:
         model = self.model
         if self._failed > model.retries or not failure.is_repeatable:
             return None
-        asked = failure.retry_after
-        if asked is None:
+        requested = failure.retry_after
+        if requested is None:
             longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
             seconds = longest * random.uniform(0.5, 1.0)
         else:
             # All runs that were refused at one time must not return at one time.
-            seconds = max(asked, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
-        left = self._started + model.retry_seconds - time.monotonic()
-        return seconds if seconds <= left else None
+            seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
+        remaining = self._started + model.retry_seconds - time.monotonic()
+        return seconds if seconds <= remaining else None
 
     def _use_fallback(self) -> None:
         failed = self.model.id

@@ -112,10 +112,6 @@ def _tool_result(message: Mapping[str, Any]) -> ToolReturnPart:
     )
 
 
-def _tool_request(message: Mapping[str, Any]) -> ModelRequest:
-    return ModelRequest(parts=[_tool_result(message)], timestamp=_timestamp(message))
-
-
 def _timestamp(message: Mapping[str, Any]) -> datetime:
     created_at = message.get("created_at")
     return datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
@@ -124,5 +120,7 @@ def _timestamp(message: Mapping[str, Any]) -> datetime:
 _CONVERSIONS: dict[str, Callable[[Mapping[str, Any]], ModelMessage]] = {
     "user": _user_request,
     "assistant": _assistant_response,
-    "tool": _tool_request,
+    "tool": lambda message: ModelRequest(
+        parts=[_tool_result(message)], timestamp=_timestamp(message)
+    ),
 }

@@ -29,14 +29,14 @@ _CHUNKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ToolRequest:
     """A tool call as a piece of an answer."""
 
     tool_name: str
     arguments: dict[str, Any]
 
 
-Piece = str | _Call
+Piece = str | _ToolRequest
 Answer = AsyncIterator[Piece]
 AnswerGenerator = Callable[[ModelCall], Answer]
 
@@ -66,7 +66,7 @@ async def _leader(call: ModelCall) -> Answer:
     arguments = {"member_id": properties["member_id"]["enum"][0]}
     if "task" in properties:
         arguments["task"] = _last_text(call, "user")
-    yield _Call(delegation["name"], arguments)
+    yield _ToolRequest(delegation["name"], arguments)
 
 
 async def _tool(call: ModelCall) -> Answer:
@@ -82,7 +82,7 @@ async def _tool(call: ModelCall) -> Answer:
     if not call.tools:
         yield message
         return
-    tool = next((each for each in call.tools if each["name"] in message), call.tools[0])
+    tool = next((tool for tool in call.tools if tool["name"] in message), call.tools[0])
     schema: Mapping[str, Any] = tool["parameters"]
     properties, number = schema.get("properties", {}), re.search(r"\d+", message)
     values = {
@@ -92,7 +92,7 @@ async def _tool(call: ModelCall) -> Answer:
     arguments = {
         name: values.get(properties[name].get("type")) for name in schema.get("required", ())
     }
-    yield _Call(
+    yield _ToolRequest(
         tool["name"], {name: value for name, value in arguments.items() if value is not None}
     )
 
@@ -121,23 +121,24 @@ class DemoConnection(ModelConnection):
         self._generate = _GENERATORS[name]
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
-        used = {"input_tokens": sum(map(_count_words, _prompt_texts(call))), "output_tokens": 0}
+        prompt = [call.instructions, *(str(message["content"]) for message in call.messages)]
+        used = {"input_tokens": sum(map(_count_words, prompt)), "output_tokens": 0}
         texts: list[str] = []
         calls: list[tuple[str, str, dict[str, Any]]] = []
         sink.set_usage(_with_total(used))
         async for piece in self._generate(call):
             if isinstance(piece, str):
-                said = piece
+                text = piece
                 texts.append(piece)
             else:
-                said = json.dumps(piece.arguments)
+                text = json.dumps(piece.arguments)
                 calls.append((new_id(), piece.tool_name, piece.arguments))
-            used["output_tokens"] += _count_words(said)
+            used["output_tokens"] += _count_words(text)
             sink.set_usage(_with_total(used))
             if isinstance(piece, str):
                 sink.add_text(piece)
             else:
-                sink.count_arriving(len(said))
+                sink.count_arriving(len(text))
         return ModelAnswer("".join(texts), clean_calls(calls), "tool_call" if calls else "stop")
 
     async def close(self) -> None:
@@ -155,10 +156,6 @@ def _last_text(call: ModelCall, role: str) -> str:
 
 def _ends_with_tool_result(call: ModelCall) -> bool:
     return bool(call.messages) and call.messages[-1]["role"] == "tool"
-
-
-def _prompt_texts(call: ModelCall) -> list[str]:
-    return [call.instructions, *(str(message["content"]) for message in call.messages)]
 
 
 def _count_words(text: str) -> int:

@@ -151,17 +151,12 @@ class LibraryConnection(ModelConnection):
     def _complete(self, response: ModelResponse) -> ModelAnswer:
         try:
             parts = response.tool_calls
-            calls = clean_calls((part.tool_call_id, part.tool_name, part.args) for part in parts)
+            calls = clean_calls((call.tool_call_id, call.tool_name, call.args) for call in parts)
         except Exception as error:
             raise _unreadable(error) from error
-        reason = response.finish_reason
+        reason: str | None = response.finish_reason
         if not reason and (response.provider_details or {}).get("finish_reason"):
-            return self._build_answer(response, calls, UNKNOWN_REASON)
-        return self._build_answer(response, calls, reason)
-
-    def _build_answer(
-        self, response: ModelResponse, calls: list[dict[str, Any]], reason: str | None
-    ) -> ModelAnswer:
+            reason = UNKNOWN_REASON
         for part in response.parts:
             if isinstance(part, TextPart | ThinkingPart):
                 part.content = replace_unstorable(part.content)

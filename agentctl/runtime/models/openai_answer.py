@@ -52,7 +52,7 @@ class UnreadableAnswer(ModelFailure):
         super().__init__("MODEL_REJECTED", f"the answer cannot be read: {reason}")
 
 
-class ToolCall:
+class CallPieces:
     """A tool call while it arrives. `arguments` are pieces of JSON text, or an object."""
 
     __slots__ = ("arguments", "extra", "id", "name")
@@ -85,8 +85,8 @@ class OpenAIAnswer:
         self.texts: list[str] = []
         self.thinking: dict[str, list[str]] = {}
         self.details: list[dict[str, Any]] = []
-        self.calls: list[ToolCall] = []
-        self._by_index: dict[int, ToolCall] = {}
+        self.calls: list[CallPieces] = []
+        self._by_index: dict[int, CallPieces] = {}
         self._sink = sink
         self._refused = False
         self._tagged = False
@@ -115,8 +115,10 @@ class OpenAIAnswer:
     def add_completion(self, data: bytes) -> None:
         """Add an answer that is not a stream. Raises as `add_events`."""
         completion = parse_json(data)
-        for choice in _read_list(completion, "choices")[:1]:
-            choice["delta"] = choice.get("message")
+        choices = completion.get("choices")
+        if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
+            for choice in choices[:1]:
+                choice["delta"] = choice.get("message")
         try:
             self.add_chunk(completion)
         finally:
@@ -136,19 +138,15 @@ class OpenAIAnswer:
             raise UnreadableAnswer("its choices are not objects")
         choice: dict[str, Any] = choices[0]
         reason = choice.get("finish_reason")
-        if reason:
-            self._set_finish_reason(reason)
+        if reason and not isinstance(reason, str):
+            raise UnreadableAnswer("its finish reason is not a text")
+        if reason and not self._refused:
+            self.finish_reason = _FINISH_REASONS.get(reason, UNKNOWN_REASON)
         delta = choice.get("delta")
         if delta:
             self._add_delta(delta)
         if choice.get("error"):
             raise build_stream_failure(choice["error"])
-
-    def _set_finish_reason(self, reason: object) -> None:
-        if not isinstance(reason, str):
-            raise UnreadableAnswer("its finish reason is not a text")
-        if not self._refused:
-            self.finish_reason = _FINISH_REASONS.get(reason, UNKNOWN_REASON)
 
     def _add_delta(self, delta: object) -> None:
         if type(delta) is not dict:
@@ -174,7 +172,12 @@ class OpenAIAnswer:
             if text:
                 self._add_content(text)
         if calls := fields.get("tool_calls"):
-            self._add_calls(calls)
+            if not isinstance(calls, list):
+                raise UnreadableAnswer("its tool calls are not a list")
+            for piece in calls:
+                if not isinstance(piece, dict):
+                    raise UnreadableAnswer("a tool call is not an object")
+                self._add_call(piece)
 
     def _begin_part(self, kind: PartKind) -> None:
         self._flush()
@@ -209,7 +212,7 @@ class OpenAIAnswer:
         Args:
             shows: True if its text is not in another field.
         """
-        if not isinstance(details, list) or not all(isinstance(each, dict) for each in details):
+        if not isinstance(details, list) or not all(isinstance(detail, dict) for detail in details):
             return
         self._sink.count_arriving(len(json.dumps(details)))
         self.details += details
@@ -229,14 +232,6 @@ class OpenAIAnswer:
         else:
             self._sink.count_arriving(EVENT_OVERHEAD_BYTES)
             self._sink.add_thinking(text)
-
-    def _add_calls(self, pieces: object) -> None:
-        if not isinstance(pieces, list):
-            raise UnreadableAnswer("its tool calls are not a list")
-        for piece in pieces:
-            if not isinstance(piece, dict):
-                raise UnreadableAnswer("a tool call is not an object")
-            self._add_call(piece)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
@@ -265,22 +260,22 @@ class OpenAIAnswer:
             raise UnreadableAnswer("the arguments of a tool call are not a text")
         self._sink.count_arriving(size)
 
-    def _find_call(self, index: int | None, call_id: str, name: str) -> ToolCall:
+    def _find_call(self, index: int | None, call_id: str, name: str) -> CallPieces:
         """Return the call to which a piece belongs.
 
         Some servers send all calls with the index 0, or with none. A piece with a name and another
         id is a new call there.
         """
         if index is None:
-            found = None if name or not self.calls else self.calls[-1]
+            earlier = None if name or not self.calls else self.calls[-1]
         else:
-            found = self._by_index.get(index)
-        if found is not None and not (
-            name and found.name and call_id and found.id and call_id != found.id
+            earlier = self._by_index.get(index)
+        if earlier is not None and not (
+            name and earlier.name and call_id and earlier.id and call_id != earlier.id
         ):
-            return found
+            return earlier
         self._sink.count_part(is_call=True)
-        call = ToolCall()
+        call = CallPieces()
         self.calls.append(call)
         if index is not None:
             self._by_index[index] = call
@@ -314,12 +309,12 @@ def read_data(event: bytes) -> bytes:
     lines = _LINE_END.split(event)
     if len(lines) < 3 or lines[-1] or lines[-2]:
         return b""
-    found: list[bytes] = []
+    values: list[bytes] = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if name == b"data" and colon:
-            found.append(value.removeprefix(b" "))
-    return b"\n".join(found)
+            values.append(value.removeprefix(b" "))
+    return b"\n".join(values)
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
@@ -347,11 +342,11 @@ def read_usage(usage: object) -> dict[str, int]:
     prompt = _read_object(usage.get("prompt_tokens_details"))
     completion = _read_object(usage.get("completion_tokens_details"))
     audio_in, audio_out = prompt.get("audio_tokens"), completion.get("audio_tokens")
-    given, made = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return {
-        "input_tokens": _read_count(given),
-        "output_tokens": _read_count(made),
-        "total_tokens": _read_count(_read_count(given) + _read_count(made)),
+        "input_tokens": _read_count(tokens_in),
+        "output_tokens": _read_count(tokens_out),
+        "total_tokens": _read_count(_read_count(tokens_in) + _read_count(tokens_out)),
         "audio_input_tokens": _read_count(audio_in),
         "audio_output_tokens": _read_count(audio_out),
         "audio_total_tokens": _read_count(_read_count(audio_in) + _read_count(audio_out)),
@@ -369,13 +364,6 @@ def _read_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return 0
     return int(min(max(0, value), MAXIMUM_TOKENS))
-
-
-def _read_list(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = value.get(name)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        return []
-    return found
 
 
 def _join_parts(content: object) -> str:

@@ -171,7 +171,7 @@ class OpenAIConnection(ModelConnection):
         effort: dict[str, Any] = {"reasoning_effort": settings.reasoning_effort}
         if self._dialect.nests_effort and settings.reasoning_effort is not None:
             effort = {"reasoning": {"effort": settings.reasoning_effort}}
-        given = {
+        candidates = {
             "temperature": settings.temperature,
             self._dialect.token_limit: settings.max_tokens,
             "top_p": settings.top_p,
@@ -179,12 +179,12 @@ class OpenAIConnection(ModelConnection):
             "seed": settings.seed,
             **effort,
         }
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in candidates.items() if value is not None}
         return {**chosen, **(settings.extra_body or {})}
 
     def _complete(self, answer: OpenAIAnswer) -> ModelAnswer:
-        named = [call for call in answer.calls if call.name]
-        calls = clean_calls((call.id, call.name, call.given_arguments) for call in named)
+        received = [call for call in answer.calls if call.name]
+        calls = clean_calls((call.id, call.name, call.given_arguments) for call in received)
         text = replace_unstorable("".join(answer.texts))
         native: dict[str, Any] = {
             field: replace_unstorable("".join(pieces)) for field, pieces in answer.thinking.items()
@@ -192,12 +192,12 @@ class OpenAIConnection(ModelConnection):
         if answer.details:
             native["reasoning_details"] = join_details(answer.details)
         extras = {
-            call["id"]: given.extra
-            for call, given in zip(calls, named, strict=True)
-            if given.extra is not None
+            call["id"]: source.extra
+            for call, source in zip(calls, received, strict=True)
+            if source.extra is not None
         }
-        kept = NativeMessage(self, (native, extras)) if native or extras else None
-        return ModelAnswer(text, calls, answer.finish_reason, kept)
+        message = NativeMessage(self, (native, extras)) if native or extras else None
+        return ModelAnswer(text, calls, answer.finish_reason, message)
 
 
 async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> None:

@@ -88,7 +88,7 @@ def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode
         return "MODEL_TIMEOUT", True
     if status == 402 or names & _QUOTA_CODES:
         return "MODEL_UNAVAILABLE", False
-    if "context_length_exceeded" in names or any(each in message for each in _CONTEXT_MESSAGES):
+    if "context_length_exceeded" in names or any(text in message for text in _CONTEXT_MESSAGES):
         return "MODEL_REJECTED", True
     if names & _UNAVAILABLE_CODES:
         return "MODEL_UNAVAILABLE", True
@@ -99,13 +99,13 @@ def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode
 
 def _find_error(body: bytes) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {}
-    if isinstance(found, list) and found:
-        found = found[0]
-    if isinstance(found, dict):
-        error = found.get("error", found)
+    if isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, dict):
+        error = value.get("error", value)
         return error if isinstance(error, dict) else {"message": error}
     return {}
 

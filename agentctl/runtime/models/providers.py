@@ -24,37 +24,21 @@ def _connect_openai(model: config.Model, key: str, run_bytes: int) -> ModelConne
     return OpenAIConnection(model, key, run_bytes)
 
 
-def _connect_anthropic(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models.library_providers import connect_anthropic
+def _connect_library(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
+    from agentctl.runtime.models import library_providers
 
-    return connect_anthropic(model, key, run_bytes)
-
-
-def _connect_google(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models.library_providers import connect_google
-
-    return connect_google(model, key, run_bytes)
-
-
-def _connect_bedrock(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models.library_providers import connect_bedrock
-
-    return connect_bedrock(model, key, run_bytes)
-
-
-def _connect_mistral(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models.library_providers import connect_mistral
-
-    return connect_mistral(model, key, run_bytes)
+    connect = getattr(library_providers, f"connect_{model.provider}")
+    connection: ModelConnection = connect(model, key, run_bytes)
+    return connection
 
 
 CONNECTIONS: dict[Provider, Callable[[config.Model, str, int], ModelConnection]] = {
     "openai": _connect_openai,
-    "anthropic": _connect_anthropic,
-    "google": _connect_google,
-    "bedrock": _connect_bedrock,
+    "anthropic": _connect_library,
+    "google": _connect_library,
+    "bedrock": _connect_library,
     "azure": _connect_openai,
-    "mistral": _connect_mistral,
+    "mistral": _connect_library,
     "groq": _connect_openai,
     "openrouter": _connect_openai,
     "ollama": _connect_openai,

@@ -107,7 +107,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
             searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
             pending += chunk
             ends = _find_ends(pending, searched)
-            sent = 0
+            start = 0
             for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
                 if first:
                     await asyncio.sleep(0)
@@ -115,17 +115,17 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 refusal: UnusableResponse | None = None
                 try:
                     for end in ends[first : first + _EVENTS_OF_A_TURN]:
-                        event = bytes(pending[sent:end])
+                        event = bytes(pending[start:end])
                         self._check_event(event)
                         events.append(event)
-                        sent = end
+                        start = end
                 except UnusableResponse as error:
                     refusal = error
                 if events:
                     yield events
                 if refusal is not None:
                     raise refusal
-            del pending[:sent]
+            del pending[:start]
             self._check_size(len(pending))
         if pending:
             yield [bytes(pending)]
@@ -148,7 +148,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 def _find_ends(data: bytearray, start: int) -> list[int]:
     if b"\r" in data:
-        return [found.end() for found in _EVENT_END.finditer(data, start)]
+        return [match.end() for match in _EVENT_END.finditer(data, start)]
     ends: list[int] = []
     while (end := data.find(b"\n\n", start)) >= 0:
         start = end + 2

@@ -43,21 +43,20 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._idle: dict[_Origin, list[_Connection]] = {}
-        self._open: set[_Connection] = set()
+        self._idle: dict[_Origin, list[_HttpConnection]] = {}
+        self._open: set[_HttpConnection] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request and return the response as soon as its header is complete.
+        """Send a request and return the response as soon as its head is complete.
 
         Raises:
-            httpx2.TransportError: the connection or the header of the response failed, or a
+            httpx2.TransportError: the connection or the head of the response failed, or a
                 timeout of the request has passed.
         """
         data = _encode_request(request, await request.aread())
         timeouts = request.extensions.get("timeout", {})
-        connection = self._take_idle(_find_origin(request.url))
-        if connection is None:
-            connection = await self._connect(request, timeouts.get("connect"))
+        idle = self._idle.get(_find_origin(request.url))
+        connection = idle.pop() if idle else await self._connect(request, timeouts.get("connect"))
         try:
             connection.send(data, timeouts.get("read"))
             await connection.wait_for_head()
@@ -73,7 +72,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         for connection in [*self._open]:
             connection.close()
 
-    def release(self, connection: _Connection) -> None:
+    def release(self, connection: _HttpConnection) -> None:
         """Keep the connection of a response that was read to its end; close any other."""
         idle = self._idle.setdefault(connection.origin, [])
         if connection.is_reusable and len(idle) < MAXIMUM_IDLE:
@@ -82,24 +81,20 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         else:
             connection.close()
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: _HttpConnection) -> None:
         """Remove a connection that was closed."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
             idle.remove(connection)
 
-    def _take_idle(self, origin: _Origin) -> _Connection | None:
-        idle = self._idle.get(origin)
-        return idle.pop() if idle else None
-
-    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _Connection:
+    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _HttpConnection:
         origin = scheme, host, port = _find_origin(request.url)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self, origin),
+                    lambda: _HttpConnection(self, origin),
                     host,
                     port,
                     ssl=self._ssl_context if scheme == "https" else None,
@@ -112,11 +107,11 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         return connection
 
 
-class _Connection(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """One connection, and the response to its last request.
 
     Attributes:
-        status, headers: those of the response, once its header is complete.
+        status, headers: those of the response, once its head is complete.
     """
 
     def __init__(self, owner: StreamTransport, origin: _Origin) -> None:
@@ -158,7 +153,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(data)
 
     async def wait_for_head(self) -> None:
-        """Wait for the header of the response."""
+        """Wait for the head of the response."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error
@@ -206,9 +201,9 @@ class _Connection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None:
             return
-        left = self._deadline - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_deadline)
+        remaining = self._deadline - self._loop.time()
+        if remaining > 0:
+            self._timer = self._loop.call_later(remaining, self._check_deadline)
         else:
             self._fail(httpx2.ReadTimeout("no data of the response in time"))
 
@@ -256,16 +251,14 @@ class _Connection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
+        names = {name.lower() for name, _ in self.headers}
+        is_framed = names & {b"content-length", b"transfer-encoding"}
         # Without a length the connection ends with the body (RFC 9112, section 6.3).
-        if self._has_head and not self._is_complete and not self._is_framed():
+        if self._has_head and not self._is_complete and not is_framed:
             self._is_complete = True
             self._wake()
         elif not self._is_complete:
             self._fail(httpx2.RemoteProtocolError("the connection ended before the response"))
-
-    def _is_framed(self) -> bool:
-        names = {name.lower() for name, _ in self.headers}
-        return bool(names & {b"content-length", b"transfer-encoding"})
 
     # The parser
 
@@ -304,9 +297,9 @@ class _Connection(asyncio.Protocol):
 class _Body(httpx2.AsyncByteStream):
     """The body of a response."""
 
-    def __init__(self, owner: StreamTransport, connection: _Connection) -> None:
+    def __init__(self, owner: StreamTransport, connection: _HttpConnection) -> None:
         self._owner = owner
-        self._connection: _Connection | None = connection
+        self._connection: _HttpConnection | None = connection
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._connection is not None and (data := await self._connection.read()):

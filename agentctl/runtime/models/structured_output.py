@@ -105,10 +105,10 @@ class ModelSchema(OutputSchema):
         from pydantic import ValidationError
 
         try:
-            found = self._model.model_validate_json(json.dumps(value))
+            instance = self._model.model_validate_json(json.dumps(value))
         except ValidationError as error:
             raise InvalidAnswer(*map(_describe_error, error.errors(include_url=False))) from None
-        return clean_json_value(found.model_dump(mode="json"))
+        return clean_json_value(instance.model_dump(mode="json"))
 
 
 class RequestSchema(OutputSchema):
@@ -125,7 +125,7 @@ class RequestSchema(OutputSchema):
     def validate(self, value: Any) -> Any:
         problems = []
         for error in self._validator.iter_errors(value):
-            where = "/".join(str(part) for part in error.instance_path)
+            where = "/".join(str(step) for step in error.instance_path)
             problems.append(f"{where or 'the document'}: {error.message}")
             if len(problems) == _MAXIMUM_PROBLEMS:
                 break
@@ -146,26 +146,26 @@ def load_output_model(owner: str, reference: str, folder: Path | None) -> ModelS
         InvalidConfiguration: it is not the name of a pydantic model that describes an object.
     """
     try:
-        found = load_object(reference, folder)
-        return ModelSchema(_check_model(found))
+        model = load_object(reference, folder)
+        return ModelSchema(_check_model(model))
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the output {reference!r}: {error.what}", hint=error.hint
         ) from error
 
 
-def _check_model(found: object) -> type[BaseModel]:
+def _check_model(value: object) -> type[BaseModel]:
     from pydantic import BaseModel, RootModel
 
-    if not isinstance(found, type) or not issubclass(found, BaseModel):
+    if not isinstance(value, type) or not issubclass(value, BaseModel):
         raise UnusableObject("it is not a pydantic model")
-    if issubclass(found, RootModel):
+    if issubclass(value, RootModel):
         raise UnusableObject("it is a RootModel; an output is an object")
     try:
-        found.model_json_schema()
+        value.model_json_schema()
     except Exception as error:
         raise UnusableObject(f"it has no JSON Schema ({type(error).__name__})") from error
-    return found
+    return value
 
 
 def check_output_schema(schema: dict[str, Any]) -> None:
@@ -216,12 +216,12 @@ def _resolve(root: dict[str, Any], reference: str) -> dict[str, Any]:
     """Return the subschema of a reference within the document (RFC 6901)."""
     pointer, node = reference.removeprefix("#/"), root
     if pointer != reference:
-        for part in pointer.split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            found = node.get(key)
-            if not isinstance(found, dict):
+        for segment in pointer.split("/"):
+            key = segment.replace("~1", "/").replace("~0", "~")
+            child = node.get(key)
+            if not isinstance(child, dict):
                 break
-            node = found
+            node = child
         else:
             return node
     raise ValidationFailed("output_schema refers to something that it does not have")

@@ -58,7 +58,7 @@ class AgnoRunner:
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
         context, target = run.context, self._copy(run)
-        report = _Report(run)
+        report = _AgnoReport(run)
         events = target.arun(
             message,
             stream=True,
@@ -87,7 +87,7 @@ class AgnoRunner:
         return self._target.deep_copy(update={"additional_input": [*configured, *earlier]})
 
 
-class _Report:
+class _AgnoReport:
     """Reports the events of a run.
 
     The events of members of a team are those of other runs: only their tokens count.

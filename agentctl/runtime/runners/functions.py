@@ -9,14 +9,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from agentctl.agents import (
-    Output,
-    Progress,
-    Thinking,
-    ToolCompleted,
-    ToolStarted,
-    Usage,
-)
+from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
 from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
@@ -116,15 +109,11 @@ class FunctionRunner(_PythonRunner):
                 raise ExecutionError(
                     "AGENT_FAILED", "The agent was not called: too many earlier calls never ended"
                 ) from None
-        _report_result(result, run)
-
-
-def _report_result(result: object, run: HostedRun) -> None:
-    if isinstance(result, str):
-        run.add_text(str.__str__(result))
-    elif result is not None:
-        run.set_output(result)
-        run.add_text(run.output_text)
+        if isinstance(result, str):
+            run.add_text(str.__str__(result))
+        elif result is not None:
+            run.set_output(result)
+            run.add_text(run.output_text)
 
 
 class GeneratorRunner(_PythonRunner):

@@ -22,7 +22,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.runtime import RunControl
 
 from agentctl.agents import RunContext
-from agentctl.event_loop import wait_until_done
+from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
@@ -91,8 +91,8 @@ class LangGraphRunner:
             work.cancel()
             if not await wait_until_done({work}, _GRACE_SECONDS):
                 run.add_unstopped(work)
-            elif not work.cancelled():
-                work.exception()
+            else:
+                retrieve_exception(work)
             raise
         await work
 
@@ -100,8 +100,10 @@ class LangGraphRunner:
         self, message: str, run: HostedRun, control: RunControl, model_calls: _ModelCalls
     ) -> None:
         context = run.context
+        # Two agents or two users never share a thread.
+        thread_id = f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         config: dict[str, Any] = {
-            "configurable": {"thread_id": _name_thread(context), "run_context": context},
+            "configurable": {"thread_id": thread_id, "run_context": context},
             "callbacks": [model_calls],
         }
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
@@ -111,8 +113,8 @@ class LangGraphRunner:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
-        report = _Report(run)
-        parts = graph.astream(
+        report = _GraphReport(run)
+        events = graph.astream(
             {"messages": [*earlier, HumanMessage(message)]},
             config,
             context=await self._make_context(context),
@@ -122,9 +124,9 @@ class LangGraphRunner:
             version="v2",
         )
         try:
-            async with aclosing(parts):
-                async for part in parts:
-                    report.add(part)
+            async with aclosing(events):
+                async for event in events:
+                    report.add(event)
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
@@ -138,8 +140,8 @@ class LangGraphRunner:
     async def _make_context(self, context: RunContext) -> Any:
         if self._build_context is None:
             return context
-        made = self._build_context(context)
-        return await made if inspect.isawaitable(made) else made
+        value = self._build_context(context)
+        return await value if inspect.isawaitable(value) else value
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
@@ -212,7 +214,7 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             raise asyncio.CancelledError
 
 
-class _Report:
+class _GraphReport:
     """Reports the parts of the stream of a graph.
 
     Attributes:
@@ -229,9 +231,9 @@ class _Report:
         self._interrupted = False
         self._state: Any = None
 
-    def add(self, part: Mapping[str, Any]) -> None:
+    def add(self, event: Mapping[str, Any]) -> None:
         """Report one part: a message or a piece of one, the updates of a node, or the state."""
-        kind, data = part["type"], part["data"]
+        kind, data = event["type"], event["data"]
         if kind == "messages":
             self._add_message(data[0])
         elif kind == "updates":
@@ -239,7 +241,7 @@ class _Report:
             for update in data.values():
                 for message in _find_messages(update):
                     self._end_message(message)
-        elif not part["ns"]:
+        elif not event["ns"]:
             self._state = data
 
     def end(self) -> None:
@@ -294,11 +296,6 @@ class _Report:
         if usage is not None:
             self._usage.update(extract_usage(usage))
             self._run.set_usage(self._usage)
-
-
-def _name_thread(context: RunContext) -> str:
-    """Return the thread of a run. Two agents or two users never share one."""
-    return f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:

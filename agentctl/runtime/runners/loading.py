@@ -69,7 +69,7 @@ def _build_agno_runner(target: Any, _: BuildDeps | None) -> Runner:
 def _build_factory_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
     from agentctl.runtime.runners.factory import build_factory_runner
 
-    return build_factory_runner(target, lambda made: build_runner(made, build_deps))
+    return build_factory_runner(target, lambda built: build_runner(built, build_deps))
 
 
 def _build_function_runner(target: Any, _: BuildDeps | None) -> Runner:

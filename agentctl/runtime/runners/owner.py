@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from agentctl.event_loop import retrieve_exception
 from agentctl.runtime.unstopped import abandon_task
 
 _log = logging.getLogger("agentctl.runtime")
@@ -34,7 +35,7 @@ class OwnerTask:
         if self._task is None or self._task.done():
             self._closing.clear()
             self._entered = asyncio.get_running_loop().create_future()
-            self._entered.add_done_callback(_retrieve)
+            self._entered.add_done_callback(retrieve_exception)
             self._task = asyncio.create_task(self._own(self._entered))
         await asyncio.shield(self._entered)
 
@@ -60,8 +61,3 @@ class OwnerTask:
                 _log.warning("what an agent opened did not close", exc_info=error)
             else:
                 entered.set_exception(error)
-
-
-def _retrieve(entered: asyncio.Future[None]) -> None:
-    if not entered.cancelled():
-        entered.exception()

@@ -97,7 +97,7 @@ class Tool:
             return self.arguments[name].validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            place = ".".join([name, *(str(part) for part in first["loc"])])
+            place = ".".join([name, *(str(step) for step in first["loc"])])
             raise InvalidArguments(f"{place}: {first['msg']}") from error
 
 

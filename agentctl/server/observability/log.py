@@ -76,15 +76,12 @@ class _StderrHandler(logging.Handler):
             self.handleError(record)
             return
         with contextlib.suppress(OSError, ValueError):
-            self._write(line)
-
-    def _write(self, line: str) -> None:
-        if self._number is None:
-            sys.stderr.write(line)
-            return
-        rest = line.encode("utf-8", "backslashreplace")
-        while rest:
-            rest = rest[os.write(self._number, rest) :]
+            if self._number is None:
+                sys.stderr.write(line)
+                return
+            rest = line.encode("utf-8", "backslashreplace")
+            while rest:
+                rest = rest[os.write(self._number, rest) :]
 
 
 class _LineFormatter(logging.Formatter):
@@ -103,11 +100,11 @@ class _LineFormatter(logging.Formatter):
     def _format_time(self, created: float) -> str:
         """Return a time as RFC 3339, UTC, with milliseconds. The last second is cached."""
         second = int(created)
-        shown = self._shown
+        text = self._shown
         if second != self._second:
-            shown = self._shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            text = self._shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = second
-        return f"{shown}.{int((created - second) * 1_000):03d}Z"
+        return f"{text}.{int((created - second) * 1_000):03d}Z"
 
     def _format_traceback(self, record: logging.LogRecord) -> str:
         text = self.formatException(record.exc_info) if record.exc_info else ""
@@ -116,11 +113,11 @@ class _LineFormatter(logging.Formatter):
 
 def _collect_fields(record: logging.LogRecord) -> dict[str, FieldValue]:
     more: Mapping[str, FieldValue] = getattr(record, FIELDS_ATTRIBUTE, {})
-    found: dict[str, FieldValue] = {**more, **current_log_context()}
-    for name, value in found.items():
+    fields: dict[str, FieldValue] = {**more, **current_log_context()}
+    for name, value in fields.items():
         if isinstance(value, str) and len(value) > MAXIMUM_VALUE_LENGTH:
-            found[name] = value[:MAXIMUM_VALUE_LENGTH] + "…"
-    return found
+            fields[name] = value[:MAXIMUM_VALUE_LENGTH] + "…"
+    return fields
 
 
 class _TextFormatter(_LineFormatter):
@@ -147,11 +144,8 @@ def _format_fields(fields: Mapping[str, FieldValue]) -> str:
 
 
 def _quote_value(text: str) -> str:
-    return (
-        text
-        if _UNQUOTED_VALUE.fullmatch(text)
-        else json.dumps(escape_controls(text), ensure_ascii=False)
-    )
+    is_plain = _UNQUOTED_VALUE.fullmatch(text)
+    return text if is_plain else json.dumps(escape_controls(text), ensure_ascii=False)
 
 
 class _JsonFormatter(_LineFormatter):
@@ -178,11 +172,11 @@ def _encode_json(line: dict[str, FieldValue]) -> str:
         text = orjson.dumps(line)
         if text.isascii() and b"\x7f" not in text:
             return text.decode("ascii")
-    kept = {
+    fields = {
         name: replace_unstorable(value) if isinstance(value, str) else value
         for name, value in line.items()
     }
-    return json.dumps(kept, separators=(",", ":")).replace("\x7f", "\\u007f")
+    return json.dumps(fields, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 _log = logging.getLogger("agentctl.access")
@@ -195,7 +189,7 @@ class FinishedRequest(NamedTuple):
         operation: operation id; None for an unknown path.
         method: as the client sent it, which may be an unknown word.
         status: of the response; None if the client disconnected before it.
-        seconds: from the header to the end of the response; for a stream, to the end of the run.
+        seconds: from the head to the end of the response; for a stream, to the end of the run.
         principal: identity of the caller; None if there is none.
         via: `http`, as in the audit log.
     """

@@ -203,11 +203,8 @@ def _build_histogram(
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
     for label_values, counted in values:
         buckets = [
-            (_format_bound(bound), float(count)) for bound, count in counted.cumulative_counts()
+            ("+Inf" if bound == float("inf") else str(bound), float(count))
+            for bound, count in counted.cumulative_counts()
         ]
         family.add_metric(label_values, buckets, counted.total)
     return family
-
-
-def _format_bound(seconds: float) -> str:
-    return "+Inf" if seconds == float("inf") else str(seconds)

@@ -145,12 +145,12 @@ def _release_sockets() -> None:
 def _is_server_socket(number: int) -> bool:
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         return False
-    found = socket.socket(fileno=number)
+    candidate = socket.socket(fileno=number)
     try:
-        is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
-        return is_inet and found.getsockname()[1] in _server_ports
+        is_inet = candidate.family in (socket.AF_INET, socket.AF_INET6)
+        return is_inet and candidate.getsockname()[1] in _server_ports
     finally:
-        found.detach()
+        candidate.detach()
 
 
 os.register_at_fork(after_in_child=_release_sockets)
@@ -159,8 +159,8 @@ os.register_at_fork(after_in_child=_release_sockets)
 def base_url(listener: socket.socket) -> str:
     """Return the URL of a listening socket, with its actual port."""
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
-    return f"http://{shown}:{port}"
+    name = f"[{host}]" if listener.family == socket.AF_INET6 else host
+    return f"http://{name}:{port}"
 
 
 def _unknown_host_error(host: str, key: str | None) -> Exception:

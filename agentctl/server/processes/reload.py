@@ -137,8 +137,8 @@ class _ReloadingSupervisor(Supervisor):
 
     async def _reload(self, paths: list[str]) -> None:
         more = len(paths) - SHOWN_FILES
-        shown = ", ".join(paths[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
-        self._report(f"reload: {shown} changed")
+        names = ", ".join(paths[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+        self._report(f"reload: {names} changed")
         try:
             settings = self._load()
             await prepare_databases(settings)

@@ -19,7 +19,7 @@ from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
-from agentctl.server.transport.server import Server
+from agentctl.server.transport.server import HttpServer
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -187,10 +187,10 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
 
 def _log_cancelled_runs(live: list[LiveRun]) -> None:
     if live:
-        shown = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
+        run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
         more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
         _log.warning(
-            "drain_seconds have passed: %d runs are cancelled: %s%s", len(live), shown, more
+            "drain_seconds have passed: %d runs are cancelled: %s%s", len(live), run_ids, more
         )
 
 
@@ -205,7 +205,7 @@ def _exempt_loaded_objects() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-class DrainingServer(Server):
+class DrainingServer(HttpServer):
     """A server that drains before it ends, in step with the other processes.
 
     Args:

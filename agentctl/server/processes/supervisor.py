@@ -117,9 +117,17 @@ class Supervisor:
                 async with self._publish_metrics():
                     await self._serve()
             finally:
-                await self._kill_remaining()
+                remaining = list(self._workers)
+                for worker in remaining:
+                    worker.kill()
+                for worker in remaining:
+                    await worker.wait_until_ended()
         if self._killed:
-            raise _kill_error(self._killed)
+            processes = ", ".join(map(str, self._killed))
+            raise InternalError(
+                f"worker processes did not end in time and were killed: {processes}",
+                hint="their live runs become ERROR with WORKER_LOST at the next start",
+            )
 
     def _publish_metrics(self) -> AbstractAsyncContextManager[None]:
         if self._metrics is None:
@@ -193,8 +201,8 @@ class Supervisor:
             worker.stop(at_once=self._signals > 1)
         return worker
 
-    async def _wait_unless_stopped(self, wanted: Awaitable[object]) -> bool:
-        task, stopped = asyncio.ensure_future(wanted), asyncio.create_task(self._stopping.wait())
+    async def _wait_unless_stopped(self, awaitable: Awaitable[object]) -> bool:
+        task, stopped = asyncio.ensure_future(awaitable), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
             return task.done() and not self._signals
@@ -202,22 +210,15 @@ class Supervisor:
             task.cancel()
             stopped.cancel()
 
-    async def _kill_remaining(self) -> None:
-        remaining = list(self._workers)
-        for worker in remaining:
-            worker.kill()
-        for worker in remaining:
-            await worker.wait_until_ended()
-
     async def _announce_live_runs(self) -> None:
         if self._announce_stop is None:
             return
         reports = [worker.count_live_runs(COUNT_SECONDS) for worker in self._workers]
         counts = await asyncio.gather(*reports)
-        known = [count for count in counts if count is not None]
+        numbers = [count for count in counts if count is not None]
         # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
         with contextlib.suppress(OSError):
-            self._announce_stop(sum(known) if len(known) == len(counts) else None)
+            self._announce_stop(sum(numbers) if len(numbers) == len(counts) else None)
 
     def _check_workers(self) -> None:
         for worker in self._workers:
@@ -274,11 +275,3 @@ def start_error(first: list[WorkerHandle]) -> AgentctlError:
     """Return the error of a first worker, or describe how one ended."""
     reported = (worker.failure for worker in first if worker.failure is not None)
     return next(reported, InternalError(f"a worker process {first[0].end}"))
-
-
-def _kill_error(pids: list[int]) -> InternalError:
-    processes = ", ".join(str(pid) for pid in pids)
-    return InternalError(
-        f"worker processes did not end in time and were killed: {processes}",
-        hint="their live runs become ERROR with WORKER_LOST at the next start",
-    )

@@ -25,7 +25,7 @@ PEER_CHECK_SECONDS = 1.0
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 IDLE, HEAD, BODY = range(3)
-"""Phases of reading: no byte of a request yet, a header, a body."""
+"""Phases of reading: no byte of a request yet, a head, a body."""
 
 
 class TimedConnection(HttpToolsProtocol):
@@ -42,7 +42,7 @@ class TimedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = IDLE
-        self._latest: RequestCycle | None = None  # of the latest parsed header
+        self._latest: RequestCycle | None = None  # of the latest parsed head
         self._running: RequestCycle | None = None  # the request that is processed
         self._discarding = False  # received bytes are thrown away
         self._closing = False  # no further response is sent
@@ -161,12 +161,12 @@ class TimedConnection(HttpToolsProtocol):
         self.timeout_keep_alive_task = None
         if self._running is None or self._running.unfinished or self._deadline is not None:
             return  # The end of the request, or the deadline, continues.
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left <= 0:
+        remaining = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if remaining <= 0:
             self._close_transport()
         else:
             self.timeout_keep_alive_task = self.loop.call_later(
-                left, self.timeout_keep_alive_handler
+                remaining, self.timeout_keep_alive_handler
             )
 
     def _on_deadline(self) -> None:

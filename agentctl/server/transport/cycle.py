@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -103,9 +103,11 @@ class RequestCycle(RequestResponseCycle):
         """
         start = cast("HTTPResponseStartEvent", message)
         fields = [*self.default_headers, *start.get("headers", ())]
-        known = dict(fields)
-        length = known.get(b"content-length")
-        if length is None or self.disconnected or not self._is_usual_head(known):
+        by_name = dict(fields)
+        length = by_name.get(b"content-length")
+        special = b"connection" in by_name or b"transfer-encoding" in by_name
+        special = special or self.access_log or self.flow.write_paused
+        if length is None or self.disconnected or special:
             await super().send(message)
             return
         self.response_started = True
@@ -122,10 +124,6 @@ class RequestCycle(RequestResponseCycle):
         transport.hold(head + b"\r\n\r\n")
         if self.scope["method"] == "HEAD":
             transport.write(b"")
-
-    def _is_usual_head(self, known: Mapping[bytes, bytes]) -> bool:
-        special = b"connection" in known or b"transfer-encoding" in known
-        return not (special or self.access_log or self.flow.write_paused)
 
     async def send_500_response(self) -> None:
         """Send a 500 for a request that the application left without a response."""

@@ -3,7 +3,7 @@
 A subclass of uvicorn's protocol over llhttp (docs/decisions/0030). uvicorn is pinned to a minor
 series, because private attributes of its classes are used in this package.
 
-- A header has a maximum size, number of lines and time; a body has a maximum time.
+- A head has a maximum size, number of lines and time; a body has a maximum time.
 - A request that only some programs accept as HTTP is rejected, and its connection closed.
 - A rejection has the shape of every error, comes after the responses to earlier requests, and is
   readable: the connection is not reset while the client still sends.
@@ -54,9 +54,9 @@ class HttpProtocol(TimedConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._messages = 0  # number of completely parsed requests
-        self._head_bytes = b""  # received bytes that contain the current header
-        self._head_is_first = True  # the header starts at the first of these bytes
-        self._overhead = 0  # bytes of an incomplete header, or chunk overhead of the body
+        self._head_bytes = b""  # received bytes that contain the current head
+        self._head_is_first = True  # the head starts at the first of these bytes
+        self._overhead = 0  # bytes of an incomplete head, or chunk overhead of the body
         self._rejection: AgentctlError | None = None
         self._rejection_id = ""  # request id of its response
         self._unparsed_body = 0  # length of a body that llhttp does not parse after an upgrade
@@ -66,8 +66,10 @@ class HttpProtocol(TimedConnection):
             return
         messages = self._messages
         rest = self._parse(data) if len(data) <= PARSE_BYTES else data
-        if rest:
-            self._parse_in_pieces(rest)
+        for start in range(0, len(rest), PARSE_BYTES):
+            piece = rest[start : start + PARSE_BYTES]
+            while piece and not self._discarding:
+                piece = self._parse(piece)
         if self._phase != IDLE or self._messages == messages or self._deadline is not None:
             self._update_deadline(restart=self._messages != messages)
 
@@ -126,12 +128,6 @@ class HttpProtocol(TimedConnection):
 
     # Parsing
 
-    def _parse_in_pieces(self, data: bytes) -> None:
-        for start in range(0, len(data), PARSE_BYTES):
-            piece = data[start : start + PARSE_BYTES]
-            while piece and not self._discarding:
-                piece = self._parse(piece)
-
     def _parse(self, piece: bytes) -> bytes:
         messages, rest = self._messages, b""
         if self._head_bytes:
@@ -153,7 +149,7 @@ class HttpProtocol(TimedConnection):
         return rest
 
     def _check_overhead(self, length: int, *, started: bool) -> None:
-        """Limit the bytes of an incomplete header and the overhead of a chunked body.
+        """Limit the bytes of an incomplete head and the overhead of a chunked body.
 
         Args:
             length: number of parsed bytes.
@@ -168,17 +164,17 @@ class HttpProtocol(TimedConnection):
             self._reject(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
 
     def _check_head(self, method: bytes, version: str) -> BodyFraming:
-        """Check the parsed header and return the framing of the body after it.
+        """Check the parsed head and return the framing of the body after it.
 
         Raises:
-            AgentctlError: the header is rejected.
+            AgentctlError: the head is rejected.
         """
-        fields, limits, sent = self.headers, self.limits, self._head_bytes
+        fields, limits, head = self.headers, self.limits, self._head_bytes
         if len(fields) > limits.header_count:
             raise HeaderTooLarge("The request has too many header fields")
-        if len(sent) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
+        if len(head) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
             raise _header_too_large()
-        check_request_line(method, self.url, version, sent, first=self._head_is_first)
+        check_request_line(method, self.url, version, head, first=self._head_is_first)
         return check_head(method, self.url, version, fields)
 
     def _build_scope(self, method: bytes, version: str) -> HTTPScope:
@@ -221,10 +217,10 @@ class HttpProtocol(TimedConnection):
         return cycle
 
     def _ignore_upgrade(self) -> None:
-        """Continue after a header with an Upgrade, which may be ignored (RFC 9110 7.8).
+        """Continue after a head with an Upgrade, which may be ignored (RFC 9110 7.8).
 
         llhttp treats the following bytes as another protocol and cannot be resumed. So the body is
-        given to a new parser, after a header with the same framing. Java's HttpClient sends such
+        given to a new parser, after a head with the same framing. Java's HttpClient sends such
         requests by default.
         """
         if self._unparsed_body and self._latest is not None:

@@ -38,7 +38,7 @@ _SINGLE_FIELDS = {
 
 
 class BodyFraming(NamedTuple):
-    """The framing of a body, as its header announces it.
+    """The framing of a body, as its header section announces it.
 
     Attributes:
         length: number of bytes; 0 without a body, `CHUNKED` for a chunked one.
@@ -53,35 +53,35 @@ _NO_BODY = BodyFraming(0, awaited=False)
 
 
 def check_request_line(
-    method: bytes, target: bytes, version: str, sent: bytes, *, first: bool
+    method: bytes, target: bytes, version: str, received: bytes, *, first: bool
 ) -> None:
     """Compare the parsed request line with the received bytes, because llhttp skips spaces.
 
     Args:
         method, target, version: the parts of the line, as llhttp parsed them.
-        sent: the received bytes that contain the header.
-        first: True if the header is at the start of these bytes, after empty lines at most (RFC
+        received: the received bytes that contain the head.
+        first: True if the head is at the start of these bytes, after empty lines at most (RFC
             9112 2.2); False if it follows another request.
 
     Raises:
         BadRequest: the bytes do not contain the line, or the version is not 1.0 or 1.1.
     """
     line = method + b" " + target + _LINE_ENDS.get(version, b"\0")
-    if sent.startswith(line) or (not first and line in sent):
+    if received.startswith(line) or (not first and line in received):
         return
-    while sent.startswith(b"\r\n"):
-        sent = sent[2:]
-    if not sent.startswith(line):
+    while received.startswith(b"\r\n"):
+        received = received[2:]
+    if not received.startswith(line):
         raise BadRequest(NOT_HTTP)
 
 
 def head_size(target: bytes, fields: HeaderFields) -> int:
-    """Return the size of a header in bytes, without optional spaces."""
+    """Return the size of a head in bytes, without optional spaces."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in fields)
 
 
 def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields) -> BodyFraming:
-    """Check a header and return the framing of the body after it.
+    """Check a head and return the framing of the body after it.
 
     Args:
         method: the raw method.
@@ -96,36 +96,33 @@ def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields)
     """
     if target[0] != 0x2F or b"#" in target or method == b"CONNECT":
         raise BadRequest(NOT_HTTP)
-    known = dict(fields)
-    if len(known) != len(fields):
-        _check_repeated([name for name, _ in fields])
-    host = known.get(b"host", b"")
+    by_name = dict(fields)
+    if len(by_name) != len(fields):
+        names = [name for name, _ in fields]
+        for name, label in _SINGLE_FIELDS.items():
+            if names.count(name) > 1:
+                raise BadRequest(f"The header field {label} is given more than once")
+    host = by_name.get(b"host", b"")
     if len(host) > _LONGEST_HOST or not _is_host(host):
         raise BadRequest("The header field Host is missing or not valid")
-    if b"content-length" in known or b"transfer-encoding" in known:
-        return _parse_framing(version, known)
+    if b"content-length" in by_name or b"transfer-encoding" in by_name:
+        return _parse_framing(version, by_name)
     return _NO_BODY
-
-
-def _check_repeated(names: list[bytes]) -> None:
-    for name, shown in _SINGLE_FIELDS.items():
-        if names.count(name) > 1:
-            raise BadRequest(f"The header field {shown} is given more than once")
 
 
 @functools.lru_cache(maxsize=256)
 def _is_host(value: bytes) -> bool:
     """Return True for a name or address with an optional port (RFC 9110 7.2)."""
-    found = _HOST.fullmatch(value)
-    return found is not None and int(found[1] or 0) <= _HIGHEST_PORT
+    match = _HOST.fullmatch(value)
+    return match is not None and int(match[1] or 0) <= _HIGHEST_PORT
 
 
-def _parse_framing(version: str, known: dict[bytes, bytes]) -> BodyFraming:
-    awaited = version == "1.1" and known.get(b"expect", b"").lower() == b"100-continue"
-    coding = known.get(b"transfer-encoding")
+def _parse_framing(version: str, fields: dict[bytes, bytes]) -> BodyFraming:
+    awaited = version == "1.1" and fields.get(b"expect", b"").lower() == b"100-continue"
+    coding = fields.get(b"transfer-encoding")
     if coding is None:
-        length = int(known[b"content-length"])
+        length = int(fields[b"content-length"])
         return BodyFraming(length, awaited and length > 0)
-    if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in known:
+    if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in fields:
         raise BadRequest(NOT_HTTP)
     return BodyFraming(CHUNKED, awaited)

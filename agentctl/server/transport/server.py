@@ -15,10 +15,10 @@ from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 
 DATE_SECONDS = 1.0
-"""Interval of the updates of the Date header."""
+"""Interval of the updates of the header `Date`."""
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server for one application, without signal handlers.
 
     Subclasses override `on_listening` and `on_shutdown`.
@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
             self.on_listening()
 
     async def main_loop(self) -> None:
-        """Set the Date header every second until the server has to end.
+        """Set the header `Date` every second until the server has to end.
 
         uvicorn looks ten times a second for the end; an idle server would spend its time on that.
         """

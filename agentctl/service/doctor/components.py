@@ -61,8 +61,8 @@ def check_objects(settings: Settings) -> Iterator[Finding]:
             except InvalidConfiguration as failure:
                 yield from_failure("agents", failure)
     if count:
-        shown = "1 agent in code" if count == 1 else f"{count} agents in code"
-        yield ok("agents", f"{shown} can be used")
+        label = "1 agent in code" if count == 1 else f"{count} agents in code"
+        yield ok("agents", f"{label} can be used")
 
 
 def check_tools(settings: Settings) -> Iterator[Finding]:
@@ -82,9 +82,7 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
     with contextlib.redirect_stdout(sys.stderr):
         for owner, component in owners:
             try:
-                functions = tuple(
-                    each for each in component.tools if parse_mcp_reference(each) is None
-                )
+                functions = tuple(tool for tool in component.tools if not parse_mcp_reference(tool))
                 count += len(load_tools(owner, functions, folder))
                 if isinstance(component, Agent) and component.output:
                     load_output_model(owner, component.output, folder)
@@ -121,11 +119,11 @@ async def check_mcp_server(settings: Settings, server: McpServer) -> list[Findin
     components: list[Agent | Team] = [*settings.agents, *settings.teams]
     for component in components:
         for reference in component.tools:
-            named = parse_mcp_reference(reference)
-            if named is None or named.server != server.id or not named.tool:
+            parsed = parse_mcp_reference(reference)
+            if parsed is None or parsed.server != server.id or not parsed.tool:
                 continue
-            if build_public_name(server.id, named.tool) not in listed:
-                text = f"{component.id} names its tool {named.tool}, which it does not have"
+            if build_public_name(server.id, parsed.tool) not in listed:
+                text = f"{component.id} names its tool {parsed.tool}, which it does not have"
                 findings.append(wrong(check, text, f"agentctl mcp tools {server.id}"))
-    shown = "1 tool" if len(listed) == 1 else f"{len(listed)} tools"
-    return [*findings, ok(check, f"it is connected and has {shown} ({report['server']})")]
+    label = "1 tool" if len(listed) == 1 else f"{len(listed)} tools"
+    return [*findings, ok(check, f"it is connected and has {label} ({report['server']})")]

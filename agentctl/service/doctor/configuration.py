@@ -25,10 +25,9 @@ _LONG_LEEWAY = 60
 def check_configuration(settings: Settings) -> Iterator[Finding]:
     """Check the configuration file, which was loaded."""
     check = "configuration"
-    counts = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
-    hosted = ", ".join(
-        f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts.items()
-    )
+    agents, teams, workflows = settings.agents, settings.teams, settings.workflows
+    counts = {"agent": len(agents), "team": len(teams), "workflow": len(workflows)}
+    hosted = ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
     yield ok(check, f"{settings.path} is valid: {hosted}")
     try:
         require_verification_key(settings)
@@ -37,22 +36,22 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
     if settings.path is None:
         return
     yield from check_permissions(check, settings.path, "the configuration")
-    given = settings.authorization
+    authorization = settings.authorization
     written = settings.sources.get("authorization.verification_keys", "").startswith("/")
-    if given.algorithm.startswith("HS") and given.verification_keys and written:
+    if authorization.algorithm.startswith("HS") and authorization.verification_keys and written:
         yield from check_private(check, settings.path, "the shared secret in")
 
 
 def check_exposure(settings: Settings) -> Iterator[Finding]:
     """Check the addresses, authorization and origins that a server accepts."""
-    check, server, given = "exposure", settings.server, settings.authorization
+    check, server, authorization = "exposure", settings.server, settings.authorization
     near = is_loopback_host(server.host)
-    if near and given.enabled:
+    if near and authorization.enabled:
         yield ok(check, f"{server.host} is local to this machine, and requests need a token")
     elif near:
         text = "authorization is off: every process of this machine is an administrator"
         yield note(check, text, "enabled = true in [authorization]")
-    elif given.enabled:
+    elif authorization.enabled:
         text = f"{server.host} is reachable from other machines, and agentctl does not encrypt"
         remedy = 'host = "127.0.0.1" in [server], and a TLS proxy in front of it'
         yield note(check, text, remedy)
@@ -61,7 +60,7 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
     if "*" in server.cors_origins:
         remedy = 'cors_origins = ["https://app.example.org"] in [server]'
-        if given.enabled:
+        if authorization.enabled:
             text = "web pages of every origin may send requests with a token"
             yield note(check, text, remedy)
         else:
@@ -79,35 +78,35 @@ def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
         foreign: the JWKS has keys of an identity provider, which issues tokens for other services
             as well.
     """
-    found = list[Finding]()
+    findings = list[Finding]()
     if settings.server.on_disconnect == "detach":
         text = "a run continues, at its cost, after its client disconnects"
-        found.append(_weak(text, 'on_disconnect = "cancel" in [server]'))
+        findings.append(_weak(text, 'on_disconnect = "cancel" in [server]'))
     if settings.authorization.enabled:
-        found += _check_tokens(settings.authorization, foreign)
-    yield from found or [ok("settings", "no weak settings")]
+        findings += _check_tokens(settings.authorization, foreign)
+    yield from findings or [ok("settings", "no weak settings")]
 
 
-def _check_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
+def _check_tokens(authorization: Authorization, foreign: bool) -> Iterator[Finding]:
     section = "in [authorization]"
-    if not given.require_exp:
+    if not authorization.require_exp:
         yield _weak("tokens without exp never expire", f"require_exp = true {section}")
-    if not given.require_sub:
+    if not authorization.require_sub:
         text = "tokens without sub are accepted and share the data without an owner"
         yield _weak(text, f"require_sub = true {section}")
-    if foreign and not given.verify_audience and not given.issuer:
+    if foreign and not authorization.verify_audience and not authorization.issuer:
         text = "all tokens of the identity provider are accepted, also those for other services"
         yield wrong("settings", text, f'verify_audience = true and issuer = "..." {section}')
-    elif not given.verify_audience:
+    elif not authorization.verify_audience:
         text = "tokens for other services (aud) are accepted"
         yield _weak(text, f"verify_audience = true {section}")
-    if given.leeway_seconds > _LONG_LEEWAY:
-        text = f"nbf and iat may be {given.leeway_seconds:g} s in the future"
+    if authorization.leeway_seconds > _LONG_LEEWAY:
+        text = f"nbf and iat may be {authorization.leeway_seconds:g} s in the future"
         yield _weak(text, f"leeway_seconds = 10 {section}, and synchronized clocks")
-    if given.algorithm.startswith("HS"):
-        text = f"{given.algorithm}: every program that can verify tokens can also mint them"
+    if authorization.algorithm.startswith("HS"):
+        text = f"{authorization.algorithm}: every program that can verify tokens can also mint them"
         yield _weak(text, "agentctl keys generate --algorithm ES256")
-    if not given.user_isolation:
+    if not authorization.user_isolation:
         text = "a scope such as sessions:read grants the data of every user"
         yield _weak(text, f"user_isolation = true {section}")
 
@@ -143,14 +142,15 @@ def check_versions() -> Iterator[Finding]:
         yield wrong(_CHECK, text, build_install_command("--upgrade", "apsw"))
     good = []
     for name, floor in MINIMUM_VERSIONS.items():
-        version = _installed_version(name)
-        if version is not None and is_at_least(version, floor):
-            good.append(f"{name} {version}")
-            continue
-        there = "is not installed" if version is None else f"{version} has known weaknesses"
-        yield wrong(
-            _CHECK, f"{name} {there}", build_install_command("--upgrade", f"{name}>={floor}")
-        )
+        try:
+            version = metadata.version(name)
+            text = f"{name} {version} has known weaknesses"
+            if is_at_least(version, floor):
+                good.append(f"{name} {version}")
+                continue
+        except metadata.PackageNotFoundError:
+            text = f"{name} is not installed"
+        yield wrong(_CHECK, text, build_install_command("--upgrade", f"{name}>={floor}"))
     if good:
         yield ok(_CHECK, ", ".join(good))
 
@@ -160,9 +160,9 @@ def is_at_least(version: str, floor: str) -> bool:
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     if numbers is None:
         return False
-    found, needed = _parse_numbers(numbers[0]), _parse_numbers(floor)
-    size = max(len(found), len(needed))
-    padded = [each + (0,) * (size - len(each)) for each in (found, needed)]
+    actual, needed = _parse_numbers(numbers[0]), _parse_numbers(floor)
+    size = max(len(actual), len(needed))
+    padded = [part + (0,) * (size - len(part)) for part in (actual, needed)]
     if padded[0] == padded[1]:
         return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
     return padded[0] > padded[1]
@@ -170,13 +170,6 @@ def is_at_least(version: str, floor: str) -> bool:
 
 def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

@@ -51,12 +51,12 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     """
     check = f"database {entry.id}"
     if not is_sqlite_url(entry.url):
-        async for each in _check_server(entry, check, processes):
-            yield each
+        async for finding in _check_server(entry, check, processes):
+            yield finding
         return
     path = sqlite_path(entry.url)
-    for each in _check_location(check, path):
-        yield each
+    for finding in _check_location(check, path):
+        yield finding
     if not path.exists() and path.parent.is_dir():
         yield note(check, f"{path} does not exist yet", "agentctl serve creates it")
         return
@@ -88,8 +88,8 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             return
         yield await _check_newest_record(entry, check)
         yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
-        async for each in check_postgres_server(entry, check, processes):
-            yield each
+        async for finding in check_postgres_server(entry, check, processes):
+            yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
 
@@ -121,18 +121,16 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
     if kind in NETWORK_FILESYSTEMS:
         text = f"{path} is on a network filesystem ({kind}), where SQLite locks are not reliable"
         yield wrong(check, text, "move it to a local disk")
-    yield _check_free_space(check, shutil.disk_usage(folder).free)
+    free = shutil.disk_usage(folder).free
+    text, remedy = f"{format_bytes(free)} are free on its disk", "free some space"
+    if free < _LEAST_FREE:
+        yield wrong(check, text, remedy)
+    else:
+        yield note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
         text = f"its write-ahead log has grown to {format_bytes(size)}: a reader blocks checkpoints"
         yield note(check, text, "restart the reader; the next checkpoint shrinks the log")
-
-
-def _check_free_space(check: str, free: int) -> Finding:
-    text, remedy = f"{format_bytes(free)} are free on its disk", "free some space"
-    if free < _LEAST_FREE:
-        return wrong(check, text, remedy)
-    return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
 
 
 MINIMUM_VERSION = 130_000
@@ -163,13 +161,14 @@ async def check_postgres_server(
         InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
-    for part in (_check_version, _check_clock, _check_writable, _check_durability):
-        for each in part(check, facts):
-            yield each
-    for each in _check_connections(check, facts, processes * (entry.pool_size + EXTRA_CONNECTIONS)):
-        yield each
-    for each in _check_encryption(check, facts, entry):
-        yield each
+    for run_check in (_check_version, _check_clock, _check_writable, _check_durability):
+        for finding in run_check(check, facts):
+            yield finding
+    needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
+    for finding in _check_connections(check, facts, needed):
+        yield finding
+    for finding in _check_encryption(check, facts, entry):
+        yield finding
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
@@ -181,13 +180,13 @@ def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:
-    away = abs(facts.clock_ahead) / 1_000_000
-    if away < _AHEAD:
+    distance = abs(facts.clock_ahead) / 1_000_000
+    if distance < _AHEAD:
         yield ok(check, "its clock agrees with the clock of this machine")
         return
     direction = "ahead of" if facts.clock_ahead > 0 else "behind"
-    text = f"its clock is {format_span(away)} {direction} the clock of this machine"
-    far = away >= _FAR_AHEAD
+    text = f"its clock is {format_span(distance)} {direction} the clock of this machine"
+    far = distance >= _FAR_AHEAD
     yield (wrong if far else note)(check, text, "synchronize both: timedatectl set-ntp true")
 
 
@@ -220,21 +219,21 @@ def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:
-    most = (
+    maximum = (
         facts.connection_limit
         if facts.user_connection_limit is None
         else min(facts.connection_limit, facts.user_connection_limit)
     )
-    left = min(most, facts.connection_limit - facts.connections_in_use)
+    free = min(maximum, facts.connection_limit - facts.connections_in_use)
     remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
-    if needed > most:
-        text = f"a server may open {needed} connections, but the limit is {most}"
+    if needed > maximum:
+        text = f"a server may open {needed} connections, but the limit is {maximum}"
         yield wrong(check, text, remedy)
-    elif needed > left:
-        text = f"a server may open {needed} connections, but only {left} of {most} are free"
+    elif needed > free:
+        text = f"a server may open {needed} connections, but only {free} of {maximum} are free"
         yield note(check, text, remedy)
     else:
-        yield ok(check, f"a server may open {needed} connections, and {left} are free")
+        yield ok(check, f"a server may open {needed} connections, and {free} are free")
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:

@@ -80,12 +80,12 @@ def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
     except OSError:
         return None
     real = path.resolve()
-    found: tuple[int, str] | None = None
+    deepest: tuple[int, str] | None = None
     for line in lines:
         before, _, after = line.partition(" - ")
         point = Path(_octal.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4]))
         depth = len(point.parts)
         # Of two mounts at one place the later one hides the other.
-        if real.is_relative_to(point) and (found is None or depth >= found[0]):
-            found = depth, after.partition(" ")[0]
-    return None if found is None else found[1]
+        if real.is_relative_to(point) and (deepest is None or depth >= deepest[0]):
+            deepest = depth, after.partition(" ")[0]
+    return None if deepest is None else deepest[1]

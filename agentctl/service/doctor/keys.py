@@ -24,13 +24,13 @@ _CHECK = "keys"
 
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Check the verification keys, the signing key, and an unfinished rotation."""
-    given, signing = settings.authorization, settings.signing.key_file
-    for path in (*given.verification_key_files, *filter(None, [given.jwks_file])):
+    authorization, signing = settings.authorization, settings.signing.key_file
+    for path in (*authorization.verification_key_files, *filter(None, [authorization.jwks_file])):
         yield from check_permissions(_CHECK, path, "the verification keys in")
     keys = None
-    if given.enabled:
+    if authorization.enabled:
         try:
-            keys = load_key_set(given, read_key_files(given))
+            keys = load_key_set(authorization, read_key_files(authorization))
         except InvalidKey as failure:
             yield from_failure(_CHECK, failure)
         else:
@@ -47,11 +47,11 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         yield ok(_CHECK, f"there is no {signing}: tokens are minted elsewhere")
         return
     try:
-        key = load_signing_key(read_private_key(signing), get_algorithm(given.algorithm))
+        key = load_signing_key(read_private_key(signing), get_algorithm(authorization.algorithm))
     except InvalidKey as failure:
         yield from_failure(_CHECK, failure)
         return
-    yield ok(_CHECK, f"{signing} signs with {given.algorithm}; only its owner may read it")
+    yield ok(_CHECK, f"{signing} signs with {authorization.algorithm}; only its owner may read it")
     if keys is not None:
         yield from _check_signing_key(settings, key, keys)
 
@@ -72,17 +72,17 @@ def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
 
 def has_third_party_keys(settings: Settings) -> bool:
     """Return True if the JWKS has keys that are not the current or a replaced signing key."""
-    given = settings.authorization
-    if given.enabled and has_remote_keys(given):
+    authorization = settings.authorization
+    if authorization.enabled and has_remote_keys(authorization):
         return True
-    if not given.enabled or given.jwks_file is None:
+    if not authorization.enabled or authorization.jwks_file is None:
         return False
     try:
-        files = read_key_files(given)
-        load_key_set(given, files)
-        marks = open_published_files(given, files)[given.jwks_file].removal_times()
+        files = read_key_files(authorization)
+        load_key_set(authorization, files)
+        marks = open_published_files(authorization, files)[authorization.jwks_file].removal_times()
         key = load_signing_key(
-            read_private_key(settings.signing.key_file), get_algorithm(given.algorithm)
+            read_private_key(settings.signing.key_file), get_algorithm(authorization.algorithm)
         )
     except InvalidKey:
         return True
@@ -91,7 +91,7 @@ def has_third_party_keys(settings: Settings) -> bool:
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
-    given, ours = settings.authorization, key_thumbprint(key)
+    authorization, ours = settings.authorization, key_thumbprint(key)
     if ours not in map(key_thumbprint, keys.keys):
         text = (
             f"the server rejects tokens that {settings.signing.key_file} signs: it has other keys"
@@ -99,7 +99,7 @@ def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Ite
         remedy = "agentctl keys jwks prints its public key, for jwks_file in [authorization]"
         yield note(_CHECK, text, remedy)
     try:
-        files = open_published_files(given, read_key_files(given)).values()
+        files = open_published_files(authorization, read_key_files(authorization)).values()
         marks = {
             name: mark for file in files for name, mark in file.removal_times().items() if mark
         }

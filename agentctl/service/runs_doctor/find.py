@@ -111,11 +111,11 @@ class RunsDoctor:
 
     async def count(self) -> int:
         """Return the number of runs to check."""
-        found = [
-            await each.read(integrity.count_runs(), size="large")
-            for each in self._databases.values()
+        counts = [
+            await database.read(integrity.count_runs(), size="large")
+            for database in self._databases.values()
         ]
-        return sum(found)
+        return sum(counts)
 
     async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
         """Check all runs, and all workers unless one database was selected.
@@ -144,10 +144,8 @@ class RunsDoctor:
     async def _survey(self) -> _WorkerSurvey:
         deaths = await self._hosting.monitor.check_all()
         rows = await self._hosting.databases.system.read(workers.list_workers())
-        known = {row.worker_id: row for row in rows if row.worker_id in deaths}
-        return _WorkerSurvey(
-            known, {each: death for each, death in deaths.items() if each in known}
-        )
+        by_id = {row.worker_id: row for row in rows if row.worker_id in deaths}
+        return _WorkerSurvey(by_id, {worker_id: deaths[worker_id] for worker_id in by_id})
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
@@ -160,7 +158,7 @@ def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]
     configured = hosting.databases
     if db_id is not None and db_id not in configured.ids:
         raise errors.NotFound("Database not found")
-    return {each: configured[each] for each in configured if db_id in (None, each)}
+    return {name: configured[name] for name in configured if db_id in (None, name)}
 
 
 async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
@@ -180,19 +178,19 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
 async def _scan_database(
     database: Database, report_progress: Callable[[int], object]
 ) -> _ScanResult:
-    found = _ScanResult()
+    result = _ScanResult()
     last = ""
     while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large"):
         for run in page:
             if not run.has_session:
-                found.without_session.append(run)
+                result.without_session.append(run)
             elif run.live:
-                found.live.append(run)
+                result.live.append(run)
             elif run.calls:
-                found.message_problems += await _check_messages(database, run)
+                result.message_problems += await _check_messages(database, run)
         last = page[-1].run_id
         report_progress(len(page))
-    return found
+    return result
 
 
 async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:

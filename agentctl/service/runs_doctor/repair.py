@@ -49,7 +49,7 @@ class RunRepairs:
         for problem in problems:
             if problem.remedy is None:
                 yield problem.with_outcome("left", "there is no repair for it")
-        by_kind = {kind: [each for each in problems if each.kind == kind] for kind in _REPAIR_ORDER}
+        by_kind = {kind: [item for item in problems if item.kind == kind] for kind in _REPAIR_ORDER}
         for problem in by_kind["no_session"]:
             if problem.remedy is not None:
                 yield await _try_repair(problem, self._delete)
@@ -66,12 +66,12 @@ class RunRepairs:
     async def _delete(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         owner = problem.worker_id
-        gone = owner if owner is None or await self._monitor.check_owner(owner) else None
+        dead_owner = owner if owner is None or await self._monitor.check_owner(owner) else None
         database = self._database(problem)
-        batches = await database.write(integrity.delete_orphan(problem.run_id, gone))
+        batches = await database.write(integrity.delete_orphan(problem.run_id, dead_owner))
         if batches is not None:
-            what = "1 batch" if batches == 1 else f"{batches} batches"
-            with_events = f" and {what} of its events" if batches else ""
+            size = "1 batch" if batches == 1 else f"{batches} batches"
+            with_events = f" and {size} of its events" if batches else ""
             return problem.with_outcome("repaired", f"deleted the run{with_events}")
         state = await database.read(run_reads.get_state(problem.run_id))
         if state is None:
@@ -115,16 +115,9 @@ class RunRepairs:
         state = await database.read(run_reads.get_state(run_id))
         if state is None:
             return None
-        found = Problem(
-            "lost",
-            like.db_id,
-            run_id,
-            state.session_id,
-            like.worker_id,
-            "its worker is dead",
-            "end it",
-        )
-        return found.with_outcome("repaired", f"ended as {_describe_end(state)}")
+        worker, text, remedy = like.worker_id, "its worker is dead", "end it"
+        problem = Problem("lost", like.db_id, run_id, state.session_id, worker, text, remedy)
+        return problem.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None

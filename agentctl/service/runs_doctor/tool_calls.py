@@ -53,27 +53,22 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
 
 
 def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
-    found: dict[str, OpenCall] = {}
+    pending: dict[str, OpenCall] = {}
     never_answered: list[OpenCall] = []
     for index, entry in enumerate(entries):
         if entry.get("role") == "tool":
-            found.pop(str(entry.get("tool_call_id")), None)
-        at = _end_of_results(entries, index)
+            pending.pop(str(entry.get("tool_call_id")), None)
+        at = index + 1
+        while at < len(entries) and entries[at].get("role") == "tool":
+            at += 1
         for call in entry.get("tool_calls") or ():
-            asked = OpenCall(at, str(call["id"]), str(call.get("name")))
+            opened = OpenCall(at, str(call["id"]), str(call.get("name")))
             # The model creates the ids; a repeated id is a new call.
-            earlier = found.get(asked.id)
+            earlier = pending.get(opened.id)
             if earlier is not None and earlier.at != at:
                 never_answered.append(earlier)
-            found[asked.id] = asked
-    return sorted([*never_answered, *found.values()], key=lambda call: call.at)
-
-
-def _end_of_results(entries: list[dict[str, Any]], asked: int) -> int:
-    at = asked + 1
-    while at < len(entries) and entries[at].get("role") == "tool":
-        at += 1
-    return at
+            pending[opened.id] = opened
+    return sorted([*never_answered, *pending.values()], key=lambda call: call.at)
 
 
 def _build_result(call: OpenCall, now: int) -> dict[str, Any]:

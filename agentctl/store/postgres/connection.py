@@ -31,8 +31,8 @@ class PooledConnection(asyncpg.Connection):
 
     __slots__ = ("_last_crash", "born", "used")
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.born = self.used = asyncio.get_running_loop().time()
         self._last_crash: str | None = None
 
@@ -204,7 +204,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
     }
     if entry.search_path:
         settings["search_path"] = entry.search_path
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "dsn": entry.url,
         "timeout": entry.wait_seconds,
         "command_timeout": entry.statement_seconds + ANSWER_SECONDS,
@@ -215,8 +215,8 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "connection_class": PooledConnection,
     }
     if entry.password_env:
-        given["password"] = _password(entry)
-    return given
+        arguments["password"] = _password(entry)
+    return arguments
 
 
 def _password(entry: Entry) -> str:

@@ -20,14 +20,15 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
+from agentctl.event_loop import retrieve_exception
 from agentctl.store.database import (
     FAILURE_SECONDS,
+    ListTotals,
     Load,
     ReadSize,
     Sql,
     Statement,
     Steps,
-    Totals,
     Work,
     single_unit,
 )
@@ -82,7 +83,7 @@ class PostgresDatabase:
 
     def __init__(self, entry: Entry, *, create: bool) -> None:
         self.id = entry.id
-        self.totals = Totals()
+        self.totals = ListTotals()
         self._entry = entry
         self._create = create
         self._closed = False
@@ -172,8 +173,7 @@ class PostgresDatabase:
 
     def _finish_write(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
-        if not task.cancelled():
-            task.exception()
+        retrieve_exception(task)
 
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
@@ -241,13 +241,13 @@ class PostgresDatabase:
     async def _ask_outcome(self, doubt: InDoubt) -> bool | None:
         try:
             async with (await self._open_pool()).borrow() as connection:
-                found = await connection.fetchrow(_STATUS, doubt.transaction)
+                row = await connection.fetchrow(_STATUS, doubt.transaction)
         except asyncpg.InvalidParameterValueError:
             # No transaction has had this id: after a crash PostgreSQL has forgotten ours.
             return False
         except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
             return None
-        return None if found is None else doubt.outcome(*found)
+        return None if row is None else doubt.outcome(*row)
 
     async def _open_pool(self) -> Pool:
         if not self._schema_checked:

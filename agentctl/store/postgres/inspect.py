@@ -79,7 +79,7 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
     try:
         connection = await connect(entry)
         try:
-            asked = now()
+            before = now()
             row = await connection.fetchrow(_FACTS)
             answered = now()
             lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
@@ -89,6 +89,6 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
         raise to_public_error(error, entry.id) from None
     assert row is not None
     version, number, clock, *rest = row
-    ahead = clock - min(max(clock, asked), answered)
-    missing = [each[0] for each in lacking]
+    ahead = clock - min(max(clock, before), answered)
+    missing = [name for (name,) in lacking]
     return ServerFacts._make([version.split()[0], number, ahead, *rest, missing])

@@ -51,7 +51,12 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
     try:
         if create and not await has_tables(connection, entry):
             await apply_pending(connection, entry, lambda _: None)
-        await _require_tables(connection, entry)
+        if not await has_tables(connection, entry):
+            raise errors.Unavailable(
+                "There is no database yet",
+                cause=f"{display_url(entry.url)} has no tables",
+                hint="create them with `agentctl serve` or `agentctl db migrate`",
+            )
         check_version(await read_version(connection), display_url(entry.url))
     finally:
         await connection.close()
@@ -80,14 +85,14 @@ async def apply_pending(
     while True:
         async with connection.transaction():
             await connection.execute(_LOCK)
-            found = await read_version(connection) if await has_tables(connection, entry) else 0
-            todo = list_pending("postgres", found)[: 1 if found else None]
+            version = await read_version(connection) if await has_tables(connection, entry) else 0
+            todo = list_pending("postgres", version)[: 1 if version else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
         if not todo:
-            if found > SCHEMA_VERSION:
-                raise build_newer_schema(found, where)
+            if version > SCHEMA_VERSION:
+                raise build_newer_schema(version, where)
             return
         for migration in todo:
             applied(migration)
@@ -95,17 +100,8 @@ async def apply_pending(
 
 async def read_version(connection: Connection) -> int:
     """Return the number of the last applied migration, 0 for none."""
-    found: int | None = await connection.fetchval(_VERSION)
-    return found or 0
-
-
-async def _require_tables(connection: Connection, entry: Entry) -> None:
-    if not await has_tables(connection, entry):
-        raise errors.Unavailable(
-            "There is no database yet",
-            cause=f"{display_url(entry.url)} has no tables",
-            hint="create them with `agentctl serve` or `agentctl db migrate`",
-        )
+    version: int | None = await connection.fetchval(_VERSION)
+    return version or 0
 
 
 async def has_tables(connection: Connection, entry: Entry) -> bool:
@@ -144,24 +140,24 @@ _TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
 
 async def find_schema_differences(connection: Connection, version: int) -> list[str]:
     """Return the differences between the schema and the migrations, one line each."""
-    there = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
-    named = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
+    columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
+    indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
     return [
         *(
             f"column {table}.{name} is missing"
-            for table, name in sorted(expected_columns(version) - there)
+            for table, name in sorted(expected_columns(version) - columns)
         ),
-        *_compare_names("index", expected_indexes(version), named),
+        *_compare_names("index", expected_indexes(version), indexes),
         *_compare_names("trigger", set(_trigger_names(version)), triggers),
     ]
 
 
-def _compare_names(kind: str, wanted: set[str], there: dict[str, bool]) -> Iterator[str]:
-    for name in sorted(wanted):
-        if name not in there:
+def _compare_names(kind: str, expected: set[str], present: dict[str, bool]) -> Iterator[str]:
+    for name in sorted(expected):
+        if name not in present:
             yield f"{kind} {name} is missing"
-        elif not there[name]:
+        elif not present[name]:
             yield f"{kind} {name} is disabled"
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from agentctl.requests import (
-    AccountFilter,
-)
+from agentctl.requests import AccountFilter
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
@@ -116,16 +114,16 @@ def record_use(account_id: str, now: int, *, due: int) -> Steps[None]:
 
 
 @unit
-def list_page(filter: AccountFilter, part: Slice) -> Steps[AccountRowPage]:
+def list_page(filter: AccountFilter, page: Slice) -> Steps[AccountRowPage]:
     """Read a page of the accounts that match a filter, and their total.
 
     Args:
         filter: the filter; its `page` is not read.
-        part: the page; its `sort` is not read: the order is that of `created_at`.
+        page: the page; its `sort` is not read: the order is that of `created_at`.
     """
-    part = replace(part, sort="created_at")
+    page = replace(page, sort="created_at")
     conditions = Conditions().with_equal(name=filter.name)
-    return (yield from LISTING.list_page(conditions, part, AccountRow))
+    return (yield from LISTING.list_page(conditions, page, AccountRow))
 
 
 def _first_account(rows: list[Any]) -> AccountRow | None:

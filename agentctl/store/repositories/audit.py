@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from agentctl.requests import (
-    AuditFilter,
-)
+from agentctl.requests import AuditFilter
 from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
 
 DELETE_BATCH = 500
@@ -143,8 +141,8 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         if filter.since is not None and (yield from _is_window_older(since, window)):
             break
         before, size = window["floor"], 2 * size
-    found = [AuditRow(*row) for row in rows[: filter.limit]]
-    return AuditRowPage(found, found[-1].seq if len(rows) > filter.limit else None)
+    entries = [AuditRow(*row) for row in rows[: filter.limit]]
+    return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
 
 
 @unit

@@ -66,18 +66,18 @@ def claim_key(
     new: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
     if (yield Statement(_CLAIM, {**values, **new, "expired": now - KEY_LIFETIME})):
         return None
-    found = yield Statement(_GET_CLAIM, values)
-    if not found:
+    claims = yield Statement(_GET_CLAIM, values)
+    if not claims:
         # The claim was deleted between the two statements. That cannot happen on SQLite.
         return (yield from claim_key(principal, key, body_hash, run_id, now))
-    return Claim(*found[0])
+    return Claim(*claims[0])
 
 
 @single_unit
 def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     """Return True if a key belongs to a run."""
-    found = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
-    return bool(found) and Claim(*found[0]).created_at > now - KEY_LIFETIME
+    claims = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
+    return bool(claims) and Claim(*claims[0]).created_at > now - KEY_LIFETIME
 
 
 @single_unit

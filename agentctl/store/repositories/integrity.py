@@ -122,8 +122,8 @@ def delete_orphan(run_id: str, dead_owner: str | None) -> Steps[int | None]:
         has a session, or belongs to another worker.
     """
     batches = yield Statement(_COUNT_EVENTS, {"run_id": run_id})
-    gone = yield Statement(_DELETE, {"run_id": run_id, "dead_owner": dead_owner or ""})
-    return batches[0][0] if gone else None
+    deleted = yield Statement(_DELETE, {"run_id": run_id, "dead_owner": dead_owner or ""})
+    return batches[0][0] if deleted else None
 
 
 _COUNT_SESSIONS = Sql("SELECT count(*) FROM sessions")
@@ -205,8 +205,8 @@ def check_sessions(after: str, limit: int) -> Steps[SessionsCheck]:
         if history_bytes != octets:
             broken.append(("history_bytes differs from the size of the history", session_id))
         if last_status is not None or highest:
-            found = yield Statement(_LAST, {"session_id": session_id})
-            if found and found[0][0] != last_status:
+            last = yield Statement(_LAST, {"session_id": session_id})
+            if last and last[0][0] != last_status:
                 broken.append(("last_status differs from that of the last run", session_id))
     return SessionsCheck(len(rows), rows[-1][0] if rows else after, broken)
 
@@ -217,9 +217,9 @@ def find_violations() -> Steps[list[Violation]]:
 
     Every row is read.
     """
-    found = []
+    violations = []
     for rule, sql in _VIOLATIONS.items():
         rows = yield Statement(sql)
         if rows:
-            found.append(Violation(rule, [row[0] for row in rows]))
-    return found
+            violations.append(Violation(rule, [row[0] for row in rows]))
+    return violations

@@ -206,7 +206,7 @@ def delete_all_of_user(user_id: str) -> Steps[int]:
 
 
 @unit
-def list_page(filter: MemoryFilter, visibility: Visibility, part: Slice) -> Steps[MemoryRowPage]:
+def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Steps[MemoryRowPage]:
     """Read a page of the visible memories that match a filter, and their total.
 
     Args:
@@ -223,7 +223,7 @@ def list_page(filter: MemoryFilter, visibility: Visibility, part: Slice) -> Step
         conditions = _with_topic(conditions, number, topic, owner)
     for number, word in enumerate(words):
         conditions = _with_prefix(conditions, number, word, owner)
-    return (yield from LISTING.list_page(conditions, part, MemoryRow))
+    return (yield from LISTING.list_page(conditions, page, MemoryRow))
 
 
 @unit
@@ -258,18 +258,18 @@ def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
     """
     scores, times = defaultdict[str, float](float), dict[str, int]()
     for word in split_words(text)[:_MAXIMUM_SEARCH_WORDS]:
-        found = yield Statement(
+        matches = yield Statement(
             _WITH_TERM, {"user_id": user_id, "term": word, "limit": _CANDIDATES}
         )
-        for memory_id, updated_at in found:
-            scores[memory_id] += 1 / math.log2(1 + len(found) + 1)
+        for memory_id, updated_at in matches:
+            scores[memory_id] += 1 / math.log2(1 + len(matches) + 1)
             times[memory_id] = updated_at
-    best = sorted(scores, key=lambda each: (scores[each], times[each], each), reverse=True)[:limit]
+    best = sorted(scores, key=lambda key: (scores[key], times[key], key), reverse=True)[:limit]
     if not best:
         return []
     rows = yield Statement(_GET_ALL, dict(zip_longest(_IDS, best)))
     by_id = {row[0]: MemoryRow(*row) for row in rows}
-    return [by_id[each] for each in best if each in by_id]
+    return [by_id[memory_id] for memory_id in best if memory_id in by_id]
 
 
 @unit

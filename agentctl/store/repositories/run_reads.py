@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
-from agentctl.requests import (
-    RunFilter,
-)
-from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
+from agentctl.requests import RunFilter
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
 from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
@@ -346,13 +344,13 @@ _SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removal
 
 @unit
 def list_page(
-    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals | None = None
+    filter: RunFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Steps[RunRowPage]:
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
         filter: the filter; its `page` is not read.
-        part: the page, in the order of `created_at`.
+        page: the page, in the order of `created_at`.
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
@@ -372,15 +370,15 @@ def list_page(
     total = yield from LISTING.count(_within(conditions, since, before), None if live else totals)
     # Of a time bound and a cursor that limit the same side, only the tighter one is a condition: a
     # database that starts at the other one reads all pages in between.
-    if part.after is not None and part.order == "asc" and since is not None:
-        since, part = (since, replace(part, after=None)) if since > part.after[0] else (None, part)
-    elif part.after is not None and part.order == "desc" and before is not None:
-        bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
-        before, part = bounds
+    if page.after is not None and page.order == "asc" and since is not None:
+        since, page = (since, replace(page, after=None)) if since > page.after[0] else (None, page)
+    elif page.after is not None and page.order == "desc" and before is not None:
+        bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
+        before, page = bounds
     matching = _within(conditions, since, before)
     listing = _SUMMARIES if filter.form.view == "summary" else LISTING
     sort_ids = live or filter.id_prefix is not None
-    return (yield from listing.read(matching, part, RunRow, total, sort_ids=sort_ids))
+    return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))
 
 
 def _within(conditions: Conditions, since: int | None, before: int | None) -> Conditions:

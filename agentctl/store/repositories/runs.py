@@ -13,10 +13,7 @@ from operator import attrgetter
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.repositories import sessions
-from agentctl.store.repositories.run_reads import (
-    IS_LIVE,
-    RUN_COLUMNS,
-)
+from agentctl.store.repositories.run_reads import IS_LIVE, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow
 from agentctl.store.repositories.sessions import parse_counters
 

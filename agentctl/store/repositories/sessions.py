@@ -15,18 +15,9 @@ from typing import Any
 import orjson
 
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.requests import (
-    SessionFilter,
-)
-from agentctl.store.database import Sql, Statement, Steps, Totals, Value, single_unit, unit
-from agentctl.store.listing import (
-    MAXIMUM_TOTAL,
-    Listing,
-    RowPage,
-    Slice,
-    fold_prefix,
-    prefix_end,
-)
+from agentctl.requests import SessionFilter
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 
@@ -84,13 +75,13 @@ _START_LENGTH = 3
 
 @unit
 def list_page(
-    filter: SessionFilter, visibility: Visibility, part: Slice, totals: Totals | None = None
+    filter: SessionFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Steps[SessionRowPage]:
     """Read a page of the visible sessions that match a filter, and their total.
 
     Args:
         filter: the filter; its `page` is not read.
-        part: the page.
+        page: the page.
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
@@ -103,15 +94,15 @@ def list_page(
     if not filter.session_name:
         total = yield from LISTING.count(conditions, totals)
         by_id = filter.id_prefix is not None
-        return (yield from LISTING.read(conditions, part, SummaryRow, total, sort_ids=by_id))
+        return (yield from LISTING.read(conditions, page, SummaryRow, total, sort_ids=by_id))
     prefix = fold_prefix(filter.session_name)
     end = prefix_end(prefix)
-    named = conditions.with_condition(f"{_NAME} >= :name_from", name_from=prefix)
+    by_name = conditions.with_condition(f"{_NAME} >= :name_from", name_from=prefix)
     if end is not None:
-        named = named.with_condition(f"{_NAME} < :name_to", name_to=end)
-    total = yield from LISTING.count(named, totals)
+        by_name = by_name.with_condition(f"{_NAME} < :name_to", name_to=end)
+    total = yield from LISTING.count(by_name, totals)
     if total <= MAXIMUM_TOTAL:
-        return (yield from LISTING.read(named, part, SummaryRow, total, sort_ids=True))
+        return (yield from LISTING.read(by_name, page, SummaryRow, total, sort_ids=True))
     # The index of names is not in the order of the list. With more names than that, a page is found
     # sooner by reading the list in its order than by sorting.
     conditions = conditions.with_condition(
@@ -119,11 +110,11 @@ def list_page(
         name_length=len(prefix),
         name_prefix=prefix,
     )
-    if part.sort == "created_at" and len(prefix) >= _START_LENGTH:
+    if page.sort == "created_at" and len(prefix) >= _START_LENGTH:
         conditions = conditions.with_condition(
             f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start", name_start=prefix[:_START_LENGTH]
         )
-    return (yield from LISTING.read(conditions, part, SummaryRow, total))
+    return (yield from LISTING.read(conditions, page, SummaryRow, total))
 
 
 NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
@@ -212,7 +203,7 @@ _LAST_STATUS = Sql(
 _DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
 _DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING run_count")
 
-# Each row that leaves a list is counted; otherwise `Totals` would report a list as too long.
+# Each row that leaves a list is counted; otherwise `ListTotals` would report a list as too long.
 _COUNT_REMOVALS = Sql(
     "UPDATE removals SET sessions = sessions + :sessions, runs = runs + :runs WHERE id = 1"
 )

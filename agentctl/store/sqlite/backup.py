@@ -70,14 +70,14 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Bac
     except OSError as error:
         raise _not_writable(part, error) from None
     try:
-        made = await run_on_thread(
+        result = await run_on_thread(
             source, lambda connection, stop: _copy(connection, part, report, stop)
         )
         _publish(part, target)
     finally:
         for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
             leftover.unlink(missing_ok=True)
-    taken_at, schema, seconds, (tables, digest) = made
+    taken_at, schema, seconds, (tables, digest) = result
     return Backup(target, taken_at, target.stat().st_size, schema, seconds, tables, digest)
 
 
@@ -92,7 +92,7 @@ def _copy(
     # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
     taken_at = now()
-    found = run_unit(source, require_version(part))
+    schema = run_unit(source, require_version(part))
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)
@@ -108,7 +108,7 @@ def _copy(
     finally:
         copy.close(True)
         source.execute("COMMIT")
-    return taken_at, found, time.monotonic() - began, rows
+    return taken_at, schema, time.monotonic() - began, rows
 
 
 def _compare(
@@ -127,10 +127,10 @@ def _compare(
     written = hash_rows(copy, lambda done: report("rows compared", half + done, total))
     if damage == "ok" and read == written:
         return written
-    what = "differs from the database" if damage == "ok" else "is damaged"
+    problem = "differs from the database" if damage == "ok" else "is damaged"
     raise errors.Unavailable(
         "The backup failed: the copy is not correct",
-        cause=f"the copy {what}",
+        cause=f"the copy {problem}",
         hint="check the disk, and the database with `agentctl db check`",
     )
 

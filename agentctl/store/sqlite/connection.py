@@ -121,20 +121,20 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
         connection: the connection of the writer.
         busy_handler: its busy handler.
     """
-    tried = 0
+    attempted_pages = 0
 
     def checkpoint(connection: apsw.Connection, name: str, pages: int) -> int:
-        nonlocal tried
+        nonlocal attempted_pages
         if pages < CHECKPOINT_PAGES:
-            tried = 0
+            attempted_pages = 0
             return apsw.SQLITE_OK
         # A checkpoint that fails is repeated after one of the next commits. If the disk is the
         # cause, the next write fails as well and reports it.
         with contextlib.suppress(apsw.Error):
-            if pages < max(RESTART_PAGES, tried + CHECKPOINT_PAGES):
+            if pages < max(RESTART_PAGES, attempted_pages + CHECKPOINT_PAGES):
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
-                tried = pages
+                attempted_pages = pages
                 usual, busy_handler.seconds = busy_handler.seconds, RESTART_SECONDS
                 try:
                     connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)

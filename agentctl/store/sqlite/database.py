@@ -20,7 +20,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, Totals, Work, probe
+from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Work, probe
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -60,7 +60,7 @@ class SqliteDatabase:
         self.id = id
         self.path = path
         self._file = OpenFile(path)
-        self.totals = Totals()
+        self.totals = ListTotals()
         self._closed = False
         self._large_reads = Counter[bool]()  # accepted and not finished
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class SqliteDatabase:
         return Load(
             kind="sqlite",
             waiting=queued + sum(max(count - readers, 0) for count, readers in reads),
-            in_use=sum(min(read) for read in reads) + int(writing),
+            in_use=sum(min(count, readers) for count, readers in reads) + int(writing),
             size=READERS + RUN_READERS + 2,
         )
 
@@ -233,12 +233,13 @@ class SqliteDatabase:
                 self._pools[for_run] = ThreadPoolExecutor(readers, f"store-{self.id}-reader")
             future = self._pools[for_run].submit(self._read_on_thread, work)
             self._large_reads[for_run] += 1
-        future.add_done_callback(lambda _: self._count_finished_read(for_run))
-        return future
 
-    def _count_finished_read(self, for_run: bool) -> None:
-        with self._lock:
-            self._large_reads[for_run] -= 1
+        def count_finished(_: Future[T]) -> None:
+            with self._lock:
+                self._large_reads[for_run] -= 1
+
+        future.add_done_callback(count_finished)
+        return future
 
     def _read_on_thread(self, work: Work[T]) -> T:
         try:

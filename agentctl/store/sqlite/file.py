@@ -54,12 +54,12 @@ class OpenFile:
         Raises:
             Unavailable: the file was deleted, moved away or replaced.
         """
-        found = _identify(self.path)
-        if found is not None and found == self._identity:
+        identity = _identify(self.path)
+        if identity is not None and identity == self._identity:
             self._next_check = time.monotonic() + CHECK_SECONDS
             return
         self._next_check = 0.0
-        detail, hint = _MOVED if found is None else _REPLACED
+        detail, hint = _MOVED if identity is None else _REPLACED
         _log.log("%s: %s", detail, self.path)
         raise errors.Unavailable(detail, cause=str(self.path), hint=hint)
 
@@ -94,10 +94,10 @@ _REPLACED = ("The database file was replaced", "restart the server to use the ne
 
 def _identify(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_file(path: Path, *, create: bool) -> None:

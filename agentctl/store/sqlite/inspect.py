@@ -8,11 +8,7 @@ from pathlib import Path
 import apsw
 
 from agentctl.store.sqlite import schema
-from agentctl.store.sqlite.connection import (
-    connect_reader,
-    connect_writer,
-    to_public_error,
-)
+from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 from agentctl.store.sqlite.thread import run_on_thread
 
 
@@ -29,12 +25,11 @@ async def check_integrity(path: Path) -> str | None:
     Raises:
         Unavailable: the file cannot be read.
     """
-    return await run_on_thread(path, lambda connection, _: _quick_check(connection))
-
-
-def _quick_check(connection: apsw.Connection) -> str | None:
-    found = str(connection.execute("PRAGMA quick_check(1)").fetchall()[0][0])
-    return None if found == "ok" else " ".join(found.split())
+    rows = await run_on_thread(
+        path, lambda connection, _: connection.execute("PRAGMA quick_check(1)").fetchall()
+    )
+    result = str(rows[0][0])
+    return None if result == "ok" else " ".join(result.split())
 
 
 def read_journal_mode(path: Path) -> str:
@@ -99,5 +94,5 @@ async def find_dangling_rows(path: Path) -> list[tuple[str, int]]:
 
 async def find_schema_differences(path: Path, version: int) -> list[tuple[str, bool]]:
     """Compare the schema of a file with the migrations (`schema.compare_schema`)."""
-    found = await run_on_thread(path, lambda connection, _: schema.read_schema(connection))
-    return list(schema.compare_schema(found, version))
+    objects = await run_on_thread(path, lambda connection, _: schema.read_schema(connection))
+    return list(schema.compare_schema(objects, version))

@@ -65,11 +65,11 @@ def create_if_absent(path: Path) -> bool:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(int(CREATION_SECONDS * 1000))
-        while (made := _create_tables(connection, path, used)) is None:
+        while (created := _create_tables(connection, path, used)) is None:
             if time.monotonic() > deadline:
                 raise apsw.BusyError("another process holds the new file")
             time.sleep(0.01)
-        return made
+        return created
     finally:
         connection.close(True)
 
@@ -105,7 +105,7 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
 async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
     """Migrate an existing file (`apply_pending`). Raises Unavailable for errors of apsw."""
     await run_on_thread(
-        path, lambda each, stop: apply_pending(each, path, applied, stop), writes=True
+        path, lambda connection, stop: apply_pending(connection, path, applied, stop), writes=True
     )
 
 
@@ -131,10 +131,10 @@ def apply_pending(
     while run_unit(connection, require_version(path)) != SCHEMA_VERSION:
         _begin_immediate(connection, stop)
         try:
-            found = run_unit(connection, require_version(path))
-            if found > SCHEMA_VERSION:
-                raise build_newer_schema(found, str(path))
-            todo = list_pending("sqlite", found)[:1]
+            version = run_unit(connection, require_version(path))
+            if version > SCHEMA_VERSION:
+                raise build_newer_schema(version, str(path))
+            todo = list_pending("sqlite", version)[:1]
             for migration in todo:
                 _apply(connection, migration)
             connection.execute("COMMIT")
@@ -165,10 +165,10 @@ def _apply(connection: apsw.Connection, migration: Migration) -> None:
 @unit
 def require_version(path: Path) -> Steps[int]:
     """Return the schema version of a database that must exist. Raises Unavailable."""
-    found = yield from read_stored_version(path)
-    if found is None:
+    version = yield from read_stored_version(path)
+    if version is None:
         raise build_no_database(path)
-    return found
+    return version
 
 
 @unit
@@ -183,8 +183,8 @@ def read_stored_version(path: Path) -> Steps[int | None]:
         return None
     if not names >= TABLES:
         raise build_not_ours(path)
-    ((found,),) = yield Statement(_VERSION)
-    return found or 0
+    ((version,),) = yield Statement(_VERSION)
+    return version or 0
 
 
 SchemaObjects = Mapping[tuple[str, str], str]
@@ -206,19 +206,19 @@ def read_schema(connection: apsw.Connection) -> SchemaObjects:
     return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
 
 
-def compare_schema(found: SchemaObjects, version: int) -> Iterator[tuple[str, bool]]:
+def compare_schema(present: SchemaObjects, version: int) -> Iterator[tuple[str, bool]]:
     """Compare a schema with the migrations up to a version.
 
     Returns:
         Lines, each with True if it reports only an additional object, such as `index mine`.
     """
-    wanted = read_schema(_build_in_memory(version))
-    for kind, name in sorted(wanted.keys() - found.keys()):
+    expected = read_schema(_build_in_memory(version))
+    for kind, name in sorted(expected.keys() - present.keys()):
         yield f"{kind} {name} is missing", False
-    for key in sorted(wanted.keys() & found.keys()):
-        if wanted[key] != found[key]:
+    for key in sorted(expected.keys() & present.keys()):
+        if expected[key] != present[key]:
             yield f"{key[0]} {key[1]} differs from the migrations", False
-    for kind, name in sorted(found.keys() - wanted.keys()):
+    for kind, name in sorted(present.keys() - expected.keys()):
         yield f"{kind} {name} is not part of the schema", True
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import apsw
 
+from agentctl.event_loop import retrieve_exception
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 from agentctl.store.threads import call_in_thread
 
@@ -50,7 +51,7 @@ async def run_on_thread(
             connection.close(True)
 
     running = asyncio.ensure_future(call_in_thread(run))
-    running.add_done_callback(_retrieve_exception)
+    running.add_done_callback(retrieve_exception)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -59,8 +60,3 @@ async def run_on_thread(
         raise
     except apsw.Error as error:
         raise to_public_error(error, str(path)) from None
-
-
-def _retrieve_exception(done: asyncio.Future[T]) -> None:
-    if not done.cancelled():
-        done.exception()
