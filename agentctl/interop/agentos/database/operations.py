@@ -17,8 +17,11 @@ from agentctl.config.settings import Database
 from agentctl.interop.agentos.backend import (
     AgentOSBackend,
     build_meta,
+    build_page,
+    build_runs_page,
     check_session,
     is_match,
+    read_page_number,
     select_runs,
 )
 from agentctl.interop.agentos.database.reader import (
@@ -98,8 +101,8 @@ class AgentOSDatabase(AgentOSBackend):
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
         if filter.session_name:
-            return self.build_page(await self._find_named(filter), page)
-        number = self.get_page_number(page)
+            return build_page(await self._find_named(filter), page)
+        number = read_page_number(page)
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
         sessions = await self.reader.list_sessions(page.limit, offset, filter)
@@ -145,7 +148,7 @@ class AgentOSDatabase(AgentOSBackend):
         """
         if filter.session_id is not None:
             session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
-            return self.build_runs_page(await self._list_runs_of_user(session, filter), filter)
+            return build_runs_page(await self._list_runs_of_user(session, filter), filter)
         offset = int(filter.page.cursor or 0)
         while sessions := await self.reader.list_sessions(_STATED_PAGE, offset):
             offset += len(sessions)
@@ -179,12 +182,12 @@ class AgentOSDatabase(AgentOSBackend):
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:
-        found = [
+        memories = [
             memory
             async for memory in self.reader.list_memories()
             if filter.user_id in (None, memory["user_id"])
         ]
-        return self.build_page(found, filter.page)
+        return build_page(memories, filter.page)
 
 
 def _build_detail(session: StoredSession, runs: list[Record]) -> Record:
