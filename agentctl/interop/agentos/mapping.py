@@ -301,6 +301,17 @@ def read_session(session: Record) -> Built:
     return built
 
 
+def write_session(session: Record) -> Built:
+    """Return the detail record of a session; its history is without system messages."""
+    built = {**session}
+    if session.get("chat_history") is not None:
+        messages = [line for line in session["chat_history"] if line["role"] != "system"]
+        built["chat_history"] = write_messages(session["session_id"], messages)
+    if session.get("metrics") is not None:
+        built["metrics"] = write_counters(session["metrics"])
+    return built
+
+
 def find_session_kind(session: Record) -> ComponentKind:
     """Return the kind of a session, from its type or from the fields of its detail record."""
     named = session.get("session_type")

@@ -134,15 +134,11 @@ class RunBuilder:
 
         Members come before their team. The steps of a workflow are part of its run.
         """
-        return [self._build_item(run) for run in self._list_items()]
+        return [self.build_item(run) for run in self._list_items()]
 
     def build_previews(self) -> list[Built]:
         """Return short forms of the items: ids, status, and the beginning of the content."""
         return [_build_preview(run) for run in self._list_items()]
-
-    def build_item(self, run: Run) -> Built:
-        """Return one run as an item."""
-        return self._build_item(run)
 
     def _list_items(self) -> list[Run]:
         listed = list[Run]()
@@ -159,7 +155,8 @@ class RunBuilder:
             listed.append(member)
         return listed
 
-    def _build_item(self, run: Run) -> Built:
+    def build_item(self, run: Run) -> Built:
+        """Return one run as an item."""
         kind = get_kind(run)
         id_field = KINDS[kind].id_field
         content = build_content(run)
