@@ -129,8 +129,8 @@ class RunEndpoints(Endpoints):
         runs = list[RunRecord]()
         page: Page | None = Page(MAXIMUM_LIMIT, sort_order="asc")
         while page is not None and len(runs) < MAXIMUM_RUNS:
-            filter = RunFilter(session_id=session_id, db_id=db_id, page=page)
-            listed = (await call.operations.list_component_runs(kind, component_id, filter)).value
+            of_page = RunFilter(session_id=session_id, db_id=db_id, page=page)
+            listed = (await call.operations.list_component_runs(kind, component_id, of_page)).value
             runs += listed["data"]
             cursor = listed["meta"]["next_cursor"]
             page = None if cursor is None else replace(page, cursor=cursor)

@@ -71,10 +71,10 @@ class SessionEndpoints(Endpoints):
         first = Page(limit, max(page, 1), sort_order=sort_order)
         if sort_by == "updated_at":
             first = replace(first, sort_by="updated_at")
-        filter = SessionFilter(where, component_id or None, session_name, first)
+        selected = SessionFilter(where, component_id or None, session_name, first)
         size = min(limit, MAXIMUM_SESSIONS)
         if limit <= MAXIMUM_LIMIT:
-            document = await call.operations.get_sessions(filter)
+            document = await call.operations.get_sessions(selected)
 
             def build() -> dict[str, Any]:
                 record = document.value
@@ -82,7 +82,7 @@ class SessionEndpoints(Endpoints):
                 return _build_session_page(record["data"], total, first.page, size)
 
             return self._bodies.respond(("sessions", document.raw, first.page, size), build)
-        sessions, total = await _list_many_sessions(call, filter, size)
+        sessions, total = await _list_many_sessions(call, selected, size)
         return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(

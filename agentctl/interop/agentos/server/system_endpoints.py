@@ -101,8 +101,8 @@ async def list_service_accounts(
     sort_order: SortOrder = "desc",
 ) -> Response:
     """Handle `GET /service-accounts`."""
-    filter = AccountFilter(page=Page(limit, page, sort_order=sort_order))
-    accounts = (await call.operations.list_service_accounts(filter)).value
+    selected = AccountFilter(page=Page(limit, page, sort_order=sort_order))
+    accounts = (await call.operations.list_service_accounts(selected)).value
     rows = [
         write_account(account)
         for account in accounts["data"]
