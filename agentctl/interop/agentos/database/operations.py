@@ -65,12 +65,11 @@ def build_database_entry(url: str, folder: Path) -> Database:
     Raises:
         errors.InvalidConfiguration: the URL is not valid.
     """
-    given = url if "://" in url else f"{SQLITE_SCHEME}{url}"
+    whole = url if "://" in url else f"{SQLITE_SCHEME}{url}"
     # SQLAlchemy names the driver in the URL, and this is the form that users of AgentOS have.
-    scheme, _, rest = given.partition("://")
-    given = f"{scheme.partition('+')[0]}://{rest}"
-    place = Place("--database")
-    return Database(id="agentos", url=check_database_url(given, folder, place), layout="agentos")
+    scheme, _, rest = whole.partition("://")
+    url = check_database_url(f"{scheme.partition('+')[0]}://{rest}", folder, Place("--database"))
+    return Database(id="agentos", url=url, layout="agentos")
 
 
 @contextlib.asynccontextmanager
@@ -152,14 +151,14 @@ class AgentOSDatabase(AgentOSBackend):
         offset = int(filter.page.cursor or 0)
         while sessions := await self.reader.list_sessions(_STATED_PAGE, offset):
             offset += len(sessions)
-            found = [
+            runs = [
                 run
                 for session in sessions
                 for run in await self._list_runs_of_user(session, filter)
                 if is_match(run, filter)
             ]
-            if found:
-                return build_document({"data": found, "meta": {"next_cursor": str(offset)}})
+            if runs:
+                return build_document({"data": runs, "meta": {"next_cursor": str(offset)}})
         return build_document({"data": [], "meta": {"next_cursor": None}})
 
     async def _list_runs_of_user(self, session: StoredSession, filter: RunFilter) -> list[Record]:

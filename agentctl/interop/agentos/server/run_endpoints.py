@@ -67,7 +67,6 @@ class RunEndpoints(Endpoints):
             Header("A unique name of the request", "Idempotency-Key", pattern=IDEMPOTENCY_KEY),
         ] = None,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
         operations = call.operations
         operations.require_component(kind, component_id)
         body = await _RUN.read(call)
@@ -105,7 +104,6 @@ class RunEndpoints(Endpoints):
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
-        """Handle `GET /agents/{agent_id}/runs/{run_id}` and the same of the other kinds."""
         document = await call.operations.get_component_run(
             kind, component_id, run_id, session_id=session_id
         )
@@ -124,7 +122,6 @@ class RunEndpoints(Endpoints):
         session_id: SessionQuery = None,
         db_id: DatabaseId = None,
     ) -> Response:
-        """Handle `GET /agents/{agent_id}/runs` and the same of the other kinds."""
         statuses = read_repeated(call, "status")
         runs = list[RunRecord]()
         page: Page | None = Page(MAXIMUM_LIMIT, sort_order="asc")
@@ -177,7 +174,6 @@ class RunEndpoints(Endpoints):
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
         operations = call.operations
         body = await _RESUME.read(call)
         named = body.get("session_id") or session_id

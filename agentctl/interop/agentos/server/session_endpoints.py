@@ -67,7 +67,6 @@ class SessionEndpoints(Endpoints):
         sort_by: Annotated[str, Query("Field to sort by")] = "created_at",
         sort_order: SortOrder = "desc",
     ) -> Response:
-        """Handle `GET /sessions`."""
         first = Page(limit, max(page, 1), sort_order=sort_order)
         if sort_by == "updated_at":
             first = replace(first, sort_by="updated_at")
@@ -91,7 +90,6 @@ class SessionEndpoints(Endpoints):
         session_id: SessionId,
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
-        """Handle `DELETE /sessions/{session_id}`: a session that does not exist is a success."""
         try:
             await call.operations.delete_session(session_id, where)
         except NotFound:
@@ -99,7 +97,6 @@ class SessionEndpoints(Endpoints):
         return no_content_response()
 
     async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
-        """Handle `DELETE /sessions`. Sessions that do not exist are left out."""
         body = await _DELETE.read(call)
         ids, types = body["session_ids"], body.get("session_types")
         if types is not None and len(types) != len(ids):
@@ -147,7 +144,6 @@ class SessionEndpoints(Endpoints):
         run_id: RunId,
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
-        """Handle `GET /sessions/{session_id}/runs/{run_id}`."""
         run = (await call.operations.get_session_run(session_id, run_id, where)).value
         descendants = list[RunRecord]()
         waiting = [*run["member_runs"]]

@@ -88,7 +88,6 @@ def list_shapes(settings: Settings, directory: Directory) -> dict[str, Callable[
 
 
 async def create_service_account(call: Call, account: NewAccount) -> Response:
-    """Handle `POST /service-accounts`."""
     created = (await call.operations.create_service_account(account)).value
     return json_response({**write_account(created), "token": created["token"]}, 201)
 
@@ -100,7 +99,6 @@ async def list_service_accounts(
     page: PageNumber = 1,
     sort_order: SortOrder = "desc",
 ) -> Response:
-    """Handle `GET /service-accounts`."""
     selected = AccountFilter(page=Page(limit, page, sort_order=sort_order))
     accounts = (await call.operations.list_service_accounts(selected)).value
     rows = [
