@@ -118,6 +118,7 @@ POLICY: dict[str, Requirement] = {
     "rename_session": _session_requirement("write"),
     "delete_session": _session_requirement("delete"),
     "summarize_session": _session_requirement("write"),
+    "export_session": _session_requirement("read"),
     "get_session_runs": _session_requirement("read"),
     "get_session_run": _session_requirement("read"),
     "get_runs": NeedsScope("sessions", "read"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -26,16 +25,17 @@ _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 def complete_values(subject: str) -> Any:
     """Return the completion of a parameter with the ids or names of a subject.
 
+    The group of the root finds the values: a completion opens a target, and a target has options.
+
     Args:
         subject: `agentctl.cli.completion.Subject`, or `component`: that of the group of commands.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        # The module imports this one, and only a completion needs it.
-        module = import_module("agentctl.cli.completion")
         group = str(ctx.parent.info_name) if ctx.parent is not None else ""
-        wanted = group.removesuffix("s") if subject == "component" else subject
-        return cast(list[str], module.complete(wanted, ctx.params, incomplete))
+        noun = group.removesuffix("s") if subject == "component" else subject
+        root: Any = ctx.find_root().command
+        return cast(list[str], root.complete_values(noun, ctx.params, incomplete))
 
     return complete
 

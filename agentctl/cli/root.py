@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 from agentctl.extensions import insert_after, load_extensions
+
+if TYPE_CHECKING:
+    from agentctl.cli.completion import Subject
 
 _COMMANDS = {
     "init": ("init:init", "Write a sample configuration and a key pair"),
@@ -82,8 +85,15 @@ class _LazyRootGroup(RootGroup):
         super().__init__(**attributes)
         self.commands = _LazyCommands()  # type: ignore[assignment]
 
+    def complete_values(
+        self, subject: Subject, parameters: Mapping[str, Any], incomplete: str
+    ) -> list[str]:
+        """Return the values of a parameter, for a shell; see `completion.complete`."""
+        from agentctl.cli.completion import complete
+
+        return complete(subject, parameters, incomplete)
+
     def summarize_commands(self) -> list[tuple[str, str]]:
-        """Return the names of the commands with their sentences."""
         return [(name, sentence) for name, (_, sentence) in _list_commands().items()]
 
 
@@ -102,20 +112,20 @@ def _list_commands() -> dict[str, tuple[str, str]]:
     added = (command for extension in load_extensions() for command in extension.commands)
     return insert_after(
         {name: (_PACKAGE + place, sentence) for name, (place, sentence) in _COMMANDS.items()},
-        ((each.after, each.path, (each.place, each.sentence)) for each in added if each.after),
+        ((it.after, it.path, (it.place, it.sentence)) for it in added if it.after),
     )
 
 
 def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
     module = import_module(file)
-    found = getattr(module, attribute)
+    target = getattr(module, attribute)
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
-    if not isinstance(found, typer.Typer):
+    if not isinstance(target, typer.Typer):
         text = getattr(module, "HELP", None)
-        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(found)
+        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(target)
         return typer.main.get_command(stem)
-    stem.add_typer(found, name=name, cls=Group)
+    stem.add_typer(target, name=name, cls=Group)
     group: Any = typer.main.get_group(stem).commands[name]
     for extension in load_extensions():
         for command in extension.commands:
@@ -125,8 +135,8 @@ def _load_command(name: str, place: str) -> Any:
     return group
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         current_io().out.write(f"agentctl {__version__}\n")
         raise typer.Exit
 

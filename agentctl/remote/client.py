@@ -13,7 +13,9 @@ from typing import Any, get_origin
 from agentctl import errors
 from agentctl.declarations import Declaration, find_declaration
 from agentctl.operations import Operations
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.events import END_NAMES
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.sessions import ExportFormat
 from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
@@ -25,7 +27,14 @@ from agentctl.remote.connection import (
 )
 from agentctl.remote.events import EventParser, ServerEvent
 from agentctl.remote.queries import build_request, build_run_body
-from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest, RunRequest, StreamEvent
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
+    ResumeRequest,
+    RunRequest,
+    SessionLocator,
+    StreamEvent,
+)
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
@@ -148,6 +157,22 @@ class RemoteOperations(Operations):
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        arguments = {"session_id": session_id, "where": where, "format": format}
+        request = build_request(find_declaration(Operations.export_session, None), arguments)
+        async with self.connection.open_raw(request) as response:
+            chunks = response.read_chunks()
+            if response.response.status_code != 200:
+                response.check_status(b"".join([chunk async for chunk in chunks]))
+            async for chunk in chunks:
+                yield chunk
+
 
 def _number_event(received: ServerEvent, before: int) -> StreamEvent:
     given = received.id or ""
@@ -157,8 +182,7 @@ def _number_event(received: ServerEvent, before: int) -> StreamEvent:
 
 def _is_final(kind: ComponentKind | None, event: StreamEvent) -> bool:
     assert kind is not None
-    prefix = KINDS[kind].event_prefix
-    return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
+    return event.name in END_NAMES[kind]
 
 
 def _interrupted_stream() -> errors.Unavailable:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.progress import run_all
-from agentctl.cli.show.transcript.model import parse_time
-from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import NotFound
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
+from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations

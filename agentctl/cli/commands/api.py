@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import typer
@@ -52,8 +52,8 @@ async def call_api(
         raise UsageError("`api` needs a server", hint="select one with --url or --context")
     request = _build_request(method, path, query, body)
     async with connection.open_raw(request) as received:
-        response = received.response
-        note_detail(f"content type: {response.headers.get('content-type', 'none')}")
+        content_type = received.response.headers.get("content-type", "none")
+        note_detail(f"content type: {content_type}")
         await _print_body(received)
 
 
@@ -83,11 +83,8 @@ def _build_request(method: str, path: str, query: list[str] | None, body: str | 
     quoted = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
     # The response of a run in the foreground comes at its end.
     wait = None if verb == "POST" else 0.0
-    return Request(verb, quoted, tuple(pairs), _read_body(body), extra_wait=wait)
-
-
-def _read_body(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else parse_object("--body", read_text_or_stdin(text, "body"))
+    content = None if body is None else read_text_or_stdin(body, "body")
+    return Request(verb, quoted, tuple(pairs), parse_object("--body", content), extra_wait=wait)
 
 
 async def _print_body(received: RawResponse) -> None:

@@ -6,18 +6,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 app = CommandApp(
     help="Show and validate the configuration.",
@@ -35,14 +32,12 @@ def show_config(
 ) -> None:
     """Show every effective value; secrets are masked."""
     from agentctl.config import effective_settings, load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     tables = effective_settings(settings)
-    if form == "json":
-        whole = {**tables, "sources": settings.sources} if sources else tables
-        write_json(build_document(whole).raw)
+    if output_format == "json":
+        write_value({**tables, "sources": settings.sources} if sources else tables)
         return
     rows = [
         {"key": key, "value": value, "source": settings.sources.get(key)}
@@ -50,7 +45,7 @@ def show_config(
     ]
     columns = [Column("key"), Column("value", look="whole")]
     columns += [Column("source", look="whole")] if sources else []
-    show_list(build_document(rows), columns, form, id_field="key")
+    show_list(rows, columns, output_format, id_field="key")
 
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
@@ -82,7 +77,13 @@ def check_config(config: Config = None) -> None:
             note(f"model {model.id}: the variable {variable} with its API key is not set here")
         elif not variable and requires_key(model):
             note(f"model {model.id}: it has no API key; set api_key_env in its entry")
-    note(f"{settings.path} is valid: {_count_components(settings)}")
+    counts = {
+        "agent": len(settings.agents),
+        "team": len(settings.teams),
+        "workflow": len(settings.workflows),
+    }
+    components = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items()]
+    note(f"{settings.path} is valid: {', '.join(components)}")
 
 
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
@@ -100,14 +101,3 @@ def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         else:
             for entry in table:
                 yield from ((f"{name}.{entry['id']}.{key}", entry[key]) for key in entry)
-
-
-def _count_components(settings: Settings) -> str:
-    counts = {
-        "agent": len(settings.agents),
-        "team": len(settings.teams),
-        "workflow": len(settings.workflows),
-    }
-    return ", ".join(
-        f"{count} {name if count == 1 else name + 's'}" for name, count in counts.items()
-    )

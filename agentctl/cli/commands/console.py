@@ -64,6 +64,7 @@ def console(
     The token is on stdout only. Paste it into the page, which keeps it in memory.
     """
     import getpass
+    import webbrowser
     from datetime import UTC, datetime
 
     from agentctl.auth.tokens import mint
@@ -88,18 +89,11 @@ def console(
     else:
         note("authorization is off: the console asks for no token")
     note(f"console: {page}")
-    if not no_open:
-        _open_browser(page)
+    if not no_open and not webbrowser.open(page):
+        note("no browser can be started here: open the page yourself")
 
 
 def _base_url(settings: Settings) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
     name = f"[{host}]" if ":" in host else host
     return settings.server.url or f"http://{name}:{settings.server.port}"
-
-
-def _open_browser(page: str) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page):
-        note("no browser can be started here: open the page yourself")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
 _DEMO_ALGORITHM = "RS256"
-
 DEMO_DIRECTORY = Path(".agentctl-demo")
-
 _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
 _DEMO_MODULES = ("demo_agents.py", "notes_server.py")
 
@@ -80,19 +78,13 @@ def serve(
         raise UsageError(
             "--demo and --config exclude each other", hint="the demo has its own configuration"
         )
-    from agentctl.config import load_settings, require_verification_key
+    from agentctl.config import load_settings
 
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
 
     def load() -> Settings:
         loaded = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
-        _check_exposure(loaded, insecure_no_auth)
-        require_verification_key(loaded)
-        if reload and loaded.server.workers > 1:
-            raise UsageError(
-                f"--reload has one worker process, not {loaded.server.workers}",
-                hint="pass --workers 1; --reload is for development only",
-            )
+        _check_settings(loaded, insecure_no_auth, reload)
         return loaded
 
     settings = load()
@@ -105,8 +97,7 @@ def serve(
             announce_stop=lambda runs: _announce_stop(settings, runs),
             announce_metrics=metrics.append,
         )
-    with contextlib.suppress(OSError):  # the terminal may be closed
-        note("stopped")
+    _note_if_open("stopped")
 
 
 def _select_server(
@@ -115,7 +106,7 @@ def _select_server(
     if reload is not None:
         from agentctl.server.processes.reload import serve_with_reload
 
-        return functools.partial(serve_with_reload, reload, report=_report_reload)
+        return functools.partial(serve_with_reload, reload, report=_note_if_open)
     if settings.server.workers == 1:
         from agentctl.server.processes.serve import serve
 
@@ -132,33 +123,33 @@ def _apply_overrides(
     workers: int | None,
     insecure_no_auth: bool,
 ) -> Settings:
-    server = settings.server
-    if host is not None:
-        server = replace(server, host=host)
-    if port is not None:
-        server = replace(server, port=port)
-    if workers is not None:
-        server = replace(server, workers=workers)
+    options: dict[str, Any] = {"host": host, "port": port, "workers": workers}
+    changes = {name: value for name, value in options.items() if value is not None}
     authorization = settings.authorization
     if insecure_no_auth:
         authorization = replace(authorization, enabled=False)
-    return replace(settings, server=server, authorization=authorization)
+    return replace(
+        settings, server=replace(settings.server, **changes), authorization=authorization
+    )
 
 
-def _check_exposure(settings: Settings, insecure_no_auth: bool) -> None:
-    """Reject a server without authentication that other machines can reach.
-
-    Raises:
-        UsageError: `host` is no loopback address, and --insecure-no-auth is not given.
-    """
+def _check_settings(settings: Settings, insecure_no_auth: bool, reload: bool) -> None:
+    from agentctl.config import require_verification_key
     from agentctl.config.databases import is_loopback_host
 
-    if settings.authorization.enabled or insecure_no_auth or is_loopback_host(settings.server.host):
-        return
-    raise UsageError(
-        f"authorization is disabled and other machines can reach {settings.server.host}",
-        hint="set enabled = true in [authorization], or pass --insecure-no-auth",
-    )
+    server = settings.server
+    is_safe = settings.authorization.enabled or insecure_no_auth or is_loopback_host(server.host)
+    if not is_safe:
+        raise UsageError(
+            f"authorization is disabled and other machines can reach {server.host}",
+            hint="set enabled = true in [authorization], or pass --insecure-no-auth",
+        )
+    require_verification_key(settings)
+    if reload and server.workers > 1:
+        raise UsageError(
+            f"--reload has one worker process, not {server.workers}",
+            hint="pass --workers 1; --reload is for development only",
+        )
 
 
 def _announce(
@@ -175,15 +166,15 @@ def _announce(
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:
         note(f"reload: for development, after changes of modules in {settings.path.parent}")
-    for shown in metrics:
-        note(f"metrics: {shown}")
+    for address in metrics:
+        note(f"metrics: {address}")
     if demo and settings.path is not None:
         lines = demo_commands(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
             note(line)
 
 
-def _report_reload(line: str) -> None:
+def _note_if_open(line: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be closed
         note(line)
 
@@ -213,12 +204,19 @@ def create_demo(directory: Path) -> Path:
     """
     from importlib.util import find_spec
 
-    from agentctl.cli.files import create_directory, create_file
+    from agentctl.auth.keys import generate
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.cli.files import create_directory, create_file, public_path, write_key_pair
     from agentctl.config.extras import build_extra_command
     from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
 
     create_directory(directory, 0o700)
-    _create_demo_keys(directory / "keys" / "signing.pem")
+    private = directory / "keys" / "signing.pem"
+    public = public_path(private)
+    if not private.exists():
+        write_key_pair(private, _DEMO_ALGORITHM)
+    elif not public.exists():
+        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
     for name in _DEMO_MODULES:
         if not (directory / name).exists():
             create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
@@ -239,7 +237,9 @@ def demo_commands(settings: Path, url: str) -> list[str]:
         settings: the configuration of the demo.
         url: the URL of the server.
     """
-    commands = shlex.quote(str(_executable_directory()))
+    script = Path(sys.argv[0]).absolute()
+    directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
+    commands = shlex.quote(str(directory))
     return [
         f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
         "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
@@ -247,20 +247,3 @@ def demo_commands(settings: Path, url: str) -> list[str]:
         f"agentctl teams list --url {url}",
         f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
     ]
-
-
-def _create_demo_keys(private: Path) -> None:
-    from agentctl.auth.keys import generate
-    from agentctl.auth.keys.files import read_private_key
-    from agentctl.cli.files import create_file, public_path, write_key_pair
-
-    public = public_path(private)
-    if not private.exists():
-        write_key_pair(private, _DEMO_ALGORITHM)
-    elif not public.exists():
-        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
-
-
-def _executable_directory() -> Path:
-    script = Path(sys.argv[0]).absolute()
-    return (script if script.name == "agentctl" else Path(sys.executable)).parent

@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.errors import AgentctlError
 from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
-from agentctl.records.kinds import KINDS
+from agentctl.records.events import END_NAMES
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.service.service import ServiceOperations
 
@@ -26,17 +26,17 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def read(
-    tool: ReadTool, operations: ServiceOperations, given: Arguments
+    tool: ReadTool, operations: ServiceOperations, arguments: Arguments
 ) -> mcp_types.CallToolResult:
     """Execute a read and return its document."""
-    document = await tool.read(operations, given)
+    document = await tool.read(operations, arguments)
     return _build_result(document.raw.decode())
 
 
 async def run(
     tool: RunTool,
     operations: ServiceOperations,
-    given: Arguments,
+    arguments: Arguments,
     disconnected: asyncio.Event,
 ) -> mcp_types.CallToolResult:
     """Run a component and return its answer.
@@ -48,7 +48,7 @@ async def run(
         operations: the operations of the caller.
         disconnected: set when the client of the HTTP request has disconnected.
     """
-    request = RunRequest(given["message"], given.get("session_id"))
+    request = RunRequest(arguments["message"], arguments.get("session_id"))
     events = operations.stream_run_portions(tool.kind, tool.component_id, request)
     reader = _RunReader(tool)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
@@ -81,8 +81,7 @@ class _RunReader:
         self.started = asyncio.Event()
         self.run_id = ""
         self.session_id = ""
-        prefix = KINDS[tool.kind].event_prefix
-        self._ends = {f"{prefix}{end}" for end in ("Completed", "Cancelled", "Error")}
+        self._ends = END_NAMES[tool.kind]
 
     async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
         """Return the result of the run at its end."""

@@ -46,13 +46,13 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
         ModelNotFound: there is no such agent and no such team.
     """
     kind = next((kind for kind, known in _iter_models(settings) if known == model), None)
-    wanted = _KINDS if kind is None else (kind,)
-    if not any(_may_run(principal, each, model) for each in wanted):
+    possible = _KINDS if kind is None else (kind,)
+    if not any(_may_run(principal, one, model) for one in possible):
         scopes = [
             scope
-            for each in _KINDS
+            for one in _KINDS
             for scope in required_scopes(
-                operation_ids(each).create_run, {KINDS[each].id_field: model}
+                operation_ids(one).create_run, {KINDS[one].id_field: model}
             )
         ]
         raise Forbidden(

@@ -23,10 +23,10 @@ from prometheus_client.registry import Collector
 from agentctl import __version__
 from agentctl.records.kinds import KINDS
 from agentctl.records.numbers import DurationHistogram
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.states import FinalStatus
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag

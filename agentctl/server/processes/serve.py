@@ -256,14 +256,15 @@ class DrainingServer(HttpServer):
         before all have done the same step.
         """
         service = self._state.running_service
+        engine = service.hosting.engine
         loop = asyncio.get_running_loop()
         deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
-            self._controller.stopping(service.live_run_count)
+            self._controller.stopping(len(engine.root_runs()))
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
-            _log_cancelled_runs(service.hosting.engine.root_runs())
-            await service.cancel_runs()
+            _log_cancelled_runs(engine.root_runs())
+            await engine.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
             self.request_exit(force=False)
@@ -276,4 +277,4 @@ class DrainingServer(HttpServer):
         """End live runs, so that open streams end with them."""
         if self._draining is not None:
             self._draining.cancel()
-        await self._state.running_service.stop_runs()
+        await self._state.running_service.hosting.engine.close()

@@ -40,7 +40,7 @@ async def import_sessions(
     from agentctl.service.imports.exports import SessionFile
     from agentctl.store.databases import open_database
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     assert target.local is not None
     entries = {entry.id: entry for entry in target.local.settings.databases}
     chosen = next(iter(entries)) if db is None else db
@@ -54,15 +54,15 @@ async def import_sessions(
             total = await sessions.check(counter.show)
             database = open_database(entries[chosen], create=not dry_run)
             try:
-                made = await sessions.store(database, total, counter.show, dry_run=dry_run)
+                report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
                 await database.close()
-    report_import(made, form)
+    report_import(report, output_format)
     if dry_run:
         note(f"nothing was changed: {name} would be imported {target.place}")
     else:
         target.report_done(f"imported {name}")
-    check_complete(made)
+    check_complete(report)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from agentctl.interop.agentos.backend import (
     is_match,
     read_page_number,
     select_runs,
+    view_run,
 )
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
@@ -175,9 +176,10 @@ class AgentOSDatabase(AgentOSBackend):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
-        for run in await self.reader.list_runs(session):
+        runs = await self.reader.list_runs(session)
+        for run in runs:
             if run["run_id"] == run_id:
-                return build_document(run)
+                return build_document(view_run(run, form, runs))
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:

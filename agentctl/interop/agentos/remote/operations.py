@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.mapping import read_account, read_component, read_memory, read_run
+from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
 from agentctl.interop.agentos.remote.runs import RunOperations
@@ -15,7 +15,6 @@ from agentctl.partial_operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
-from agentctl.requests import FULL_VIEW
 
 _MODELS_IN_CONFIG = (3,)
 """The release from which `/models` is a part of `/config`."""
@@ -29,7 +28,6 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
     "get_config": lambda record: record,
     "create_session": lambda record, **_: record,
     "get_component": lambda record, kind, **_: read_component(kind, record),
-    "get_session_run": lambda record, session_id, **_: read_run(record, session_id),
     "get_memory": lambda record, **_: read_memory(record),
     "create_memory": lambda record, **_: read_memory(record),
     "create_service_account": lambda record, **_: read_account(record, now()),
@@ -48,9 +46,7 @@ class AgentOSOperations(RunOperations):
         return self._execute(name, arguments) if known else super().execute(name, arguments)
 
     async def _execute(self, name: str, arguments: Mapping[str, Any]) -> Document[Any]:
-        # AgentOS has no summaries of runs.
-        whole = {"form": FULL_VIEW} if "form" in arguments else {}
-        record = await self.read_object(self.build(name, **{**arguments, **whole}))
+        record = await self.read_object(self.build(name, **arguments))
         return build_document(_SAME_REQUESTS[name](record, **arguments))
 
     async def get_models(self) -> Document[Any]:

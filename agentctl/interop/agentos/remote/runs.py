@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import build_runs_page
+from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import Record, build_json_fields
@@ -194,7 +194,8 @@ class RunOperations(SessionOperations):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
-        return build_document(await self._read_run(kind, component_id, run_id, session_id))
+        run = await self._read_run(kind, component_id, run_id, session_id)
+        return build_document(view_run(run, form))
 
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str

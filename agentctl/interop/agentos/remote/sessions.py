@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from agentctl.interop.agentos.backend import check_session, select_runs
+from agentctl import errors
+from agentctl.interop.agentos.backend import check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
     read_account,
@@ -22,11 +24,13 @@ from agentctl.remote.queries import build_query, query_of
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
+    FULL_VIEW,
     AccountFilter,
     BulkDeletion,
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
+    RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
@@ -130,6 +134,29 @@ class SessionOperations(AgentOSRequests):
         path = build_path("get_session_runs", session_id=session_id)
         runs = await self.read_list(Request("GET", path, query_of(where)))
         return [read_run(run, session_id) for run in runs]
+
+    async def get_session_run(
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        form: RunView = FULL_VIEW,
+    ) -> Document[Any]:
+        run = await self._read_session_run(session_id, run_id, where)
+        children = list[Record]()
+        for child in run["member_runs"] if form.view == "items" else ():
+            with suppress(errors.NotFound):
+                children.append(await self._read_session_run(session_id, child, where))
+        return build_document(view_run(run, form, children))
+
+    async def _read_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Record:
+        request = self.build(
+            "get_session_run", session_id=session_id, run_id=run_id, where=where, form=FULL_VIEW
+        )
+        return read_run(await self.read_object(request), session_id)
 
     # Memories
 

@@ -40,7 +40,7 @@ from agentctl.server.requests import ResumeBody, RunBody, build_run_request
 from agentctl.server.state import Call
 
 
-class RunForm(RunBody):
+class RunForm(RunBody, total=False):
     """A run to start, with a field that the contract does not have."""
 
     stream_events: NotRequired[
