@@ -161,7 +161,12 @@ async def check_postgres_server(
         InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
-    for run_check in (_check_version, _check_clock, _check_writable, _check_durability):
+    if facts.number < MINIMUM_VERSION:
+        text = f"PostgreSQL {facts.version} is older than agentctl requires"
+        yield wrong(check, text, "update it to 13 or later")
+    else:
+        yield ok(check, f"it responds, as PostgreSQL {facts.version}")
+    for run_check in (_check_clock, _check_writable, _check_durability):
         for finding in run_check(check, facts):
             yield finding
     needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
@@ -169,14 +174,6 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
-
-
-def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
-    if facts.number < MINIMUM_VERSION:
-        text = f"PostgreSQL {facts.version} is older than agentctl requires"
-        yield wrong(check, text, "update it to 13 or later")
-    else:
-        yield ok(check, f"it responds, as PostgreSQL {facts.version}")
 
 
 def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:
@@ -238,7 +235,9 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
-    if _is_local(entry.url):
+    parts = urlsplit(entry.url)
+    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    if not host or host.startswith("/") or is_loopback_host(host):
         return
     if not facts.encrypted:
         yield wrong(check, "the connection over the network is not encrypted", remedy)
@@ -246,9 +245,3 @@ def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterat
         yield note(check, "the certificate of the server is not verified", remedy)
     else:
         yield ok(check, "the connection is encrypted, and the certificate is verified")
-
-
-def _is_local(url: str) -> bool:
-    parts = urlsplit(url)
-    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
-    return not host or host.startswith("/") or is_loopback_host(host)
