@@ -50,7 +50,6 @@ class HelpGroup(TyperGroup):
         return [*_usage_pieces(self.get_params(ctx)), "COMMAND ..."]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
         _write_parameters(formatter, self.get_params(ctx))
         _write_section(formatter, "Commands", self.summarize_commands())
 

@@ -1,6 +1,6 @@
 """The events of runs: their names, kinds and final statuses, and one parser.
 
-No other module takes the name of an event apart (docs/contract.md "Events"). The name of an event
+No other module parses the name of an event (docs/contract.md "Events"). The name of an event
 is the prefix of the component and the kind: `RunContent`, `TeamRunContent`, `TeamToolCallStarted`.
 """
 

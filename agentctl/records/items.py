@@ -398,7 +398,7 @@ class RunReader:
         data, run_id = event.data, event.run_id
         run.record |= {"status": event.end_status, "finished_at": event.at}
         run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
-        # No event says when the work has stopped.
+        # No event has the time at which the work has stopped.
         run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
         changes = [Change(run_id, None)]
         for position, item in enumerate(run.items):

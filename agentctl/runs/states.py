@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 
-FINAL: frozenset[str] = frozenset(FINAL_STATUSES)
-
 
 def is_final(status: str) -> bool:
-    """Return True if a run with this status never changes again."""
-    return status in FINAL
+    return status in FINAL_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,6 @@ class Ending:
 
     @classmethod
     def completed(cls) -> Ending:
-        """Build the ending of work that succeeded."""
         return cls("COMPLETED")
 
     @classmethod

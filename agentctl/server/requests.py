@@ -36,6 +36,9 @@ from agentctl.requests import (
 )
 from agentctl.server.bodies import RequestBody
 
+Object = dict[str, Any] | None
+_AS_TEXT = "in a form a JSON object as text"
+
 
 class RunBody(TypedDict, total=False):
     """A run to start."""
@@ -43,44 +46,30 @@ class RunBody(TypedDict, total=False):
     message: Required[Annotated[str, Field(min_length=1, description="Message to send")]]
     stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
     background: Annotated[
-        bool,
-        Field(description="Continue when the client disconnects", default=False),
+        bool, Field(description="Continue when the client disconnects", default=False)
     ]
     session_id: Annotated[
         str | None,
         Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
     ]
     user_id: Annotated[
-        str | None,
-        Field(min_length=1, description="Owner of the run; administrators only"),
+        str | None, Field(min_length=1, description="Owner of the run; administrators only")
     ]
     metadata: Annotated[
-        dict[str, Any] | None,
+        Object,
         Field(
-            description="Stored with the run and given to the code of tools and agents; "
-            "in a form a JSON object as text"
+            description=f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}"
         ),
     ]
     session_state: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="Replaces these keys of the state of the session; "
-            "in a form a JSON object as text"
-        ),
+        Object, Field(description=f"Replaces these keys of the state of the session; {_AS_TEXT}")
     ]
     dependencies: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="Given to the code of tools and agents, and not stored; "
-            "in a form a JSON object as text"
-        ),
+        Object,
+        Field(description=f"Given to the code of tools and agents, and not stored; {_AS_TEXT}"),
     ]
     output_schema: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="JSON Schema of an object: the answer must match it; "
-            "in a form a JSON object as text"
-        ),
+        Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
     ]
 
 
@@ -102,12 +91,11 @@ class NewSessionBody(TypedDict, total=False):
     """A session to create. The id of its component is in the field of its type."""
 
     session_id: Annotated[
-        str | None,
-        Field(pattern=SESSION_ID, description="Id of the session; by default a new one"),
+        str | None, Field(pattern=SESSION_ID, description="Id of the session; by default a new one")
     ]
     session_name: Annotated[str | None, Field(description="Name of the session")]
-    session_state: Annotated[dict[str, Any] | None, Field(description="State of the session")]
-    metadata: Annotated[dict[str, Any] | None, Field(description="Metadata")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
     user_id: Annotated[
         str | None, Field(min_length=1, description="Owner of the session; administrators only")
     ]
@@ -120,26 +108,24 @@ class UpdateSessionBody(TypedDict, total=False):
     """New values for a session. Each given value replaces the whole stored value."""
 
     session_name: Annotated[str, Field(description="Name of the session")]
-    session_state: Annotated[dict[str, Any] | None, Field(description="State of the session")]
-    metadata: Annotated[dict[str, Any] | None, Field(description="Metadata")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
 
 
 class RenameSessionBody(TypedDict):
     """A new name for a session."""
 
-    session_name: Required[Annotated[str, Field(description="Name of the session")]]
+    session_name: Annotated[str, Field(description="Name of the session")]
 
 
-class DeleteSessionsBody(TypedDict):
+class DeleteSessionsBody(TypedDict, total=False):
     """Sessions to delete in one transaction: all or none."""
 
     session_ids: Required[
         Annotated[
             list[str],
             Field(
-                min_length=1,
-                max_length=MAXIMUM_DELETED_SESSIONS,
-                description="Ids of the sessions",
+                min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Ids of the sessions"
             ),
         ]
     ]
@@ -159,11 +145,7 @@ class NewMemoryBody(TypedDict, total=False):
         list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
     ]
     user_id: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            description="Owner of the memory; administrators only",
-        ),
+        str | None, Field(min_length=1, description="Owner of the memory; administrators only")
     ]
     agent_id: Annotated[str | None, Field(description="Id of the agent that it is from")]
     team_id: Annotated[str | None, Field(description="Id of the team that it is from")]
@@ -227,8 +209,7 @@ class NewAccountBody(TypedDict, total=False):
 
     name: Required[
         Annotated[
-            str,
-            Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts"),
+            str, Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts")
         ]
     ]
     scopes: Required[
@@ -308,7 +289,8 @@ class BodyFields:
 
     def __init__(self, parameters: Iterable[Parameter], adapt: Adapt | None = None) -> None:
         self._parameters = [
-            (each.name, each.default, _choose_converter(each.annotation)) for each in parameters
+            (parameter.name, parameter.default, _choose_converter(parameter.annotation))
+            for parameter in parameters
         ]
         self._adapt = adapt
 
@@ -335,7 +317,7 @@ def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
     if value_type.kind is not tuple:
         return lambda value: value
     if value_type.item.kind is Grant:
-        return lambda value: tuple(Grant(**each) for each in value)
+        return lambda value: tuple(Grant(**grant) for grant in value)
     return tuple
 
 

@@ -322,7 +322,7 @@ async def call_locally(scenario_data: Scenario, ask: HttpRequest, row: Row) -> t
     header = ask.headers.get("Authorization")
     try:
         try:
-            principal = await service.verifier.identify(header)
+            principal = await service.hosting.verifier().identify(header)
         except Unauthenticated:
             if not isinstance(POLICY[row.operation], Public):
                 raise

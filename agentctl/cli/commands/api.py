@@ -15,7 +15,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from agentctl.remote.connection import Connection, RawResponse, Request
+    from agentctl.remote.connection import Connection, Request
 
 EXAMPLE = "agentctl api GET /sessions --query limit=5"
 
@@ -54,7 +54,15 @@ async def call_api(
     async with connection.open_raw(request) as received:
         content_type = received.response.headers.get("content-type", "none")
         note_detail(f"content type: {content_type}")
-        await _print_body(received)
+        beginning, last = b"", b"\n"
+        async for chunk in received.read_chunks():
+            write_bytes(chunk)
+            last = chunk[-1:] or last
+            if len(beginning) < _KEPT_ERROR_BYTES:
+                beginning += chunk
+        if last != b"\n" and current_io().out_is_terminal:
+            write_bytes(b"\n")
+        received.check_status(beginning)
 
 
 def _build_request(method: str, path: str, query: list[str] | None, body: str | None) -> Request:
@@ -85,15 +93,3 @@ def _build_request(method: str, path: str, query: list[str] | None, body: str | 
     wait = None if verb == "POST" else 0.0
     content = None if body is None else read_text_or_stdin(body, "body")
     return Request(verb, quoted, tuple(pairs), parse_object("--body", content), extra_wait=wait)
-
-
-async def _print_body(received: RawResponse) -> None:
-    beginning, last = b"", b"\n"
-    async for chunk in received.read_chunks():
-        write_bytes(chunk)
-        last = chunk[-1:] or last
-        if len(beginning) < _KEPT_ERROR_BYTES:
-            beginning += chunk
-    if last != b"\n" and current_io().out_is_terminal:
-        write_bytes(b"\n")
-    received.check_status(beginning)

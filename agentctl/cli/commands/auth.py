@@ -321,10 +321,6 @@ def _suggest_operation(what: str) -> str:
 def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
     """Answer a question: allowed or not, the reason, and the required scopes.
 
-    Args:
-        asked: the question.
-        me: the identity of the caller.
-
     Raises:
         UsageError: the scope does not exist.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli.commands.token import confirm_admin, note_summary
+from agentctl.cli.commands.token import sign_token
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
@@ -67,7 +67,6 @@ def console(
     import webbrowser
     from datetime import UTC, datetime
 
-    from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
     from agentctl.cli.show.output import write_line
     from agentctl.config import load_settings
@@ -80,12 +79,8 @@ def console(
     page = f"{(url or _base_url(settings)).rstrip('/')}/console"
     if settings.authorization.enabled:
         span = parse_until(expires_in, now=datetime.now(UTC))
-        scopes = scope or _SCOPES
-        mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
-        confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
-        token = mint.mint_token(settings, sub or getpass.getuser(), scopes, span)
-        note_summary(token)
-        write_line(token)
+        user = sub or getpass.getuser()
+        write_line(sign_token(settings, user, scope or _SCOPES, span, yes=yes))
     else:
         note("authorization is off: the console asks for no token")
     note(f"console: {page}")

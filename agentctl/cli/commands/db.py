@@ -18,7 +18,7 @@ from agentctl.cli.target import adding_config, run_until_done
 from agentctl.errors import NotFound
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Database
+    from agentctl.config.settings import Database, Settings
     from agentctl.service.databases import DatabaseStatus
     from agentctl.store.schema import Migration
 
@@ -243,14 +243,16 @@ def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
     from agentctl.config import load_settings
 
     discard_log()  # the command reports the failure
-    settings = load_settings(config)
-    if db is None:
-        return settings.databases
-    chosen = [entry for entry in settings.databases if entry.id == db]
-    if not chosen:
+    return find_databases(load_settings(config), db)
+
+
+def find_databases(settings: Settings, db: str | None) -> Sequence[Database]:
+    """Return all databases, or the one with this id; errors as those of `select_databases`."""
+    entries = [entry for entry in settings.databases if db in (None, entry.id)]
+    if not entries:
         ids = ", ".join(entry.id for entry in settings.databases)
         raise NotFound(f"Database {db!r} not found", hint=f"configured databases: {ids}")
-    return chosen
+    return entries
 
 
 def _format_count(record: Mapping[str, Any], name: str) -> str:

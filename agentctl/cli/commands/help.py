@@ -25,7 +25,7 @@ def show_help(
         lines = [f"  {name:<{width}}{topic.summary}" for name, topic in TOPICS.items()]
         write_line("\n".join(["Help topics:", *lines, "", "Example:", f"  {EXAMPLE}"]))
     elif len(words) == 1 and words[0] in TOPICS:
-        write_line(TOPICS[words[0]].text())
+        write_line(TOPICS[words[0]].text)
     else:
         place: Any = context.find_root()
         for word in words:

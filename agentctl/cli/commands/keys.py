@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from agentctl.auth.keys.published import JwksFile
     from agentctl.auth.keys.rotation import Rotation
     from agentctl.auth.tokens.jws import KeySet
-    from agentctl.cli.files import KeyPair
     from agentctl.config.settings import Authorization, Settings
+
+app = CommandApp(
+    help="Generate, list, publish and rotate signing keys.",
+    epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
+)
 
 FETCH_SECONDS = 20.0
 """Seconds to wait for the keys of an identity provider."""
@@ -289,11 +293,6 @@ def _format_moment(moment: int) -> str:
     return format_time(format_rfc3339(moment))
 
 
-app = CommandApp(
-    help="Generate, list, publish and rotate signing keys.",
-    epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
-)
-
 _COLUMNS = Columns(
     tsv=[
         *plain_columns("kid", "algorithm", "used", "source", "thumbprint"),
@@ -330,6 +329,7 @@ def generate_key(
     The public key is written next to the private key as NAME.pub.pem.
     """
     from agentctl.cli.files import write_key_pair
+    from agentctl.config import find_config_file
 
     pair = write_key_pair(out, algorithm)
     note(f"wrote {pair.private}, readable only by you")
@@ -337,27 +337,20 @@ def generate_key(
         note("shared secret: a server that verifies tokens with it can also mint them")
     else:
         note(f"wrote {pair.public}, for servers that verify its tokens")
-    for line in _config_lines(pair, algorithm, key_id):
-        note(line)
-    write_line(key_id or pair.key_id)
-
-
-def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
-    from agentctl.config import find_config_file
-
     try:
         file: Path | None = find_config_file(None).absolute()
     except InvalidConfiguration:
         file = None
-    yield f"to use it, add to {file or 'agentctl.toml'}:"
-    yield "  [authorization]"
-    yield f"  algorithm = {_toml_string(algorithm)}"
+    note(f"to use it, add to {file or 'agentctl.toml'}:")
+    note("  [authorization]")
+    note(f"  algorithm = {_toml_string(algorithm)}")
     verification = _relative_to_config(file, pair.public or pair.private)
-    yield f"  verification_key_files = [{_toml_string(verification)}]"
-    yield "  [signing]"
-    yield f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}"
+    note(f"  verification_key_files = [{_toml_string(verification)}]")
+    note("  [signing]")
+    note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
     if key_id:
-        yield f"  key_id = {_toml_string(key_id)}"
+        note(f"  key_id = {_toml_string(key_id)}")
+    write_line(key_id or pair.key_id)
 
 
 def _relative_to_config(configuration: Path | None, path: Path) -> str:

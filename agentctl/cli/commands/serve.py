@@ -6,7 +6,7 @@ import contextlib
 import functools
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,15 +78,9 @@ def serve(
         raise UsageError(
             "--demo and --config exclude each other", hint="the demo has its own configuration"
         )
-    from agentctl.config import load_settings
-
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
-
-    def load() -> Settings:
-        loaded = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
-        _check_settings(loaded, insecure_no_auth, reload)
-        return loaded
-
+    options = {"host": host, "port": port, "workers": workers}
+    load = functools.partial(_load_settings, file, options, insecure_no_auth, reload)
     settings = load()
     serve_settings = _select_server(settings, load if reload else None)
     metrics = list[str]()
@@ -116,40 +110,30 @@ def _select_server(
     return serve_with_workers
 
 
-def _apply_overrides(
-    settings: Settings,
-    host: str | None,
-    port: int | None,
-    workers: int | None,
-    insecure_no_auth: bool,
+def _load_settings(
+    file: Path | None, options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
 ) -> Settings:
-    options: dict[str, Any] = {"host": host, "port": port, "workers": workers}
-    changes = {name: value for name, value in options.items() if value is not None}
-    authorization = settings.authorization
-    if insecure_no_auth:
-        authorization = replace(authorization, enabled=False)
-    return replace(
-        settings, server=replace(settings.server, **changes), authorization=authorization
-    )
-
-
-def _check_settings(settings: Settings, insecure_no_auth: bool, reload: bool) -> None:
-    from agentctl.config import require_verification_key
+    from agentctl.config import load_settings, require_verification_key
     from agentctl.config.databases import is_loopback_host
 
-    server = settings.server
-    is_safe = settings.authorization.enabled or insecure_no_auth or is_loopback_host(server.host)
-    if not is_safe:
+    settings = load_settings(file)
+    changes = {name: value for name, value in options.items() if value is not None}
+    server, authorization = replace(settings.server, **changes), settings.authorization
+    if insecure_no_auth:
+        authorization = replace(authorization, enabled=False)
+    elif not authorization.enabled and not is_loopback_host(server.host):
         raise UsageError(
             f"authorization is disabled and other machines can reach {server.host}",
             hint="set enabled = true in [authorization], or pass --insecure-no-auth",
         )
+    settings = replace(settings, server=server, authorization=authorization)
     require_verification_key(settings)
     if reload and server.workers > 1:
         raise UsageError(
             f"--reload has one worker process, not {server.workers}",
             hint="pass --workers 1; --reload is for development only",
         )
+    return settings
 
 
 def _announce(
@@ -169,8 +153,20 @@ def _announce(
     for address in metrics:
         note(f"metrics: {address}")
     if demo and settings.path is not None:
-        lines = demo_commands(settings.path, url)
-        for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
+        script = Path(sys.argv[0]).absolute()
+        directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
+        variables = f"AGENTCTL_CONFIG={shlex.quote(str(settings.path))}"
+        for line in (
+            "",
+            "to try it, paste this into another terminal:",
+            "",
+            f'export PATH={shlex.quote(str(directory))}:"$PATH" {variables}',
+            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
+            " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
+            f"agentctl teams list --url {url}",
+            f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
+            "",
+        ):
             note(line)
 
 
@@ -228,22 +224,3 @@ def create_demo(directory: Path) -> Path:
         if not has_mcp:
             note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
     return settings
-
-
-def demo_commands(settings: Path, url: str) -> list[str]:
-    """Return the lines for another terminal: two exports and two commands.
-
-    Args:
-        settings: the configuration of the demo.
-        url: the URL of the server.
-    """
-    script = Path(sys.argv[0]).absolute()
-    directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
-    commands = shlex.quote(str(directory))
-    return [
-        f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
-        "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
-        " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
-        f"agentctl teams list --url {url}",
-        f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
-    ]

@@ -11,11 +11,28 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Config, GivenTokenFile, Output, complete_values
+from agentctl.cli.options import (
+    Config,
+    GivenTokenFile,
+    Output,
+    complete_values,
+    load_optional_settings,
+    resolve_admin_scope,
+)
+from agentctl.cli.show import tokens as tokenview
+from agentctl.cli.show.output import (
+    resolve_format,
+    show_list,
+    show_record,
+    write_line,
+    write_value,
+)
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from agentctl.config.settings import Settings
 
 app = CommandApp(
@@ -83,18 +100,14 @@ def mint_token(
     """
     from datetime import UTC, datetime
 
-    from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
-    from agentctl.cli.show.output import write_line
     from agentctl.config import load_settings
 
     span = parse_until(expires_in, now=datetime.now(UTC))
     settings = _with_issuer(issuer, load_settings(config))
     scopes = scope or ()
-    mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
-    confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
-    token = mint.mint_token(settings, sub, scopes, span, audience=audience, session_id=session_id)
-    note_summary(token)
+    claims = {"audience": audience, "session_id": session_id}
+    token = sign_token(settings, sub, scopes, span, yes=yes, **claims)
     for line in _list_warnings(sub, scopes, span.total_seconds()):
         note(f"warning: {line}")
     write_line(token)
@@ -110,16 +123,12 @@ def inspect_token(
     """Show a token's claims and whether it is valid."""
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
-    from agentctl.cli.options import load_optional_settings, resolve_admin_scope
-    from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import resolve_format, show_list, show_record, write_value
 
     output_format = resolve_format(output)
     token = _read_token(source, token_file)
     if is_account_token(token):
         record = tokenview.account_token_record(token)
-        columns = tokenview.ACCOUNT_TOKEN_COLUMNS
-        show_record(record, columns, output_format, id_field="credential")
+        show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, output_format, id_field="credential")
         return
     seen = mint.inspect_token(token)
     settings, missing = load_optional_settings(config)
@@ -152,8 +161,6 @@ def verify_token(
     """
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
-    from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import resolve_format, show_record
     from agentctl.config import load_settings
 
     output_format = resolve_format(output)
@@ -233,22 +240,33 @@ def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> It
         )
 
 
-def confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
-    """Ask for a confirmation of the admin scope.
+def sign_token(
+    settings: Settings,
+    sub: str | None,
+    scopes: Sequence[str],
+    span: timedelta,
+    *,
+    yes: bool,
+    **claims: str | None,
+) -> str:
+    """Sign a token, and note its content, never the token.
+
+    Args:
+        yes: do not ask for the confirmation of the admin scope.
+        claims: `audience` and `session_id`.
 
     Raises:
-        UsageError: no terminal.
+        UsageError: a scope cannot be granted, or a confirmation is required without a terminal.
         ConfirmationDeclined: the answer was no.
     """
+    from agentctl.auth.tokens import mint
+
+    admin_scope = settings.authorization.admin_scope
+    mint.check_mintable_scopes(scopes, admin_scope)
     if admin_scope in scopes:
         note(f"warning: {admin_scope} grants everything, on the data of every user")
         confirm("Mint this token?", yes=yes)
-
-
-def note_summary(token: str) -> None:
-    """Note the content of a new token, never the token."""
-    from agentctl.cli.show import tokens as tokenview
-
-    header, claims = tokenview.decode_unverified(token)
-    for line in tokenview.minted_lines(header, claims):
+    token = mint.mint_token(settings, sub, scopes, span, **claims)
+    for line in tokenview.minted_lines(token):
         note(line)
+    return token

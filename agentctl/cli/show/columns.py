@@ -17,7 +17,6 @@ RELATIVE_SECONDS = 7 * 86_400
 
 
 def component_id_of(record: Record) -> str | None:
-    """Return the id of the component of a session or run."""
     component = find_component(record)
     return component[1] if component is not None else None
 

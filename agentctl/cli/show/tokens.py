@@ -83,7 +83,6 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of `token verify` for a valid token."""
     from agentctl.records.times import format_rfc3339
 
     exp = report["claims"].get("exp")
@@ -104,19 +103,15 @@ def account_token_record(token: str) -> dict[str, Any]:
     return {"credential": "service account token", "checksum": checksum}
 
 
-def decode_unverified(token: str) -> list[dict[str, Any]]:
-    """Decode header and claims of a new token without checks, and without importing PyJWT."""
+def minted_lines(token: str) -> Iterator[str]:
+    """Yield the lines that describe a new token, without importing PyJWT."""
     import base64
     import json
 
-    parts = token.split(".")[:2]
-    return [json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts]
-
-
-def minted_lines(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that describe a new token."""
     from agentctl.records.times import format_rfc3339
 
+    parts = token.split(".")[:2]
+    header, claims = (json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts)
     yield f"minted for {claims.get('sub') or 'no subject: it has no sub'}"
     yield f"  grants:  {', '.join(claims['scopes']) or 'nothing: it has no scopes'}"
     for name in ("aud", "iss", "session_id"):

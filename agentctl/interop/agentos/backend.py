@@ -53,32 +53,25 @@ class AgentOSBackend(PartialOperations):
     ) -> AsyncIterator[bytes]:
         return export_session(self, session_id, where, format)
 
-    def get_page_number(self, page: Page) -> int:
-        """Return the number of a page; a cursor is the number of the next one.
 
-        Raises:
-            Unsupported: the cursor is one of agentctl.
-        """
-        if page.cursor is None:
-            return page.page
-        if page.cursor.isascii() and page.cursor.isdigit() and len(page.cursor) < 10:
-            return max(1, int(page.cursor))
-        raise self.build_missing_error(
-            "cursors of this form", "its lists have page numbers: use --page NUMBER"
-        )
+def read_page_number(page: Page) -> int:
+    """Return the number of a page; a cursor is the number of the next one, if it is a number."""
+    return int(page.cursor) if page.cursor and page.cursor.isdecimal() else page.page
 
-    def build_page(self, rows: Sequence[Record], page: Page) -> Document[Any]:
-        """Return a page of all rows of a list."""
-        number = self.get_page_number(page)
-        first = (number - 1) * page.limit
-        meta = build_meta(page, number, len(rows))
-        return build_document({"data": rows[first : first + page.limit], "meta": meta})
 
-    def build_runs_page(self, runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
-        """Return a page of the runs of a session, oldest first, that match a filter."""
-        selected = [run for run in runs if is_match(run, filter)]
-        newest_first = filter.page.sort_order == "desc"
-        return self.build_page(selected[::-1] if newest_first else selected, filter.page)
+def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
+    """Return a page of all rows of a list."""
+    number = read_page_number(page)
+    first = max(number - 1, 0) * page.limit
+    meta = build_meta(page, number, len(rows))
+    return build_document({"data": rows[first : first + page.limit], "meta": meta})
+
+
+def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
+    """Return a page of the runs of a session, oldest first, that match a filter."""
+    selected = [run for run in runs if is_match(run, filter)]
+    newest_first = filter.page.sort_order == "desc"
+    return build_page(selected[::-1] if newest_first else selected, filter.page)
 
 
 def build_meta(page: Page, number: int, total: int, pages: int | None = None) -> Built:

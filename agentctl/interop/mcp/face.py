@@ -44,11 +44,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 class McpFace(Face):
-    """The server of MCP of one application.
-
-    Args:
-        settings: the configuration.
-    """
+    """The server of MCP of one application."""
 
     def __init__(self, settings: Settings) -> None:
         self._tools = build_tools(settings)
@@ -118,12 +114,13 @@ class McpFace(Face):
             if isinstance(tool, RunTool):
                 disconnected = cast(asyncio.Event, call.scope[_DISCONNECTED_KEY])
                 return await calls.run(tool, call.operations, arguments, disconnected)
-            return await calls.read(tool, call.operations, arguments)
+            document = await tool.read(call.operations, arguments)
+            return calls.build_result(document.raw.decode())
         except Forbidden:
             # The denial is in the audit log. A tool that is not listed does not exist for a caller.
             raise MCPError(mcp_types.INVALID_PARAMS, _NO_TOOL) from None
         except AgentctlError as error:
-            return calls.build_failure(error)
+            return calls.build_result(error.detail, failed=True)
 
 
 def _open_call(context: Context) -> Call:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 
-import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -21,7 +20,7 @@ from agentctl.interop.openai.failures import (
     build_failed_run_response,
 )
 from agentctl.interop.openai.models import find_model, get_model, list_models
-from agentctl.interop.openai.parameters import Parameters
+from agentctl.interop.openai.parameters import OpenAIParameters
 from agentctl.interop.openai.responses import ModelResponse
 from agentctl.interop.openai.routes import TABLE
 from agentctl.interop.openai.settings import OpenAI
@@ -38,7 +37,6 @@ from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
 from agentctl.requests import RunRequest
 from agentctl.server.answers import (
-    BytesResponse,
     EventStreamResponse,
     cancel_on_disconnect,
     json_response,
@@ -81,19 +79,12 @@ class OpenAIFace(Face):
         await response(scope, receive, send)
 
 
-async def _list_models(call: Call, principal: Principal) -> Response:
-    models = list_models(call.caller.app_state.settings, principal)
-    return BytesResponse(orjson.dumps({"object": "list", "data": models}))
-
-
-async def _get_model(call: Call, principal: Principal, model: str) -> Response:
-    return BytesResponse(orjson.dumps(get_model(call.caller.app_state.settings, principal, model)))
-
-
 async def _create(call: Call, principal: Principal, *, interface: Interface) -> Response:
     settings = call.caller.app_state.settings
     body = await read_json_body(call)
-    parameters = Parameters(body, interface.rules, settings.get_table(OpenAI).ignored_parameters)
+    parameters = OpenAIParameters(
+        body, interface.rules, settings.get_table(OpenAI).ignored_parameters
+    )
     model = parameters.get("model")
     if not model:
         raise RefusedParameter("model is required", "model", "missing_required_parameter")
@@ -116,7 +107,7 @@ async def _run(
     principal: Principal,
     kind: ComponentKind,
     turn: ChatCompletion | ModelResponse,
-    parameters: Parameters,
+    parameters: OpenAIParameters,
     model: str,
 ) -> Response:
     if turn.previous is not None:
@@ -178,8 +169,8 @@ def _get_header(call: Call, name: str) -> str | None:
 
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
-    "list_openai_models": _list_models,
-    "get_openai_model": _get_model,
+    "list_openai_models": list_models,
+    "get_openai_model": get_model,
     "create_chat_completion": functools.partial(_create, interface=ChatCompletion),
     "create_response": functools.partial(_create, interface=ModelResponse),
     "get_response": get_response,

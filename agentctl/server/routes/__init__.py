@@ -49,8 +49,7 @@ _RESPONSES: dict[str, Responses] = {
 
 def build_all_operations() -> list[Operation]:
     """Return all operations except those of the documentation pages."""
-    declared = [_build_operation(each) for each in OPERATIONS.values()]
-    return [*declared, *console.build_operations()]
+    return [*map(_build_operation, OPERATIONS.values()), *console.build_operations()]
 
 
 def _build_operation(declared: Declaration) -> Operation:

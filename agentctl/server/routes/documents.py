@@ -15,37 +15,27 @@ from agentctl.records.sessions import ExportFormat
 from agentctl.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
 from agentctl.server.answers import BytesResponse, KnownTags, document_response, versioned_response
 from agentctl.server.openapi.responses import EXPORT_TYPES
-from agentctl.server.routes.console import (
-    is_console_enabled,
-    prefers_html,
-    redirect_to_console,
-)
+from agentctl.server.routes.console import is_console_enabled, prefers_html, redirect_to_console
 from agentctl.server.state import Call
 
 
 async def get_api(call: Call) -> Response:
-    """Name the service.
-
-    Redirects browsers to the console.
-    """
+    """Name the service; redirect browsers to the console."""
     if is_console_enabled(call) and prefers_html(call):
         return redirect_to_console()
     return document_response(await call.operations.get_api())
 
 
 async def get_readiness(call: Call) -> Response:
-    """Check that the instance is ready.
-
-    Returns 503 if it is not ready. The record names the dependency that failed.
-    """
-    found = await call.operations.get_readiness()
+    """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
+    readiness = await call.operations.get_readiness()
     verifier = call.caller.app_state.verifier
     if verifier is not None and verifier.problem is not None:
-        checks = {**found.value["checks"], "keys": "stale"}
-        found = build_document({**found.value, "checks": checks})
-    if found.value["status"] == "ready":
-        return document_response(found)
-    return BytesResponse(found.raw, 503, headers={"Retry-After": "1"})
+        checks = {**readiness.value["checks"], "keys": "stale"}
+        readiness = build_document({**readiness.value, "checks": checks})
+    if readiness.value["status"] == "ready":
+        return document_response(readiness)
+    return BytesResponse(readiness.raw, 503, headers={"Retry-After": "1"})
 
 
 async def explain_auth(call: Call, request: ExplainRequest) -> Response:

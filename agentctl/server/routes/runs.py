@@ -130,13 +130,13 @@ def _build_resume(session_id: str | None, after: int | None, view: str) -> Resum
     return ResumeRequest(session_id, after)
 
 
-def _single_value(name: str, given: set[T | None]) -> T | None:
+def _single_value(name: str, values: set[T | None]) -> T | None:
     """Return the only value that is not None.
 
     Raises:
         ValidationFailed: there are several values.
     """
-    first, *others = given - {None} or {None}
+    first, *others = values - {None} or {None}
     if others:
         raise ValidationFailed(f"{name} is given with different values")
     return first

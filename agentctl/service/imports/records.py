@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import orjson
 
@@ -228,8 +228,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     )
 
 
-_Times = Literal["created_at", "started_at", "finished_at", "stopped_at"]
-_TIMES: tuple[_Times, ...] = _Times.__args__  # type: ignore[attr-defined]
+_TIMES = ("created_at", "started_at", "finished_at", "stopped_at")
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:

@@ -69,16 +69,13 @@ async def wait_for_runs(
     report_failures(run_ids, results)
     live = [record["run_id"] for record in records if record["status"] not in FINAL_STATUSES]
     if live:
-        raise StillPending(
-            f"{len(live)} of {len(run_ids)} runs not ended within {wait:g} s",
-            hint=f"follow one with: {target.command(f'runs watch {live[0]}')}",
-        )
+        hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
+        count = f"{len(live)} of {len(run_ids)} runs"
+        raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
     failed = [record for record in records if record["status"] != "COMPLETED"]
     if failed:
-        command = target.command(f"runs get {failed[0]['run_id']}")
-        raise RunFailed(
-            f"{len(failed)} of {len(run_ids)} runs not completed", hint=f"show one with: {command}"
-        )
+        hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
+        raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
 
 
 async def _wait_for_end(

@@ -10,13 +10,14 @@ from typing import IO, Annotated
 
 import typer
 
+from agentctl.cli.commands.db import find_databases
 from agentctl.cli.io import current_io
 from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import NotFound, UsageError
+from agentctl.errors import UsageError
 
 
 @with_target(only_locally="run it on the machine of the database, with --config FILE")
@@ -42,17 +43,13 @@ async def import_sessions(
 
     output_format = resolve_format(output)
     assert target.local is not None
-    entries = {entry.id: entry for entry in target.local.settings.databases}
-    chosen = next(iter(entries)) if db is None else db
-    if chosen not in entries:
-        hint = f"configured databases: {', '.join(entries)}"
-        raise NotFound(f"Database {chosen!r} not found", hint=hint)
+    entry = find_databases(target.local.settings, db)[0]
     name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
     with _opening(file) as stream:
         sessions = SessionFile(stream, name)
         async with showing_progress(counter):
             total = await sessions.check(counter.show)
-            database = open_database(entries[chosen], create=not dry_run)
+            database = open_database(entry, create=not dry_run)
             try:
                 report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
