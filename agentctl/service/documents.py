@@ -23,7 +23,7 @@ from agentctl.records.items import (
     cut_item,
 )
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.phase import build_phase
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
@@ -376,7 +376,7 @@ def read_run_documents(
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
     run = orjson.loads(summary)
-    return {**run, "phase": build_phase(run)}
+    return {**run, "phase": describe_run(run)}
 
 
 @unit
