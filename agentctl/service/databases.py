@@ -118,7 +118,7 @@ async def plan_migration(entry: Database) -> MigrationPlan:
         SchemaMismatch: the schema is newer than this code.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
-    engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
+    engine, version = get_engine(entry), await read_version(entry)
     if version is None:
         return MigrationPlan(entry, None, load_migrations(engine))
     if version > SCHEMA_VERSION:
@@ -192,17 +192,11 @@ async def _check_file(
 
 
 async def _check_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
-    from agentctl.store.postgres.connection import connect, to_public_error
+    from agentctl.store.postgres.connection import open_connection
     from agentctl.store.postgres.schema import find_schema_differences
 
-    try:
-        connection = await connect(entry)
-        try:
-            differences = await find_schema_differences(connection, version)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
+    async with open_connection(entry) as connection:
+        differences = await find_schema_differences(connection, version)
     for text in differences:
         yield wrong(check, text, RESTORE)
     if not differences:

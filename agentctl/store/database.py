@@ -342,15 +342,11 @@ _NEWEST = Sql(
 )
 
 
-@single_unit
-def probe() -> Steps[None]:
+def probe() -> Work[None]:
     """Read one small table, to see that the database answers."""
-    yield Statement(PROBE)
+    return PROBE.execute()
 
 
-@single_unit
-def get_newest_time() -> Steps[int | None]:
+def get_newest_time() -> Work[int | None]:
     """Return the latest stored creation time or heartbeat, in microseconds UTC."""
-    rows = yield Statement(_NEWEST)
-    latest: int | None = rows[0][0]
-    return latest
+    return _NEWEST.value()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
 
 from agentctl.requests import AccountFilter
-from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
 
@@ -84,16 +83,14 @@ def create(row: AccountRow) -> Steps[bool]:
     return True
 
 
-@single_unit
-def get_by_token_hash(token_hash: str) -> Steps[AccountRow | None]:
+def get_by_token_hash(token_hash: str) -> Work[AccountRow | None]:
     """Return the account with this token hash, revoked or expired accounts included."""
-    return _first_account((yield Statement(_BY_HASH, {"token_hash": token_hash})))
+    return _BY_HASH.first(AccountRow, token_hash=token_hash)
 
 
-@single_unit
-def get(account_id: str) -> Steps[AccountRow | None]:
+def get(account_id: str) -> Work[AccountRow | None]:
     """Return the account with this id, revoked or expired accounts included."""
-    return _first_account((yield Statement(_GET, {"id": account_id})))
+    return _GET.first(AccountRow, id=account_id)
 
 
 def revoke(account_id: str, now: int) -> Work[bool]:
@@ -120,7 +117,3 @@ def list_page(filter: AccountFilter, page: Slice) -> Steps[AccountRowPage]:
     page = replace(page, sort="created_at")
     conditions = Conditions().with_equal(name=filter.name)
     return (yield from LISTING.list_page(conditions, page, AccountRow))
-
-
-def _first_account(rows: list[Any]) -> AccountRow | None:
-    return AccountRow(*rows[0]) if rows else None

@@ -132,17 +132,13 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         # One row more than the page shows whether there is another page.
         limit = filter.limit + 1 - len(rows)
         rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
-        if filter.since is not None and (yield from _is_window_older(since, window)):
-            break
+        if filter.since is not None:
+            newest = yield from _NEWEST.value(**window)
+            if newest is not None and newest < since:
+                break
         before, size = window["floor"], 2 * size
     entries = [AuditRow(*row) for row in rows[: filter.limit]]
     return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
-
-
-@unit
-def _is_window_older(since: int, window: Mapping[str, int]) -> Steps[bool]:
-    ((newest,),) = yield Statement(_NEWEST, window)
-    return newest is not None and newest < since
 
 
 def get_newest_time() -> Work[int | None]:

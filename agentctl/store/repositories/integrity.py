@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
@@ -73,12 +73,8 @@ _DELETE = Sql(
 )
 
 
-@single_unit
-def count_runs() -> Steps[int]:
-    """Count all runs."""
-    rows = yield Statement(_COUNT_RUNS)
-    number: int = rows[0][0]
-    return number
+def count_runs() -> Work[int]:
+    return _COUNT_RUNS.value()
 
 
 def scan_runs(after: str, limit: int) -> Work[list[ScannedRun]]:
@@ -175,11 +171,8 @@ class SessionsCheck:
     broken: list[tuple[str, str]]
 
 
-@single_unit
-def count_sessions() -> Steps[int]:
-    """Count all sessions."""
-    ((number,),) = yield Statement(_COUNT_SESSIONS)
-    return int(number)
+def count_sessions() -> Work[int]:
+    return _COUNT_SESSIONS.value()
 
 
 @unit

@@ -215,7 +215,9 @@ def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Step
     if owner is not None and (words or filter.topics):
         conditions = Conditions(conditions.texts, {**conditions.values, "owner": owner})
     for number, topic in enumerate(filter.topics):
-        conditions = _with_topic(conditions, number, topic, owner)
+        condition = _has_term(f"term = :topic{number}", owner)
+        values = {f"topic{number}": f"{TOPIC_PREFIX}{topic}"}
+        conditions = conditions.with_condition(condition, **values)
     for number, word in enumerate(words):
         conditions = _with_prefix(conditions, number, word, owner)
     return (yield from LISTING.list_page(conditions, page, MemoryRow))
@@ -276,13 +278,6 @@ def _create_terms(row: MemoryRow) -> Steps[None]:
     for first in range(0, len(terms), len(_TERMS)):
         some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
         yield Statement(_CREATE_TERMS, {**shared, **some})
-
-
-def _with_topic(conditions: Conditions, number: int, topic: str, owner: str | None) -> Conditions:
-    name = f"topic{number}"
-    return conditions.with_condition(
-        _has_term(f"term = :{name}", owner), **{name: f"{TOPIC_PREFIX}{topic}"}
-    )
 
 
 def _with_prefix(conditions: Conditions, number: int, word: str, owner: str | None) -> Conditions:

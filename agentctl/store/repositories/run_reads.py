@@ -149,16 +149,14 @@ _CHILDREN = Sql(
 )
 
 
-@single_unit
-def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Steps[RunRow | None]:
+def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[RunRow | None]:
     """Return the run, or None if no visible run has the id.
 
     Args:
         summary: read `SUMMARY_COLUMNS` only; the others are None.
     """
     sql = _GET_SUMMARY if summary else _GET
-    rows = yield Statement(sql, {"run_id": run_id, **visibility.parameters()})
-    return RunRow(*rows[0]) if rows else None
+    return sql.first(RunRow, run_id=run_id, **visibility.parameters())
 
 
 def get_for_update(run_id: str) -> Work[RunRow | None]:
@@ -323,17 +321,14 @@ def list_owners_at_work() -> Work[list[str | None]]:
     return _OWNERS_AT_WORK.column()
 
 
-@single_unit
-def list_live_of_worker(owner: str | None) -> Steps[list[RunRow]]:
+def list_live_of_worker(owner: str | None) -> Work[list[RunRow]]:
     """Return the live runs of a worker, children before their parents.
 
     `owner` None returns the live runs without an owner.
     """
     if owner is None:
-        rows = yield Statement(_LIVE_WITHOUT_OWNER)
-    else:
-        rows = yield Statement(_LIVE_OF, {"owner": owner})
-    return [RunRow(*row) for row in rows]
+        return _LIVE_WITHOUT_OWNER.rows(RunRow)
+    return _LIVE_OF.rows(RunRow, owner=owner)
 
 
 RunRowPage = RowPage[RunRow]

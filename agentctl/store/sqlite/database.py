@@ -183,7 +183,6 @@ class SqliteDatabase:
         )
 
     async def close(self) -> None:
-        """Finish the accepted writes, then close every connection."""
         waits = self._shut_down()
         if waits:
             await call_in_thread(_call_each, waits)
