@@ -74,13 +74,10 @@ def format_age(moment: object) -> str:
 
 
 def _describe_last(run: Record) -> str:
-    phase = describe_run(run)
-    if phase.sentence:
-        return phase.sentence
-    given = str(run.get("input") or "")
-    if not given:
-        return ""
-    return given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+    if sentence := describe_run(run).sentence:
+        return sentence
+    text = str(run.get("input") or "")
+    return text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}…"
 
 
 def draw_facts(run: Record) -> Text:

@@ -337,7 +337,10 @@ class ComponentsView(View):
             "mode": record.get("mode"),
             "model": f"{model.get('model')} ({model.get('provider')})" if model else None,
             "tools": ", ".join(each.get("name", "?") for each in record.get("tools") or []),
-            "members": ", ".join(_name_member(each) for each in record.get("members") or []),
+            "members": ", ".join(
+                str(member.get("agent_id") or member.get("team_id") or member.get("name"))
+                for member in record.get("members") or []
+            ),
             "steps": ", ".join(str(each.get("name")) for each in record.get("steps") or []),
             "database": record.get("db_id"),
         }
@@ -417,10 +420,6 @@ class WorkersView(View):
             text.append(f"\ndead: {worker.death}", "red")
             text.append("\nanother process ends its runs; agentctl runs doctor shows them", "none")
         return f"worker {clean_line(key)}", text
-
-
-def _name_member(member: Record) -> str:
-    return str(member.get("agent_id") or member.get("team_id") or member.get("name"))
 
 
 def _has_words(record: Record, words: str) -> bool:
