@@ -6,7 +6,6 @@ index: later rows have later times, unless a clock was set back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
