@@ -111,7 +111,6 @@ class PostgresDatabase:
 
     @property
     def write_failed(self) -> bool:
-        """True if the server refused a write a short time ago because nothing can be written."""
         refused_at = self._refused_at
         return refused_at is not None and time.monotonic() - refused_at < FAILURE_SECONDS
 
