@@ -79,7 +79,7 @@ class Option:
     flag: str
     metavar: str | None
     help: str
-    noun: Literal["session"] | None = None
+    noun: Literal["run", "session"] | None = None
     any_case: bool = False
 
 

@@ -234,7 +234,11 @@ class SessionRunsQuery:
 
     where: SessionLocator = field(default_factory=SessionLocator)
     limit: Limit = MAXIMUM_LIMIT
-    after: Annotated[str | None, Query("Only runs after the run with this id", min_length=1)] = None
+    after: Annotated[
+        str | None,
+        Query("Only runs after the run with this id", min_length=1),
+        Option("--after", "RUN_ID", "Return only the runs after this one", noun="run"),
+    ] = None
     before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
         None
     )

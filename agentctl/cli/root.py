@@ -33,10 +33,10 @@ _COMMANDS = {
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),
     "sessions": (
-        "sessions.list:app",
+        "sessions.group:app",
         "List, show, measure, export, import, rename, summarize and delete sessions",
     ),
-    "runs": ("runs.list:app", "Start, follow, list, cancel and repair runs"),
+    "runs": ("runs.group:app", "Start, follow, list, cancel and repair runs"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
