@@ -57,8 +57,6 @@ first sentence of its help: so the help of the root imports no command. Extensio
 
 _PACKAGE = "agentctl.cli.commands."
 
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-
 
 class _LazyCommands(Mapping[str, Any]):
     """The commands of the root by name, imported on first use."""
@@ -102,7 +100,7 @@ app = typer.Typer(
     cls=_LazyRootGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings=_HELP_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Get started: agentctl serve --demo",
 )
 

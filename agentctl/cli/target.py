@@ -22,7 +22,7 @@ import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.ids import find_short_ids, resolve_short_ids
-from agentctl.cli.io import current_io
+from agentctl.cli.io import TOKEN_VARIABLE, read_token_file, resolve_token
 from agentctl.cli.options import (
     AsUser,
     ContextName,
@@ -43,46 +43,8 @@ if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
+    from agentctl.records.kinds import ComponentKind
     from agentctl.service.service import Service
-
-TOKEN_VARIABLE = "AGENTCTL_TOKEN"
-
-_MAXIMUM_TOKEN_BYTES = 1 << 16
-"""Bytes of a token file that are read; no server accepts a longer token."""
-
-
-def resolve_token(token_file: str | None) -> str | None:
-    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
-
-    Raises:
-        UsageError: the file cannot be read or is empty.
-    """
-    if token_file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-    return read_token_file(token_file)
-
-
-def read_token_file(name: str) -> str:
-    """Read the token in a file, or on stdin for `-`, without surrounding white space.
-
-    Raises:
-        UsageError: the file cannot be read, is not ASCII text or is empty.
-    """
-    try:
-        if name == "-":
-            data = current_io().stdin.buffer.read(_MAXIMUM_TOKEN_BYTES)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(_MAXIMUM_TOKEN_BYTES)
-        token, cause = data.decode("ascii").strip(), "it is empty"
-    except OSError as error:
-        token, cause = "", (error.strerror or "it cannot be read").lower()
-    except UnicodeDecodeError:
-        token, cause = "", "it is not ASCII text"
-    if not token:
-        place = "stdin" if name == "-" else name
-        raise UsageError(f"no token can be read from {place}", cause=cause)
-    return token
 
 
 @contextlib.contextmanager
@@ -367,39 +329,37 @@ async def _run_with_target(
     config: Path | None,
     values: dict[str, Any],
 ) -> None:
+    short_ids = find_short_ids(signature.parameters)
     with adding_config(config):
         async with opened as target:
-            await _run_body(body, signature, target, values)
+            if target.product is not None:
+                # Another product has no list of the runs of all sessions.
+                short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
+            try:
+                whole = await resolve_short_ids(target.operations, short_ids, values)
+                await body(target, **signature.build_arguments(whole))
+            except NotFound as failure:
+                await _explain_not_found(failure, target, values)
+                raise
 
 
-async def _run_body(
-    body: Callable[..., Awaitable[None]],
-    signature: CommandSignature,
-    target: Target,
-    values: dict[str, Any],
-) -> None:
-    short_ids = find_short_ids(signature.parameters)
-    if target.product is not None:  # another product has no list of the runs of all sessions
-        short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
-    try:
-        whole = await resolve_short_ids(target.operations, short_ids, values)
-        await body(target, **signature.build_arguments(whole))
-    except NotFound as failure:
-        noun = failure.detail.partition(" ")[0].lower()
-        if failure.cause is None:
-            failure.cause = f"not found {target.place}"
-        if noun in _LISTS and failure.hint is None:
-            failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
-            component_id = values.get(noun) or values.get("component_id")
-            if noun in ("agent", "team", "workflow") and isinstance(component_id, str):
-                from agentctl.records.text import suggest_name
+async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[str, Any]) -> None:
+    noun = failure.detail.partition(" ")[0].lower()
+    if failure.cause is None:
+        failure.cause = f"not found {target.place}"
+    if noun not in _LISTS or failure.hint is not None:
+        return
+    failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    component_id = values.get(noun) or values.get("component_id")
+    if noun in ("agent", "team", "workflow") and isinstance(component_id, str):
+        from agentctl.records.text import suggest_name
 
-                with contextlib.suppress(AgentctlError):  # the error to report is that of the id
-                    components = (await target.operations.get_components(noun)).value
-                    known = [str(row[f"{noun}_id"]) for row in components]
-                    if near := suggest_name(component_id, known):
-                        failure.hint = f"did you mean {near}? {failure.hint}"
-        raise
+        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
+            kind = cast("ComponentKind", noun)
+            components = (await target.operations.get_components(kind)).value
+            known = [str(row[f"{noun}_id"]) for row in components]
+            if near := suggest_name(component_id, known):
+                failure.hint = f"did you mean {near}? {failure.hint}"
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:
@@ -411,7 +371,7 @@ def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context
     if options.config is not None:
         options.reject(("url", "context"), "--config selects local mode")
         return None, None
-    context = contexts.resolve_context(name=options.context)
+    context = contexts.resolve_context(options.context)
     return options.url or (context.url if context else None), context
 
 

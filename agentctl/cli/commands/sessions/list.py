@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from agentctl.cli.options import Every, Fields, Output, Watch
 from agentctl.cli.show import columns
@@ -44,6 +45,7 @@ async def list_sessions(
     document = await read()
     show_page(document, columns.SESSIONS, output_format, id_field="session_id", fields=fields)
     if target.product is not None:
-        for session in document.value["data"]:
+        sessions: Any = document.value["data"]
+        for session in sessions:
             if session.get("problem"):
                 note(f"session {session['session_id']} cannot be read: {session['problem']}")
