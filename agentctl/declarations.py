@@ -16,7 +16,7 @@ import operator
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import EllipsisType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -79,13 +79,13 @@ class Option:
     flag: str
     metavar: str | None
     help: str
-    noun: Literal["session"] | None = None
+    noun: Literal["run", "session"] | None = None
     any_case: bool = False
 
 
 def find_declared(annotation: Any, kinds: type[T] | tuple[type[T], ...]) -> T | None:
     """Return the first declaration of some classes in an annotation, None without one."""
-    return next((each for each in get_args(annotation) if isinstance(each, kinds)), None)
+    return next((part for part in get_args(annotation) if isinstance(part, kinds)), None)
 
 
 class Signature:
@@ -105,11 +105,11 @@ class Signature:
     ) -> None:
         arguments = inspect.signature(function, eval_str=True).parameters.values()
         self._parts = {
-            each.name: _read_part(each.name, each.annotation, each.default, without)
-            for each in arguments
+            argument.name: _read_part(argument.name, argument.annotation, argument.default, without)
+            for argument in arguments
         }
         self._builders = [(name, _compile_builder(part)) for name, part in self._parts.items()]
-        leaves = {each.name: each for part in self._parts.values() for each in _list_leaves(part)}
+        leaves = {leaf.name: leaf for part in self._parts.values() for leaf in _list_leaves(part)}
         self.parameters = [leaves[name] for name in sort_names(leaves, order)]
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,14 @@ def _read_part(name: str, annotation: Any, default: Any, without: Sequence[str])
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
     hints = get_type_hints(annotation, include_extras=True)
-    defaults = {each.name: _find_default(each, default) for each in fields(annotation)}
+    defaults: dict[str, Any] = {}
+    for field in fields(annotation):
+        if default is not _EMPTY:
+            defaults[field.name] = getattr(default, field.name)
+        elif field.default_factory is not MISSING:
+            defaults[field.name] = field.default_factory()
+        else:
+            defaults[field.name] = _EMPTY if field.default is MISSING else field.default
     parts = {
         name: _read_part(name, hints[name], value, without)
         for name, value in defaults.items()
@@ -154,48 +161,39 @@ def _read_part(name: str, annotation: Any, default: Any, without: Sequence[str])
     return _Group(annotation, parts, fixed)
 
 
-def _find_default(field: Field[Any], request: Any) -> Any:
-    if request is not _EMPTY:
-        return getattr(request, field.name)
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return _EMPTY if field.default is MISSING else field.default
-
-
 def _list_leaves(part: _Part) -> Iterator[inspect.Parameter]:
     if isinstance(part, inspect.Parameter):
         yield part
         return
-    for each in part.parts.values():
-        yield from _list_leaves(each)
+    for inner in part.parts.values():
+        yield from _list_leaves(inner)
 
 
 def _list_values(part: _Part, value: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
     if isinstance(part, inspect.Parameter):
         yield part, value
         return
-    for name, each in part.parts.items():
-        yield from _list_values(each, getattr(value, name))
+    for name, inner in part.parts.items():
+        yield from _list_values(inner, getattr(value, name))
 
 
 def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
     if isinstance(part, inspect.Parameter):
         return operator.itemgetter(part.name)
     request, fixed = part.request, part.fixed
-    builders = {name: _compile_builder(each) for name, each in part.parts.items()}
+    builders = {name: _compile_builder(inner) for name, inner in part.parts.items()}
     if fixed:
         parts = tuple(builders.items())
         return lambda values: request(**fixed, **{name: build(values) for name, build in parts})
     # Each request is built like this, so arguments are positional, and read at once if possible.
     in_order = tuple(builders.values())
-    if len(in_order) > 1 and not any(isinstance(each, _Group) for each in part.parts.values()):
+    if len(in_order) > 1 and not any(isinstance(inner, _Group) for inner in part.parts.values()):
         read_all = operator.itemgetter(*part.parts)
         return lambda values: request(*read_all(values))
     return lambda values: request(*[build(values) for build in in_order])
 
 
 def sort_names(names: Iterable[str], order: Order) -> list[str]:
-    """Return names in an order."""
     others = [name for name in names if name not in order]
     before, after = order[: order.index(...)], order[order.index(...) + 1 :]
     return [*map(str, before), *others, *map(str, after)]
@@ -243,7 +241,6 @@ class Declaration:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """The parameters."""
         return Signature(self.method, without=self.without, order=self.order)
 
     @functools.cached_property
@@ -267,7 +264,7 @@ class Declaration:
             text = text.replace("a component", one).replace("components", f"{self.kind}s")
         summary, _, description = text.partition("\n\n")
         parts = re.split(r"(\n\n|(?<=\.)\n)", description)
-        filled = [textwrap.fill(each, _TEXT_WIDTH) if each.strip() else each for each in parts]
+        filled = [textwrap.fill(text, _TEXT_WIDTH) if text.strip() else text for text in parts]
         return summary.rstrip("."), "".join(filled)
 
 
@@ -326,14 +323,15 @@ def dispatch(function: F, *declared: Declaration) -> F:
 def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
     """Return the declaration of a method, for a kind of component if it takes one."""
     declared: tuple[Declaration, ...] = method.declared
-    return next(each for each in declared if each.kind == kind)
+    return next(declaration for declaration in declared if declaration.kind == kind)
 
 
 def list_declarations(operations: type) -> list[Declaration]:
     """Return the operations that the methods of a class declare; those of one kind together."""
-    methods = [each.declared for each in vars(operations).values() if hasattr(each, "declared")]
+    members = vars(operations).values()
+    methods = [member.declared for member in members if hasattr(member, "declared")]
     declared = list[Declaration]()
-    for of_kinds, group in itertools.groupby(methods, key=lambda each: len(each) == len(KINDS)):
+    for of_kinds, group in itertools.groupby(methods, lambda method: len(method) == len(KINDS)):
         rows = list(group)
         declared += itertools.chain.from_iterable(zip(*rows, strict=True) if of_kinds else rows)
     return declared

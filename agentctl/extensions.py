@@ -167,5 +167,5 @@ def list_layouts() -> list[DatabaseLayout]:
 
 def name_products() -> str:
     """Return the names of the other products, for help texts."""
-    names = filter(None, (extension.product for extension in load_extensions()))
-    return " or ".join(names) or "another product"
+    names = (extension.product for extension in load_extensions())
+    return " or ".join(filter(None, names)) or "another product"

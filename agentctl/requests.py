@@ -31,14 +31,11 @@ DEFAULT_CANCEL_WAIT = 1.0
 MAXIMUM_CANCEL_WAIT = 30.0
 """Seconds that a cancel waits for the end of the run (docs/contract.md "Cancel")."""
 
-MAXIMUM_REASON_LENGTH = 500
-"""Characters of the reason of a cancel."""
+MAXIMUM_REASON_LENGTH = 500  # characters
 
 BEFORE_FIRST_EVENT = -1
-"""The number before that of the first event of a run."""
-
 MAXIMUM_EVENT_NUMBER = 10**18 - 1
-"""The largest event number that a request may name."""
+"""The least and the largest event number that a request may name; a run starts with 0."""
 
 DELETION_WAIT = 10.0
 """Seconds that a deletion with `cancel` waits for the runs (docs/contract.md "Sessions")."""
@@ -47,16 +44,12 @@ SUMMARY_WAIT = 120.0
 """Maximum seconds of background work, and of the wait for a summary."""
 
 MAXIMUM_DELETED_SESSIONS = 100
-"""Sessions of one bulk deletion."""
-
 MAXIMUM_MEMORIES_DELETED = 100
-"""Memories of one deletion by id."""
+"""Sessions and memories of one deletion by id."""
 
 MAXIMUM_SESSION_NAME_LENGTH = 255
-"""Characters of a session name, which is indexed."""
-
 MAXIMUM_USER_ID_LENGTH = 255
-"""Characters of a user id, as of the `sub` claim (docs/contract.md "Claims")."""
+"""Characters of a session name, which is indexed, and of a user id, as of the `sub` claim."""
 
 MAXIMUM_SCOPES = 256
 """Scopes of a token or a service account; a JWT with more grants nothing."""
@@ -234,7 +227,11 @@ class SessionRunsQuery:
 
     where: SessionLocator = field(default_factory=SessionLocator)
     limit: Limit = MAXIMUM_LIMIT
-    after: Annotated[str | None, Query("Only runs after the run with this id", min_length=1)] = None
+    after: Annotated[
+        str | None,
+        Query("Only runs after the run with this id", min_length=1),
+        Option("--after", "RUN_ID", "Return only the runs after this one", noun="run"),
+    ] = None
     before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
         None
     )

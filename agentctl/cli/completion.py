@@ -19,7 +19,7 @@ from agentctl.cli.target import TargetOptions, open_target
 from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, SessionFilter
 
 if TYPE_CHECKING:
-    from agentctl.cli.target import Target
+    from agentctl.operations import Operations
 
 SECONDS = 1.5
 """Time limit of a completion."""
@@ -38,14 +38,14 @@ def complete_in_bash(run: Callable[[], object]) -> None:
     )
     if divided:
         os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(number)}
-    with redirect_stdout(StringIO()) as found:
+    with redirect_stdout(StringIO()) as output:
         try:
             run()
         finally:
             start = _BREAK.sub("", words[number]) if number < len(words) else ""
-            lines = found.getvalue().splitlines()
-            shown = [line.removeprefix(start) if divided else line for line in lines]
-            current_io().out.write("".join(f"{line}\n" for line in shown if line))
+            for line in output.getvalue().splitlines():
+                if ending := line.removeprefix(start) if divided else line:
+                    current_io().out.write(f"{ending}\n")
 
 
 _BREAK = re.compile("[^:=]*$")
@@ -93,41 +93,35 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
         from agentctl.cli.options import resolve_admin_scope
 
         return [*KNOWN_SCOPES, resolve_admin_scope(None)]
-    from agentctl.event_loop import run_event_loop
-
-    given: dict[str, Any] = {
-        each.name: parameters[each.name]
-        for each in fields(TargetOptions)
-        if parameters.get(each.name)
-    }
-    options = TargetOptions(**given)
-    found: list[str] = []
-    run_event_loop(_read(subject, options, found))
-    return found
-
-
-async def _read(subject: Subject, options: TargetOptions, found: list[str]) -> None:
     import asyncio
     from contextlib import suppress
 
-    with suppress(TimeoutError):
-        async with asyncio.timeout(SECONDS), open_target(options) as target:
-            found += await _read_ids(subject, target)
+    from agentctl.event_loop import run_event_loop
+
+    names = [option.name for option in fields(TargetOptions) if parameters.get(option.name)]
+    options = TargetOptions(**{name: parameters[name] for name in names})
+    ids: list[str] = []
+
+    async def read() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS), open_target(options) as target:
+                ids.extend(await _read_ids(subject, target.operations))
+
+    run_event_loop(read())
+    return ids
 
 
-async def _read_ids(subject: Subject, target: Target) -> list[str]:
-    operations = target.operations
+async def _read_ids(subject: Subject, operations: Operations) -> list[str]:
+    page = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
+    rows: Any
     if subject == "run":
-        runs = (await operations.get_runs(RunFilter(page=Page(limit=MAXIMUM_LIMIT)))).value
-        return [row["run_id"] for row in runs["data"]]
-    if subject == "session":
-        part = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
-        sessions = (await operations.get_sessions(SessionFilter(page=part))).value
-        return [row["session_id"] for row in sessions["data"]]
-    if subject == "memory":
-        part = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
-        memories = (await operations.get_memories(MemoryFilter(page=part))).value
-        return [row["memory_id"] for row in memories["data"]]
-    assert subject in ("agent", "team", "workflow")
-    components = (await operations.get_components(subject)).value
-    return [str(row[f"{subject}_id"]) for row in components]
+        runs = RunFilter(page=Page(limit=MAXIMUM_LIMIT))
+        rows = (await operations.get_runs(runs)).value["data"]
+    elif subject == "session":
+        rows = (await operations.get_sessions(SessionFilter(page=page))).value["data"]
+    elif subject == "memory":
+        rows = (await operations.get_memories(MemoryFilter(page=page))).value["data"]
+    else:
+        assert subject in ("agent", "team", "workflow")
+        rows = (await operations.get_components(subject)).value
+    return [str(row[f"{subject}_id"]) for row in rows]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Any
 from agentctl import errors
 from agentctl.records.ids import is_component_id
 
-_KEYS = ("url", "token_file")
 _LINE_NUMBER = re.compile(r"line (\d+)")
 
 
@@ -98,18 +97,15 @@ def updating() -> Iterator[Contexts]:
         os.close(directory)
 
 
-def resolve_context(
-    environ: Mapping[str, str] | None = None, name: str | None = None
-) -> Context | None:
+def resolve_context(name: str | None = None) -> Context | None:
     """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
 
     Raises:
         errors.UsageError: no context has that name.
         errors.InvalidConfiguration: the file is damaged.
     """
-    name = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT")
     contexts = load_contexts()
-    name = name or contexts.current
+    name = name or os.environ.get("AGENTCTL_CONTEXT") or contexts.current
     return None if name is None else find_context(contexts, name)
 
 
@@ -180,7 +176,11 @@ def _parse(path: Path, text: str) -> Contexts:
 
 
 def _parse_context(path: Path, name: str, table: object) -> Context:
-    if not isinstance(table, dict) or set(table) - set(_KEYS) or not is_component_id(name):
+    if (
+        not isinstance(table, dict)
+        or set(table) - {"url", "token_file"}
+        or not is_component_id(name)
+    ):
         raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
     url, token_file = table.get("url"), table.get("token_file")
     if not isinstance(url, str):

@@ -6,7 +6,8 @@ A parameter with `ShortId` in its annotation is resolved before its command runs
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -39,7 +40,6 @@ _PREFIX = re.compile(
 )
 
 Noun = Literal["run", "session", "memory"]
-Row = dict[str, Any]
 
 
 class ShortId(NamedTuple):
@@ -93,70 +93,43 @@ async def resolve_short_ids(
 async def _resolve(operations: Operations, noun: Noun, text: str, values: Mapping[str, Any]) -> str:
     if not is_id_prefix(text):
         return text
-    try:
+    where = SessionLocator(db_id=values.get("db"), table=values.get("table"))
+
+    async def read(cursor: str | None) -> Any:
         if noun == "run":
-            return await _resolve_run_id(operations, text, values.get("db"))
+            page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+            runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
+            return (await operations.get_runs(runs)).value
+        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
         if noun == "memory":
-            return await _resolve_memory_id(operations, text)
-        where = SessionLocator(db_id=values.get("db"), table=values.get("table"))
-        return await _resolve_session_id(operations, text, where)
-    except Forbidden:
-        return text
+            return (await operations.get_memories(MemoryFilter(page=page))).value
+        sessions = SessionFilter(where, page=page, id_prefix=text)
+        return (await operations.get_sessions(sessions)).value
 
-
-async def _resolve_run_id(operations: Operations, text: str, db: str | None) -> str:
-    async def read(cursor: str | None) -> Any:
-        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        query = RunFilter(db_id=db, page=part, id_prefix=text, form=RunView("summary"))
-        return (await operations.get_runs(query)).value
-
-    return await _find(
-        read, "runs", "run_id", text, lambda run: f"{run['status']}  {run['created_at']}"
-    )
-
-
-async def _resolve_session_id(operations: Operations, text: str, where: SessionLocator) -> str:
-    try:
-        await operations.get_session_by_id(text, where)
-        return text
-    except NotFound:
-        pass
-
-    async def read(cursor: str | None) -> Any:
-        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        query = SessionFilter(where, page=part, id_prefix=text)
-        return (await operations.get_sessions(query)).value
-
-    return await _find(
-        read, "sessions", "session_id", text, lambda session: session["session_name"]
-    )
-
-
-async def _resolve_memory_id(operations: Operations, text: str) -> str:
-    async def read(cursor: str | None) -> Any:
-        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        return (await operations.get_memories(MemoryFilter(page=part))).value
-
-    return await _find(read, "memories", "memory_id", text, lambda memory: memory["memory"])
-
-
-async def _find(
-    read: Callable[[str | None], Awaitable[Any]],
-    noun: str,
-    field: str,
-    text: str,
-    describe: Callable[[Row], object],
-) -> str:
     candidates: dict[str, str] = {}
     cursor = None
-    for _ in range(MAXIMUM_PAGES):
-        page = await read(cursor)
-        rows = (row for row in page["data"] if str(row[field]).startswith(text))
-        candidates |= {str(row[field]): str(describe(row)) for row in rows}
-        cursor = page["meta"].get("next_cursor")
-        if not cursor:
-            break
-    return choose_id(noun, text, candidates)
+    try:
+        if noun == "session":
+            with suppress(NotFound):
+                await operations.get_session_by_id(text, where)
+                return text
+        for _ in range(MAXIMUM_PAGES):
+            page = await read(cursor)
+            for row in page["data"]:
+                if (record_id := str(row[f"{noun}_id"])).startswith(text):
+                    candidates[record_id] = _describe(noun, row)
+            cursor = page["meta"].get("next_cursor")
+            if not cursor:
+                break
+    except Forbidden:
+        return text
+    return choose_id("memories" if noun == "memory" else f"{noun}s", text, candidates)
+
+
+def _describe(noun: Noun, row: Mapping[str, Any]) -> str:
+    if noun == "run":
+        return f"{row['status']}  {row['created_at']}"
+    return str(row["session_name" if noun == "session" else "memory"])
 
 
 def choose_id(noun: str, text: str, candidates: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from agentctl.errors import UsageError
@@ -15,6 +16,11 @@ from agentctl.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+TOKEN_VARIABLE = "AGENTCTL_TOKEN"
+
+_MAXIMUM_TOKEN_BYTES = 1 << 16
+"""Bytes of a token file that are read; no server accepts a longer token."""
 
 _ERASE = "\r\x1b[K"
 """Moves the cursor to the beginning of its line, and erases the line."""
@@ -188,6 +194,40 @@ def read_text_or_stdin(value: str, noun: str) -> str:
         return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError:
         raise UsageError(f"the {noun} on stdin is not UTF-8 text") from None
+
+
+def resolve_token(token_file: str | None) -> str | None:
+    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
+
+    Raises:
+        UsageError: the file cannot be read or is empty.
+    """
+    if token_file is None:
+        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+    return read_token_file(token_file)
+
+
+def read_token_file(name: str) -> str:
+    """Read the token in a file, or on stdin for `-`, without surrounding white space.
+
+    Raises:
+        UsageError: the file cannot be read, is not ASCII text or is empty.
+    """
+    try:
+        if name == "-":
+            data = current_io().stdin.buffer.read(_MAXIMUM_TOKEN_BYTES)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_MAXIMUM_TOKEN_BYTES)
+        token, cause = data.decode("ascii").strip(), "it is empty"
+    except OSError as error:
+        token, cause = "", (error.strerror or "it cannot be read").lower()
+    except UnicodeDecodeError:
+        token, cause = "", "it is not ASCII text"
+    if not token:
+        place = "stdin" if name == "-" else name
+        raise UsageError(f"no token can be read from {place}", cause=cause)
+    return token
 
 
 @contextmanager

@@ -56,24 +56,37 @@ def _target_option(*flags: str, **about: Any) -> Any:
     return typer.Option(*flags, rich_help_panel="Connection and identity", **about)
 
 
-Output = Annotated[
-    CommonFormat | None,
-    typer.Option(
-        "--output", "-o",
-        metavar="FORM",
-        help="Output format: table, wide, json, jsonl, tsv or name"
-        "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
-    ),
-]  # fmt: skip
+def _id_option(noun: str) -> Any:
+    return typer.Option(
+        f"--{noun}",
+        metavar="ID",
+        help=f"{noun.title()} id",
+        autocompletion=complete_values(noun),
+    )
+
+
+def _id_argument(noun: str, help: str) -> Any:
+    return typer.Argument(
+        metavar=f"{noun.upper()}_ID", help=help, autocompletion=complete_values(noun)
+    )
+
+
+def _age_option(flag: str, comparison: str) -> Any:
+    text = f"Filter by age: created {comparison} than AGE ago, such as 10m, 2h or 7d"
+    return typer.Option(flag, metavar="AGE", help=text)
+
+
+def _output_option(formats: str) -> Any:
+    text = (
+        f"Output format: {formats}  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
+    )
+    return typer.Option("--output", "-o", metavar="FORM", help=text)
+
+
+Output = Annotated[CommonFormat | None, _output_option("table, wide, json, jsonl, tsv or name")]
 TranscriptOutput = Annotated[
-    Format | None,
-    typer.Option(
-        "--output", "-o",
-        metavar="FORM",
-        help="Output format: table, text, markdown, json, jsonl, tsv or name"
-        "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
-    ),
-]  # fmt: skip
+    Format | None, _output_option("table, text, markdown, json, jsonl, tsv or name")
+]
 Fields = Annotated[
     str | None,
     typer.Option(
@@ -176,64 +189,21 @@ ForeignDatabase = Annotated[
         help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
-AgentId = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="ID", help="Agent id", autocompletion=complete_values("agent")),
-]
-TeamId = Annotated[
-    str | None,
-    typer.Option("--team", metavar="ID", help="Team id", autocompletion=complete_values("team")),
-]
-WorkflowId = Annotated[
-    str | None,
-    typer.Option(
-        "--workflow", metavar="ID", help="Workflow id", autocompletion=complete_values("workflow")
-    ),
-]
-SessionOption = Annotated[
-    str | None,
-    ShortId("session"),
-    typer.Option(
-        "--session", metavar="ID", help="Session id", autocompletion=complete_values("session")
-    ),
-]
+AgentId = Annotated[str | None, _id_option("agent")]
+TeamId = Annotated[str | None, _id_option("team")]
+WorkflowId = Annotated[str | None, _id_option("workflow")]
+SessionOption = Annotated[str | None, ShortId("session"), _id_option("session")]
 SessionFilterOption = Annotated[str | None, ShortId("session"), build_option(requests.OfSession)]
-SessionId = Annotated[
-    str,
-    ShortId("session"),
-    typer.Argument(
-        metavar="SESSION_ID", help="Session id", autocompletion=complete_values("session")
-    ),
+SessionId = Annotated[str, ShortId("session"), _id_argument("session", "Session id")]
+SessionIds = Annotated[list[str], ShortId("session"), _id_argument("session", "Session ids")]
+OptionalSessionIds = Annotated[
+    list[str] | None, ShortId("session"), _id_argument("session", "Session ids")
 ]
-_SESSION_IDS = typer.Argument(
-    metavar="SESSION_ID", help="Session ids", autocompletion=complete_values("session")
-)
-SessionIds = Annotated[list[str], ShortId("session"), _SESSION_IDS]
-OptionalSessionIds = Annotated[list[str] | None, ShortId("session"), _SESSION_IDS]
-RunId = Annotated[
-    str,
-    ShortId("run"),
-    typer.Argument(metavar="RUN_ID", help="Run id", autocompletion=complete_values("run")),
-]
-_RUN_IDS = typer.Argument(metavar="RUN_ID", help="Run ids", autocompletion=complete_values("run"))
-RunIds = Annotated[list[str], ShortId("run"), _RUN_IDS]
-OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _RUN_IDS]
-OlderThan = Annotated[
-    str | None,
-    typer.Option(
-        "--older-than",
-        metavar="AGE",
-        help="Filter by age: created more than AGE ago, such as 10m, 2h or 7d",
-    ),
-]
-NewerThan = Annotated[
-    str | None,
-    typer.Option(
-        "--newer-than",
-        metavar="AGE",
-        help="Filter by age: created less than AGE ago, such as 10m, 2h or 7d",
-    ),
-]
+RunId = Annotated[str, ShortId("run"), _id_argument("run", "Run id")]
+RunIds = Annotated[list[str], ShortId("run"), _id_argument("run", "Run ids")]
+OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _id_argument("run", "Run ids")]
+OlderThan = Annotated[str | None, _age_option("--older-than", "more")]
+NewerThan = Annotated[str | None, _age_option("--newer-than", "less")]
 
 
 def resolve_component(
@@ -245,10 +215,10 @@ def resolve_component(
         UsageError: more than one option is given.
     """
     values: dict[ComponentKind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
-    given = [(kind, value) for kind, value in values.items() if value is not None]
-    if len(given) > 1:
+    components = [(kind, value) for kind, value in values.items() if value is not None]
+    if len(components) > 1:
         raise UsageError("--agent, --team and --workflow exclude each other")
-    return given[0] if given else None
+    return components[0] if components else None
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
@@ -268,31 +238,6 @@ def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
             f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
         )
     return value
-
-
-def parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
-    """Return the object of a repeatable option: texts `KEY=VALUE`, or one JSON object.
-
-    The value of a pair is a string.
-
-    Raises:
-        UsageError: a text has neither form, or a key is given twice.
-    """
-    if not texts:
-        return None
-    if texts[0].lstrip().startswith("{"):
-        if len(texts) > 1:
-            raise UsageError(f"{option} with a JSON object excludes another {option}")
-        return parse_object(option, texts[0])
-    pairs: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise UsageError(f"{option} must be KEY=VALUE or a JSON object")
-        if key in pairs:
-            raise UsageError(f"{option} has the key {key!r} twice")
-        pairs[key] = value
-    return pairs
 
 
 def load_optional_settings(config: Path | None) -> tuple[Settings | None, str | None]:

@@ -56,7 +56,12 @@ class CommandSignature:
         fields = {each.name: each.default for each in self._signature.parameters}
         fields |= {name: value for name, value in values.items() if name in fields}
         for parameter, option in self._options.values():
-            fields[parameter.name] = _convert(parameter, values[_name_of(option)])
+            value = values[_name_of(option)]
+            if _is_time(parameter):
+                value = microseconds_ago(value)
+            elif parameter.default == ():
+                value = tuple(value or ())
+            fields[parameter.name] = value
         return self._signature.build_arguments(fields)
 
     def _build_parameter(self, parameter: Parameter) -> Parameter:
@@ -64,28 +69,17 @@ class CommandSignature:
             return parameter
         _, option = self._options[parameter.name]
         marks = () if option.noun is None else (ShortId(option.noun),)
-        annotation: Any = Annotated[
-            (_typer_type(parameter), *marks, build_option(parameter.annotation))
-        ]
-        default = None if parameter.default == () else parameter.default
+        plain, default = get_args(parameter.annotation)[0], parameter.default
+        if plain == tuple[str, ...]:
+            plain, default = list[str] | None, None
+        elif _is_time(parameter):
+            plain = str | None
+        annotation: Any = Annotated[(plain, *marks, build_option(parameter.annotation))]
         return parameter.replace(name=_name_of(option), annotation=annotation, default=default)
 
 
 def _name_of(option: Option) -> str:
     return option.flag.removeprefix("--").replace("-", "_")
-
-
-def _typer_type(parameter: Parameter) -> Any:
-    plain = get_args(parameter.annotation)[0]
-    if plain == tuple[str, ...]:
-        return list[str] | None
-    return str | None if _is_time(parameter) else plain
-
-
-def _convert(parameter: Parameter, value: Any) -> Any:
-    if _is_time(parameter):
-        return microseconds_ago(value)
-    return tuple(value or ()) if parameter.default == () else value
 
 
 def _is_time(parameter: Parameter) -> bool:

@@ -33,10 +33,10 @@ _COMMANDS = {
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),
     "sessions": (
-        "sessions.list:app",
+        "sessions.group:app",
         "List, show, measure, export, import, rename, summarize and delete sessions",
     ),
-    "runs": ("runs.list:app", "Start, follow, list, cancel and repair runs"),
+    "runs": ("runs.group:app", "Start, follow, list, cancel and repair runs"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
@@ -56,8 +56,6 @@ _COMMANDS = {
 first sentence of its help: so the help of the root imports no command. Extensions add others."""
 
 _PACKAGE = "agentctl.cli.commands."
-
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -102,7 +100,7 @@ app = typer.Typer(
     cls=_LazyRootGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings=_HELP_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Get started: agentctl serve --demo",
 )
 

@@ -13,16 +13,16 @@ import inspect
 import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.ids import find_short_ids, resolve_short_ids
-from agentctl.cli.io import current_io
+from agentctl.cli.io import TOKEN_VARIABLE, read_token_file, resolve_token
 from agentctl.cli.options import (
     AsUser,
     ContextName,
@@ -43,49 +43,8 @@ if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.operations import Operations
+    from agentctl.records.kinds import ComponentKind
     from agentctl.service.service import Service
-
-TOKEN_VARIABLE = "AGENTCTL_TOKEN"
-
-RunBody = Callable[["Target", dict[str, Any]], Awaitable[None]]
-"""Runs the function of a command with a target and the values of its parameters."""
-
-_MAXIMUM_TOKEN_BYTES = 1 << 16
-"""Bytes of a token file that are read; no server accepts a longer token."""
-
-
-def resolve_token(token_file: str | None) -> str | None:
-    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
-
-    Raises:
-        UsageError: the file cannot be read or is empty.
-    """
-    if token_file is not None:
-        return read_token_file(token_file)
-    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-
-
-def read_token_file(name: str) -> str:
-    """Read the token in a file, or on stdin for `-`, without surrounding white space.
-
-    Raises:
-        UsageError: the file cannot be read, is not ASCII text or is empty.
-    """
-    try:
-        if name == "-":
-            data = current_io().stdin.buffer.read(_MAXIMUM_TOKEN_BYTES)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(_MAXIMUM_TOKEN_BYTES)
-        token, cause = data.decode("ascii").strip(), "it is empty"
-    except OSError as error:
-        token, cause = "", (error.strerror or "it cannot be read").lower()
-    except UnicodeDecodeError:
-        token, cause = "", "it is not ASCII text"
-    if not token:
-        place = "stdin" if name == "-" else name
-        raise UsageError(f"no token can be read from {place}", cause=cause)
-    return token
 
 
 @contextlib.contextmanager
@@ -114,13 +73,11 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     received: list[int] = []
 
     async def interruptible() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-
         def stop(number: int) -> None:
             received.append(number)
             task.cancel()
 
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         # The event loop itself handles SIGINT.
         stopping = [number for number in stop_signals() if number != signal.SIGINT]
         with handle_signals({number: functools.partial(stop, number) for number in stopping}):
@@ -147,9 +104,9 @@ class TargetOptions:
     def flags(self) -> str:
         """Return the options as they are typed, with a leading space; empty if none is given."""
         words = ""
-        for each in fields(self):
-            if value := getattr(self, each.name):
-                words += f" {_flag_of(each.name)}"
+        for option in fields(self):
+            if value := getattr(self, option.name):
+                words += f" {_flag_of(option.name)}"
                 words += "" if value is True else f" {shlex.quote(str(value))}"
         return words
 
@@ -294,35 +251,35 @@ def with_target(
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(body)
         def command(**values: Any) -> None:
-            options = TargetOptions(**{each.name: values.pop(each.name) for each in common})
+            options = TargetOptions(**{name: values.pop(name) for name in common.parameters})
             server_flags = tuple(name for name in needs_server if values[name])
-            rules = LocalRules(create, server_flags, only_locally)
-            database = values.pop("database") if has_database else None
-            if has_database and (entry := _find_database(options, database, values)):
-                run_until_done(_run_with_database(run_body, options, values, entry))
-            else:
-                run_until_done(_run_with_target(run_body, options, values, rules))
+            opened = open_target(options, LocalRules(create, server_flags, only_locally))
+            if has_database:
+                entry = _find_database(options, values.pop("database"), values)
+                if entry is not None:
+                    opened = _open_database(options, entry, values.get("table"))
+            run_until_done(_run_with_target(body, own, opened, options.config, values))
 
         has_database = reads_databases and bool(list_layouts())
         own = CommandSignature(body, without, order)
-        run_body = functools.partial(_run_body, body, own)
-        signature = inspect.signature(TargetOptions, eval_str=True)
+        common = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
-        common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
-        parameters = [*own.parameters, *common]
+        parameters = [
+            *own.parameters,
+            *(option.replace(kind=keyword_only) for option in common.parameters.values()),
+        ]
         if has_database:
-            parameters.append(_DATABASE_PARAMETER)
+            parameters.append(
+                inspect.Parameter(
+                    "database", keyword_only, default=None, annotation=ForeignDatabase
+                )
+            )
         # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__annotations__ = {option.name: option.annotation for option in parameters}
         return command
 
     return decorate
-
-
-_DATABASE_PARAMETER = inspect.Parameter(
-    "database", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ForeignDatabase
-)
 
 
 def _find_database(
@@ -338,8 +295,7 @@ def _find_database(
         options.reject(names, "--database is read directly")
         if values.get("db"):
             raise UsageError("--database and --db exclude each other")
-        entry: Database = list_layouts()[0].build_entry(database, Path.cwd())
-        return entry
+        return cast("Database", list_layouts()[0].build_entry(database, Path.cwd()))
     db_id = values.get("db")
     if not db_id or resolve_server(options)[0] is not None:
         return None
@@ -349,74 +305,61 @@ def _find_database(
     return next((entry for entry in entries if entry.id == db_id), None)
 
 
-async def _run_with_database(
-    run_body: RunBody,
-    options: TargetOptions,
-    values: dict[str, Any],
-    entry: Database,
-) -> None:
+@asynccontextmanager
+async def _open_database(
+    options: TargetOptions, entry: Database, table: str | None
+) -> AsyncIterator[Target]:
     from agentctl.cli.log import discard_log
 
     discard_log()  # the command reports the failure
     server_only = ("token_file", "insecure_http", "timeout", "as_user")
     options.reject(server_only, "the database is read directly")
-    layout = next(each for each in list_layouts() if each.name == entry.layout)
-    async with layout.open(entry, values.get("table")) as database:
-        place = f"in {database.place}"
+    layout = next(layout for layout in list_layouts() if layout.name == entry.layout)
+    async with layout.open(entry, table) as database:
         product = database.name.removeprefix("a database of ")
         note(f"note: {database.place} is {database.name}")
         flags = f" --database {shlex.quote(database.place)}"
-        target = Target(database, place, flags, product=product)
-        await run_body(target, values)
+        yield Target(database, f"in {database.place}", flags, product=product)
 
 
 async def _run_with_target(
-    run_body: RunBody,
-    options: TargetOptions,
-    values: dict[str, Any],
-    rules: LocalRules,
-) -> None:
-    with adding_config(options.config):
-        async with open_target(options, rules) as target:
-            await run_body(target, values)
-
-
-async def _run_body(
     body: Callable[..., Awaitable[None]],
     signature: CommandSignature,
-    target: Target,
+    opened: AbstractAsyncContextManager[Target],
+    config: Path | None,
     values: dict[str, Any],
 ) -> None:
     short_ids = find_short_ids(signature.parameters)
-    if target.product is not None:  # another product has no list of the runs of all sessions
-        short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
-    try:
-        whole = await resolve_short_ids(target.operations, short_ids, values)
-        await body(target, **signature.build_arguments(whole))
-    except NotFound as failure:
-        noun = failure.detail.partition(" ")[0].lower()
-        if failure.cause is None:
-            failure.cause = f"not found {target.place}"
-        if noun in _LISTS and failure.hint is None:
-            failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
-            if near := await _suggest_component(target, noun, values):
+    with adding_config(config):
+        async with opened as target:
+            if target.product is not None:
+                # Another product has no list of the runs of all sessions.
+                short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
+            try:
+                whole = await resolve_short_ids(target.operations, short_ids, values)
+                await body(target, **signature.build_arguments(whole))
+            except NotFound as failure:
+                await _explain_not_found(failure, target, values)
+                raise
+
+
+async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[str, Any]) -> None:
+    noun = failure.detail.partition(" ")[0].lower()
+    if failure.cause is None:
+        failure.cause = f"not found {target.place}"
+    if noun not in _LISTS or failure.hint is not None:
+        return
+    failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    component_id = values.get(noun) or values.get("component_id")
+    if noun in ("agent", "team", "workflow") and isinstance(component_id, str):
+        from agentctl.records.text import suggest_name
+
+        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
+            kind = cast("ComponentKind", noun)
+            components = (await target.operations.get_components(kind)).value
+            known = [str(row[f"{noun}_id"]) for row in components]
+            if near := suggest_name(component_id, known):
                 failure.hint = f"did you mean {near}? {failure.hint}"
-        raise
-
-
-async def _suggest_component(target: Target, noun: str, values: Mapping[str, Any]) -> str | None:
-    from agentctl.records.kinds import KINDS
-    from agentctl.records.text import suggest_name
-
-    given = values.get(noun) or values.get("component_id")
-    kind = next((each for each in KINDS if each == noun), None)
-    if kind is None or not isinstance(given, str):
-        return None
-    try:
-        known: Any = (await target.operations.get_components(kind)).value
-    except AgentctlError:
-        return None  # the error about the id is the one to report
-    return suggest_name(given, [str(row[KINDS[kind].id_field]) for row in known])
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:
@@ -428,7 +371,7 @@ def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context
     if options.config is not None:
         options.reject(("url", "context"), "--config selects local mode")
         return None, None
-    context = contexts.resolve_context(name=options.context)
+    context = contexts.resolve_context(options.context)
     return options.url or (context.url if context else None), context
 
 
@@ -445,10 +388,9 @@ async def _open_remote(
     )
     with capturing_log():
         async with opened as (operations, product):
-            place = f"on {url}"
             if product is not None:
                 note(f"note: {url} is {product}")
-                place += f" ({product})"
+            place = f"on {url} ({product})" if product is not None else f"on {url}"
             yield Target(operations, place, options.flags(), token=token, product=product)
 
 
@@ -472,10 +414,9 @@ async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterato
     note_detail(f"configuration: {settings.path}")
     for database in settings.databases:
         note_detail(f"database {database.id}: {display_url(database.url)}")
-    try:
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
     caller = principal.local_principal(user, acting_for=options.as_user)
     with capturing_log() as log:
         async with Service.open(settings, create=rules.create) as service:

@@ -14,6 +14,11 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.cli.commands.runs.group": "the table of a group",
+    "agentctl.cli.commands.sessions.group": "the table of a group",
+    "agentctl.cli.commands.sessions.rename": "one command per module",
+    "agentctl.cli.commands.sessions.runs": "one command per module",
+    "agentctl.cli.commands.sessions.summarize": "one command per module",
     "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",

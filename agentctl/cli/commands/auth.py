@@ -15,6 +15,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
 from agentctl.auth.tokens.mint import check_mintable_scopes
 from agentctl.cli.help import CommandApp
+from agentctl.cli.io import read_token_file, resolve_token
 from agentctl.cli.options import (
     AgentId,
     Config,
@@ -39,8 +40,6 @@ from agentctl.cli.target import (
     Target,
     TargetOptions,
     open_target,
-    read_token_file,
-    resolve_token,
     run_until_done,
     with_target,
 )

@@ -184,7 +184,7 @@ def verify_token(
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
-    from agentctl.cli.target import resolve_token
+    from agentctl.cli.io import resolve_token
 
     for argument in (source, token_file):
         if argument is not None and _TOKEN.fullmatch(argument) and not _file_exists(argument):

@@ -1,1 +1,1 @@
-"""`agentctl runs`: one module for each command."""
+"""`agentctl runs`: one module for each command, and the group."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -37,7 +38,6 @@ from agentctl.cli.show.progress import (
     showing_progress,
     successes,
 )
-from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
@@ -124,38 +124,28 @@ async def cancel_runs(
     Exit code 8 if a cancel was requested and the run has not stopped yet. With --session and
     --agent, --team or --workflow a run is cancelled by id without reading it first.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     component = resolve_component(agent, team, workflow)
     request = CancelRequest(session, wait, reason)
-    if not all:
-        only_with_all = {
-            "--user": user, "--status": status, "--older-than": older_than, "--dry-run": dry_run,
-        }  # fmt: skip
-        for flag, value in only_with_all.items():
-            if value:
-                raise UsageError(f"{flag} is a filter and needs --all")
-        if not run_ids:
-            raise UsageError(
-                "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
-            )
-        await _cancel_by_ids(target, run_ids, component, request, db, form)
-        return
-    if run_ids:
+    if all and run_ids:
         raise UsageError("--all and RUN_ID exclude each other")
-    if not dry_run:
-        check_confirmable(yes=yes)
-    kind, component_id = component or (None, None)
-    wanted = RunFilter(
-        status=status,
-        component_type=kind,
-        component_id=component_id,
-        session_id=session,
-        user_id=user,
-        db_id=db,
-        live=status is None,
-        created_before=microseconds_ago(older_than),
-    )
-    await _cancel_all(target, wanted, request, form, dry_run=dry_run, yes=yes)
+    if all:
+        if not dry_run:
+            check_confirmable(yes=yes)
+        kind, component_id = component or (None, None)
+        matching = RunFilter(status, kind, component_id, session, user, db, live=status is None)
+        matching = replace(matching, created_before=microseconds_ago(older_than))
+        await _cancel_all(target, matching, request, output_format, dry_run=dry_run, yes=yes)
+        return
+    filters = {"--user": user, "--status": status, "--older-than": older_than}
+    for flag, value in {**filters, "--dry-run": dry_run}.items():
+        if value:
+            raise UsageError(f"{flag} is a filter and needs --all")
+    if not run_ids:
+        raise UsageError(
+            "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
+        )
+    await _cancel_by_ids(target, run_ids, component, request, db, output_format)
 
 
 async def _cancel_by_ids(
@@ -164,15 +154,13 @@ async def _cancel_by_ids(
     component: ComponentRef | None,
     request: CancelRequest,
     db: str | None,
-    form: Format,
+    output_format: Format,
 ) -> None:
     import asyncio
 
     from agentctl.records.document import Document
 
-    async def cancel(run_id: str) -> Document[CancelRecord]:
-        return await _cancel_by_id(target, run_id, component, request, db)
-
+    cancel = partial(_cancel_by_id, target, component, request, db)
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
     look = target.get_run_command(run_ids[0], request.session_id)
     try:
@@ -181,18 +169,18 @@ async def _cancel_by_ids(
     except asyncio.CancelledError:
         note(f"interrupted, the cancel may have been requested; check with: {look}")
         raise
-    done = successes(results)
-    if len(run_ids) == 1:
-        for document in done:
-            show_record(document, columns.CANCELS, form, id_field="run_id")
-    elif done:
-        whole = b"[" + b",".join(each.raw for each in done) + b"]"
+    documents = successes(results)
+    if documents and len(run_ids) == 1:
+        show_record(documents[0], columns.CANCELS, output_format, id_field="run_id")
+    elif documents:
+        whole = b"[" + b",".join(document.raw for document in documents) + b"]"
         joined: Document[list[CancelRecord]] = Document(whole)
-        show_list(joined, columns.CANCELS, form, id_field="run_id")
-    for document in done:
-        _report_outcome(target, document.value, request.reason)
+        show_list(joined, columns.CANCELS, output_format, id_field="run_id")
+    records = [document.value for document in documents]
+    for record in records:
+        _report_outcome(target, record, request.reason)
     report_failures(run_ids, results)
-    _check_stopped(target, [document.value for document in done])
+    _check_stopped(target, records)
 
 
 def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
@@ -222,10 +210,10 @@ def _find_outcome(record: CancelRecord) -> str:
 
 async def _cancel_by_id(
     target: Target,
-    run_id: str,
     component: ComponentRef | None,
     request: CancelRequest,
     db: str | None,
+    run_id: str,
 ) -> Document[CancelRecord]:
     import asyncio
     import time
@@ -247,28 +235,11 @@ async def _cancel_by_id(
         await asyncio.sleep(POLL_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """The runs that match a filter.
-
-    Attributes:
-        runs: the runs to cancel, newest first.
-        members: the number of their member runs, which stop with them.
-    """
-
-    runs: list[Run]
-    members: int
-
-    def __str__(self) -> str:
-        members = f" and {_count(self.members, 'run')} of members" if self.members else ""
-        return _count(len(self.runs), "run") + members
-
-
 async def _cancel_all(
     target: Target,
-    wanted: RunFilter,
+    filter: RunFilter,
     request: CancelRequest,
-    form: Format,
+    output_format: Format,
     *,
     dry_run: bool,
     yes: bool,
@@ -276,7 +247,7 @@ async def _cancel_all(
     """Cancel all runs that match a filter, or show them.
 
     Args:
-        wanted: the filter, of live runs only.
+        filter: of live runs only.
         request: the reason, and the time to wait for all runs together.
         yes: do not ask.
 
@@ -285,18 +256,21 @@ async def _cancel_all(
         StillPending: some runs have not stopped yet.
         AgentctlError: a cancel could not be requested.
     """
-    selection = await _select_runs(target, wanted)
-    if dry_run or not selection.runs:
-        if selection.runs or form not in ("table", "wide"):
-            _show_records(selection.runs, columns.RUNS, form)
-        found = f"{selection} would be cancelled" if selection.runs else "no live runs to cancel"
-        note(f"{found} {target.place}")
+    runs, members = await _select_runs(target, filter)
+    what = _count_runs(len(runs))
+    if members:
+        what += f" and {_count_runs(members)} of members"
+    if dry_run or not runs:
+        if runs or output_format not in ("table", "wide"):
+            show_list(runs, columns.RUNS, output_format, id_field="run_id")
+        outcome = f"{what} would be cancelled" if runs else "no live runs to cancel"
+        note(f"{outcome} {target.place}")
         return
-    confirm(f"Cancel {selection}, {target.place}?", yes=yes)
-    results = await _request_cancels(target, selection.runs, request)
-    done = successes(results)
-    _show_records(done, columns.CANCELS, form)
-    counts = Tally[str](_find_outcome(record) for record in done)
+    confirm(f"Cancel {what}, {target.place}?", yes=yes)
+    results = await _request_cancels(target, runs, request)
+    records = successes(results)
+    show_list(records, columns.CANCELS, output_format, id_field="run_id")
+    counts = Tally[str](_find_outcome(record) for record in records)
     texts = {
         "stopped": "stopped",
         "ended": "ended while their work goes on",
@@ -304,19 +278,22 @@ async def _cancel_all(
         "already_final": "already final",
     }
     if parts := [f"{counts[outcome]} {text}" for outcome, text in texts.items() if counts[outcome]]:
-        target.report_done(f"{_count(len(done), 'run')}: {', '.join(parts)},")
-    report_failures([run["run_id"] for run in selection.runs], results)
-    _check_stopped(target, done)
+        target.report_done(f"{_count_runs(len(records))}: {', '.join(parts)},")
+    report_failures([run["run_id"] for run in runs], results)
+    _check_stopped(target, records)
 
 
-async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
-    """Read every page. New runs precede the first one, so a cursor never reaches them."""
+async def _select_runs(target: Target, filter: RunFilter) -> tuple[list[Run], int]:
+    """Return the runs, newest first, and the number of their member runs, which stop with them.
+
+    New runs precede the first page, so a cursor never reaches them.
+    """
     runs: list[Run] = []
     counter = Counter("runs found")
 
     def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(wanted, page=part))
+        return target.operations.get_runs(replace(filter, page=part))
 
     async with showing_progress(counter):
         async for rows in read_pages(read):
@@ -326,7 +303,7 @@ async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
             counter.done = len(runs)
     ids = {run["run_id"] for run in runs}
     top_level = [run for run in runs if run.get("parent_run_id") not in ids]
-    return _Selection(top_level, len(runs) - len(top_level))
+    return top_level, len(runs) - len(top_level)
 
 
 async def _request_cancels(
@@ -353,12 +330,14 @@ async def _request_cancels(
         async with showing_progress(counter):
             results = await run_all(runs, cancel, at_once=CONCURRENT_REQUESTS)
             end = time.monotonic() + request.wait
-            while (left := end - time.monotonic()) > 0 and (again := _pending_positions(results)):
+            while (left := end - time.monotonic()) > 0:
+                pending = [at for at, result in enumerate(results) if _is_pending(result)]
+                if not pending:
+                    break
                 await asyncio.sleep(min(POLL_ALL_SECONDS, left))
-                polled = await run_all(
-                    [runs[at] for at in again], cancel, at_once=CONCURRENT_REQUESTS
-                )
-                for at, result in zip(again, polled, strict=True):
+                again = [runs[at] for at in pending]
+                polled = await run_all(again, cancel, at_once=CONCURRENT_REQUESTS)
+                for at, result in zip(pending, polled, strict=True):
                     results[at] = result
     except asyncio.CancelledError:
         look = target.command("runs list --live")
@@ -369,29 +348,19 @@ async def _request_cancels(
     return results
 
 
-def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[int]:
-    return [
-        at
-        for at, result in enumerate(results)
-        if not isinstance(result, BaseException) and result["cancel"] == "requested"
-    ]
+def _is_pending(result: CancelRecord | BaseException) -> bool:
+    return not isinstance(result, BaseException) and result["cancel"] == "requested"
 
 
 def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
-    pending = [record for record in records if record["cancel"] == "requested"]
+    pending = [record for record in records if _is_pending(record)]
     if pending:
         look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))
         raise StillPending(
-            f"cancel requested, but {_count(len(pending), 'run')} not stopped yet",
+            f"cancel requested, but {_count_runs(len(pending))} not stopped yet",
             hint=f"check again with: {look}",
         )
 
 
-def _show_records(records: Sequence[Any], shown: Columns | Sequence[Column], form: Format) -> None:
-    from agentctl.records.document import build_document
-
-    show_list(build_document(list(records)), shown, form, id_field="run_id")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count_runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"

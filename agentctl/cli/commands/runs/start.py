@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from agentctl.cli.options import (
     TeamId,
     WorkflowId,
     parse_object,
-    parse_pairs,
     resolve_component,
 )
 from agentctl.cli.show import columns
@@ -106,7 +105,7 @@ async def start_run(
         user,
         background,
         idempotency_key,
-        parse_pairs("--metadata", metadata),
+        _parse_pairs("--metadata", metadata),
         parse_object("--session-state", session_state),
         parse_object("--output-schema", output_schema),
     )
@@ -117,6 +116,25 @@ async def start_run(
             f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
         )
     await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+
+
+def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
+    """Return the object of texts `KEY=VALUE` with strings as values, or of one JSON object."""
+    if not texts:
+        return None
+    if texts[0].lstrip().startswith("{"):
+        if len(texts) > 1:
+            raise UsageError(f"{option} with a JSON object excludes another {option}")
+        return parse_object(option, texts[0])
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"{option} must be KEY=VALUE or a JSON object")
+        if key in pairs:
+            raise UsageError(f"{option} has the key {key!r} twice")
+        pairs[key] = value
+    return pairs
 
 
 async def _stream_run(

@@ -42,9 +42,7 @@ from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRe
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import (
-    ResumeRequest,
-)
+from agentctl.requests import ResumeRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,9 +50,7 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
-    from agentctl.requests import (
-        StreamEvent,
-    )
+    from agentctl.requests import StreamEvent
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""
@@ -92,14 +88,26 @@ async def watch_run(
     Ctrl-C does not cancel the run. Exit code 1 if the run ends as ERROR or is cancelled. With
     --session and --agent, --team or --workflow the record of the run is not read first.
     """
-    form = resolve_format(output)
+    import asyncio
+
+    output_format = resolve_format(output)
     component = resolve_component(agent, team, workflow)
     by_component = component is not None and session is not None
     watched = WatchedRun(target, run_id, component, session, db, by_component)
-    watch = await _start_watch(watched, form, -1 if after is None else after)
-    await _show_until_end(watch)
-    if form in ("json", "name"):
-        show_record(await watched.read_document(), columns.RUN, form, id_field="run_id")
+    watch = await _start_watch(watched, output_format, -1 if after is None else after)
+    silent = output_format in ("json", "name")  # nothing is written before the end
+    progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
+    try:
+        async with progress if silent else contextlib.nullcontext():
+            await follow_streams(watch)
+    except asyncio.CancelledError:
+        if not watch.output.end:
+            watch.note_interrupted()
+        raise
+    finally:
+        watch.lines.flush()
+    if silent:
+        show_record(await watched.read_document(), columns.RUN, output_format, id_field="run_id")
     report_run_end(target, run_id, watch.output.end)
 
 
@@ -166,7 +174,6 @@ class WatchedRun:
     by_component: bool
 
     async def read_document(self) -> Document[RunRecord]:
-        """Read the current record of the run."""
         operations = self.target.operations
         if not self.by_component or self.component is None:
             return await operations.get_run(self.run_id, db_id=self.db)
@@ -175,13 +182,11 @@ class WatchedRun:
         )
 
     def events(self, after: int) -> AsyncIterator[StreamEvent]:
-        """Yield the events after an event number."""
         assert self.component is not None
         request = ResumeRequest(self.session_id, after)
         return self.target.operations.follow_run(*self.component, self.run_id, request)
 
     def command(self, words: str, after: int = -1) -> str:
-        """Return a command line about the run."""
         resume = f" --after {after}" if after >= 0 else ""
         db = f" --db {self.db}" if self.db else ""
         where = ""
@@ -205,20 +210,20 @@ class RunWatch:
     def __init__(
         self,
         watched: WatchedRun,
-        form: Format,
+        output_format: Format,
         after: int,
         state: dict[str, Any],
         lines: EventLines | LiveTranscript | None = None,
     ) -> None:
         assert watched.component is not None
         self.watched = watched
-        self.form = form
+        self.output_format = output_format
         self.last = after
         self.known = bool(state)
         self.state = state
         if lines is None:
             kind, _ = watched.component
-            lines = create_event_lines(kind, form, run_id=watched.run_id, whole=after < 0)
+            lines = create_event_lines(kind, output_format, run_id=watched.run_id, whole=after < 0)
         self.lines = lines
         self.output = lines.output
         self._explained = False
@@ -228,9 +233,9 @@ class RunWatch:
         if event.seq <= self.last:
             return
         self.last, self.known = event.seq, True
-        if self.form == "jsonl":
+        if self.output_format == "jsonl":
             write_json(event.data)
-        reader = self.lines if self.form in TEXT_FORMATS else self.output
+        reader = self.lines if self.output_format in TEXT_FORMATS else self.output
         reader.take(parse_event(event.name, event.data, event.seq))
 
     def note(self, text: str) -> None:
@@ -267,7 +272,6 @@ class RunWatch:
             )
 
     def note_interrupted(self) -> None:
-        """Note that the run continues after Ctrl-C."""
         self.lines.flush()
         resume = self.watched.command("runs watch", self.last)
         note(f"interrupted: run {self.watched.run_id} continues")
@@ -275,9 +279,9 @@ class RunWatch:
         note(f"cancel it with: {self.watched.command('runs cancel')}")
 
 
-async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatch:
+async def _start_watch(watched: WatchedRun, output_format: Format, after: int) -> RunWatch:
     if watched.by_component:
-        return RunWatch(watched, form, after, {})
+        return RunWatch(watched, output_format, after, {})
     run = dict((await watched.read_document()).value)
     kind, component_id = watched.component = watched.component or component_of_run(run)
     watched.session_id = watched.session_id or str(run["session_id"])
@@ -285,23 +289,7 @@ async def _start_watch(watched: WatchedRun, form: Format, after: int) -> RunWatc
         f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
         f" is {run['status']} {watched.target.place}"
     )
-    return RunWatch(watched, form, after, run)
-
-
-async def _show_until_end(watch: RunWatch) -> None:
-    import asyncio
-
-    silent = watch.form in ("json", "name")  # nothing is written before the end
-    progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
-    try:
-        async with progress if silent else contextlib.nullcontext():
-            await follow_streams(watch)
-    except asyncio.CancelledError:
-        if not watch.output.end:
-            watch.note_interrupted()
-        raise
-    finally:
-        watch.lines.flush()
+    return RunWatch(watched, output_format, after, run)
 
 
 async def follow_streams(watch: RunWatch) -> None:
@@ -319,7 +307,7 @@ async def follow_streams(watch: RunWatch) -> None:
         cause: AgentctlError | None = None
         try:
             events = watch.watched.events(watch.last)
-            if watch.form in TEXT_FORMATS:
+            if watch.output_format in TEXT_FORMATS:
                 component = watch.watched.component[1] if watch.watched.component else "run"
                 events = with_activity(events, component, lambda: watch.lines.in_line)
             marked = with_idle_markers(events, IDLE_SECONDS)
@@ -329,7 +317,11 @@ async def follow_streams(watch: RunWatch) -> None:
                         await watch.handle_idle()
                     else:
                         watch.show(event)
-            if watch.output.end or await _has_ended(watch):
+            if watch.output.end:
+                return
+            watch.state = dict((await watch.watched.read_document()).value)
+            if watch.state["status"] in FINAL_STATUSES:
+                watch.lines.conclude(watch.state)
                 return
         except (Unavailable, TooManyRequests) as failure:
             is_broken = isinstance(failure, InvalidResponse)  # the next stream would be, too
@@ -350,11 +342,3 @@ async def follow_streams(watch: RunWatch) -> None:
             )
         watch.note(f"the stream was interrupted, resuming in {delay:g} s")
         await asyncio.sleep(delay)
-
-
-async def _has_ended(watch: RunWatch) -> bool:
-    watch.state = dict((await watch.watched.read_document()).value)
-    if watch.state["status"] not in FINAL_STATUSES:
-        return False
-    watch.lines.conclude(watch.state)
-    return True

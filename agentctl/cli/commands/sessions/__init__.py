@@ -1,1 +1,1 @@
-"""`agentctl sessions`: one module for each command with code of several functions."""
+"""`agentctl sessions`: one module for each command, and the group."""

@@ -18,13 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.records.sessions import ExportFormat
-from agentctl.requests import (
-    DEFAULT_LOCATOR,
-    MAXIMUM_LIMIT,
-    Page,
-    SessionFilter,
-    SessionLocator,
-)
+from agentctl.requests import DEFAULT_LOCATOR, MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -38,7 +32,7 @@ async def export_sessions(
     all: Annotated[
         bool, typer.Option("--all", help="Export every session that matches the filters")
     ] = False,
-    form: Annotated[
+    file_format: Annotated[
         ExportFormat, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
     ] = "jsonl",
     to_file: ToFile = None,
@@ -54,11 +48,11 @@ async def export_sessions(
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
     async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
         if to_file is None or str(to_file) == "-":
-            await _write_sessions(target, sessions, form, write_bytes, counter)
+            await _write_sessions(target, sessions, file_format, write_bytes, counter)
             return
         with creating_file(to_file) as file:
             async with showing_progress(counter):
-                await _write_sessions(target, sessions, form, file.write, counter)
+                await _write_sessions(target, sessions, file_format, file.write, counter)
     note(f"wrote {counter.done} sessions to {to_file}")
 
 
@@ -82,17 +76,18 @@ async def _find_sessions(
 async def _write_sessions(
     target: Target,
     sessions: AsyncGenerator[tuple[str, SessionLocator]],
-    form: ExportFormat,
+    file_format: ExportFormat,
     write: Callable[[bytes], object],
     counter: Counter,
 ) -> None:
-    before = b"[" if form == "json" else b""
+    is_array = file_format == "json"
+    one: ExportFormat = "jsonl" if is_array else file_format
+    before = b"[" if is_array else b""
     async for session_id, where in sessions:
-        each: ExportFormat = "jsonl" if form == "json" else form
-        async for part in target.operations.export_session(session_id, where, format=each):
-            write(before + (part.removesuffix(b"\n") if form == "json" else part))
+        async for part in target.operations.export_session(session_id, where, format=one):
+            write(before + (part.removesuffix(b"\n") if is_array else part))
             before = b""
-        before = b",\n" if form == "json" else b""
+        before = b",\n" if is_array else b""
         counter.done += 1
-    if form == "json":
+    if is_array:
         write(b"]\n" if counter.done else b"[]\n")

@@ -1,0 +1,27 @@
+"""`agentctl runs`: the group with its commands, each in a module of its name."""
+
+from __future__ import annotations
+
+from agentctl.cli.commands.runs.cancel import cancel_runs
+from agentctl.cli.commands.runs.doctor import examine_runs
+from agentctl.cli.commands.runs.get import get_run
+from agentctl.cli.commands.runs.list import list_runs
+from agentctl.cli.commands.runs.start import start_run
+from agentctl.cli.commands.runs.wait import wait_for_runs
+from agentctl.cli.commands.runs.watch import watch_run
+from agentctl.cli.help import CommandApp
+
+app = CommandApp(
+    help="Start, follow, list, cancel and repair runs.",
+    epilog="Example: agentctl runs list --live",
+)
+for command, words in (
+    (start_run, 'start --agent echo --message "hello"'),
+    (list_runs, "list --live --older-than 10m"),
+    (get_run, "get RUN_ID"),
+    (watch_run, "watch RUN_ID"),
+    (wait_for_runs, "wait RUN_ID --wait 60"),
+    (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
+    (examine_runs, "doctor --fix"),
+):
+    app.command(words.partition(" ")[0], epilog=f"Example: agentctl runs {words}")(command)
