@@ -58,7 +58,6 @@ class McpTool:
     parameters: dict[str, Any]
 
     def record(self) -> ToolRecord:
-        """Return the tool record (docs/contract.md "Component records")."""
         return {
             "name": self.name,
             "description": self.description,

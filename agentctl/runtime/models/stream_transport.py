@@ -68,7 +68,6 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         for connection in [*self._open]:
             connection.close()
 
@@ -82,7 +81,6 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             connection.close()
 
     def forget(self, connection: _HttpConnection) -> None:
-        """Remove a connection that was closed."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
@@ -153,7 +151,6 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def wait_for_head(self) -> None:
-        """Wait for the head of the response."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error

@@ -46,7 +46,6 @@ class AgnoRunner:
         os.environ.setdefault("AGNO_TELEMETRY", "false")
 
     async def open(self) -> None:
-        """Make the threads of synchronous tools known to their runs."""
         install_executor()
 
     async def close(self) -> None:
