@@ -32,17 +32,14 @@ class Component:
 
     @property
     def agent(self) -> Agent:
-        """The table of a component whose kind is `agent`."""
         return cast("Agent", self.spec)
 
     @property
     def team(self) -> Team:
-        """The table of a component whose kind is `team`."""
         return cast("Team", self.spec)
 
     @property
     def workflow(self) -> Workflow:
-        """The table of a component whose kind is `workflow`."""
         return cast("Workflow", self.spec)
 
     @property

@@ -147,7 +147,6 @@ class RunHost:
         self._loop = asyncio.get_running_loop()
 
     def is_cancelled(self) -> bool:
-        """Return True if the work has to stop."""
         return self.abandoned or self._environment.is_stopping
 
     def report_progress(self, text: str | None, fraction: float | None) -> None:

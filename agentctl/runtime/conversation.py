@@ -212,7 +212,6 @@ class Conversation:
         self.context.emit(Thinking(delta))
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
-        """Set the counters of the current answer to their values so far."""
         self._transcript.set_usage(usage)
 
     @property

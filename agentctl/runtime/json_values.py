@@ -18,7 +18,7 @@ from agentctl.records.text import replace_unstorable
 _BATCH = 256
 _ROW = 16
 _LONG_TEXT = 1_024
-_MAXIMUM_DEPTH = 255
+_MAXIMUM_ENCODED_DEPTH = 255
 
 _ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
 _SCALARS = {bool, float, int, str, type(None)}
@@ -55,7 +55,7 @@ class _Encoder:
         Args:
             outer: identities of the values that contain it.
         """
-        if id(value) in outer or len(outer) > _MAXIMUM_DEPTH:
+        if id(value) in outer or len(outer) > _MAXIMUM_ENCODED_DEPTH:
             raise ValueError("the value contains itself, or is too deep")
         if isinstance(value, _ARRAYS):
             # Call the method of the base class: a subclass can replace it.

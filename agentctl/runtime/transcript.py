@@ -66,7 +66,6 @@ class Transcript:
 
     @property
     def is_answering(self) -> bool:
-        """True while an answer is open."""
         return self._answer is not None
 
     @property
@@ -108,7 +107,6 @@ class Transcript:
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
 
     def add_content(self, delta: str) -> None:
-        """Append to the content of the run."""
         self._content.append(delta)
 
     @property
@@ -117,19 +115,15 @@ class Transcript:
         return "".join(self._reasoning) or None
 
     def add_reasoning(self, delta: str) -> None:
-        """Append to the thinking of the run."""
         self._reasoning.append(delta)
 
     def replace_content(self, text: str) -> None:
-        """Replace the content of the run."""
         self._content = [text]
 
     def add_system(self, text: str) -> None:
-        """Add the instructions of the model."""
         self._messages.append(_build_message("system", text))
 
     def add_user(self, text: str) -> None:
-        """Add the message of the user."""
         self._messages.append(_build_message("user", text))
 
     def add_answer(self, text: str) -> None:
@@ -149,7 +143,6 @@ class Transcript:
         self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
 
     def extend_answer(self, delta: str) -> None:
-        """Append text to the open answer."""
         if self._answer is not None:
             if not self._answer.pieces:
                 self.mark_first_token()
@@ -248,15 +241,7 @@ class Transcript:
     def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
         name = self._unanswered.pop(call_id, None)
         if name is not None:
-            self._messages.append(
-                {
-                    "role": "tool",
-                    "content": result,
-                    "created_at": created_at,
-                    "tool_call_id": call_id,
-                    "tool_name": name,
-                }
-            )
+            self._messages.append(_build_tool_message(call_id, name, result, created_at))
 
 
 class _AnswerInProgress:
@@ -298,6 +283,16 @@ def _add(total: int | None, count: int | None) -> int | None:
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text, "created_at": times.whole_seconds(times.now())}
+
+
+def _build_tool_message(call_id: str, name: str, result: str, created_at: int) -> dict[str, Any]:
+    return {
+        "role": "tool",
+        "content": result,
+        "created_at": created_at,
+        "tool_call_id": call_id,
+        "tool_name": name,
+    }
 
 
 def build_chat_history(
@@ -358,10 +353,4 @@ def _cancelled_results(
     open_calls: Mapping[str, str], created_at: int
 ) -> Iterator[Mapping[str, Any]]:
     for call_id, name in open_calls.items():
-        yield {
-            "role": "tool",
-            "content": CANCELLED_RESULT,
-            "created_at": created_at,
-            "tool_call_id": call_id,
-            "tool_name": name,
-        }
+        yield _build_tool_message(call_id, name, CANCELLED_RESULT, created_at)

@@ -72,7 +72,6 @@ class Catalog:
         return dict(self._components[kind])
 
     def get(self, kind: ComponentKind, component_id: str) -> Component | None:
-        """Return the component with this id, or None."""
         return self._components[kind].get(component_id)
 
     def members(self, team: Component) -> dict[str, Component]:

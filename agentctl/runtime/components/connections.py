@@ -70,7 +70,6 @@ class ModelConnections:
         return list(connected.values())
 
     async def close(self) -> None:
-        """Close all of them."""
         connections, self._open = self._open, {}
         for connection in connections.values():
             await connection.close()

@@ -18,7 +18,7 @@ from agentctl.runtime.unstopped import install_executor, watch_threads
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
-    from agentctl.runtime.context import MemberResult, RunEnvironment
+    from agentctl.runtime.context import RunEnvironment
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -85,7 +85,7 @@ async def execute_component(
 
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
-        from agentctl.runtime.runners.hosting import run_hosted_agent
+        from agentctl.runtime.runners.hosted_run import run_hosted_agent
 
         await run_hosted_agent(catalog.open_runner(component), context)
     elif component.kind == "agent":
@@ -120,18 +120,13 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             current_call.reset(token)
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
-            raise _step_failure(name, result)
+            if result.status == "CANCELLED":
+                raise ExecutionError("INTERNAL", f"The step {name} was cancelled")
+            code: FailureCode = next(
+                (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
+            )
+            reason = result.error_detail or "no reason known"
+            raise ExecutionError(code, f"The step {name} failed: {reason}")
         output = result.content
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))
-
-
-def _step_failure(step: str, result: MemberResult) -> ExecutionError:
-    if result.status == "CANCELLED":
-        return ExecutionError("INTERNAL", f"The step {step} was cancelled")
-    code: FailureCode = next(
-        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
-    )
-    return ExecutionError(
-        code, f"The step {step} failed: {result.error_detail or 'no reason known'}"
-    )

@@ -176,10 +176,6 @@ class McpConnection:
         assert isinstance(result, mcp_types.CallToolResult)
         return result
 
-    def forget(self, watched: WatchedCall) -> None:
-        """Drop a call that has ended."""
-        self._watcher.forget(watched)
-
     @property
     def description(self) -> str:
         """Name and version of the server, and the version of the protocol."""

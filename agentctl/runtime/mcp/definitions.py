@@ -58,7 +58,6 @@ class McpTool:
     parameters: dict[str, Any]
 
     def record(self) -> ToolRecord:
-        """Return the tool record (docs/contract.md "Component records")."""
         return {
             "name": self.name,
             "description": self.description,
@@ -98,13 +97,8 @@ def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList
 
 def build_unlisted_tool(server: McpServer, name: str) -> McpTool:
     """Build a tool that the configuration names while its server cannot list it."""
-    return McpTool(
-        server.id,
-        name,
-        build_public_name(server.id, name),
-        "",
-        {"type": "object", "properties": {}},
-    )
+    parameters = {"type": "object", "properties": dict[str, Any]()}
+    return McpTool(server.id, name, build_public_name(server.id, name), "", parameters)
 
 
 def build_public_name(server: str, tool: str) -> str:
@@ -123,12 +117,11 @@ class _UnusableTool(Exception):
 def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
     if not 0 < len(listed.name) <= _MAXIMUM_LISTED_NAME or not listed.name.isprintable():
         raise _UnusableTool("its name is empty, too long or not printable")
-    description = clean_text(listed.description or "", DESCRIPTION_BYTES)
     return McpTool(
         server=server.id,
         listed_name=listed.name,
         name=build_public_name(server.id, listed.name),
-        description=description,
+        description=clean_text(listed.description or "", DESCRIPTION_BYTES),
         parameters=_clean_schema(listed.input_schema),
     )
 

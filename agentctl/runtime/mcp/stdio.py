@@ -173,7 +173,6 @@ class _RunningProgram:
         self._write, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
     def open(self) -> TransportStreams:
-        """Start the tasks and return the streams of the client."""
         works = (self._read_messages(), self._write_messages(), self._read_log(), self._watch())
         self._tasks = [asyncio.create_task(work) for work in works]
         return self._read, self._write
@@ -256,21 +255,17 @@ class _RunningProgram:
         try:
             message = mcp_types.jsonrpc_message_adapter.validate_json(line.text, by_name=False)
         except ValueError:
-            self._note_noise(line)
+            self._noise += 1
+            if self._noise == 1:
+                _log.warning(
+                    "mcp server %s: its program writes other text than messages to stdout: %s",
+                    self._program.server,
+                    self._program.mask(line.text[:200].decode("utf-8", "replace")),
+                )
             return None
         if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             self._open_ids.discard(message.id if message.id is not None else "")
         return SessionMessage(message)
-
-    def _note_noise(self, line: _OutputLine) -> None:
-        self._noise += 1
-        if self._noise == 1:
-            text = self._program.mask(line.text[:200].decode("utf-8", "replace"))
-            _log.warning(
-                "mcp server %s: its program writes other text than messages to stdout: %s",
-                self._program.server,
-                text,
-            )
 
     def _answer_long_message(self, line: _OutputLine) -> SessionMessage | None:
         limit = self._program.message_bytes

@@ -71,11 +71,6 @@ class CallWatcher:
     def __init__(self) -> None:
         self._calls: dict[str, WatchedCall] = {}
 
-    def forget(self, call: WatchedCall) -> None:
-        """Drop a call that has ended."""
-        if call.request_id is not None:
-            self._calls.pop(call.request_id, None)
-
     def note_sent(self, item: SessionMessage) -> None:
         """Assign the id of a request to the call of this task."""
         call = current_call.get()
@@ -84,7 +79,6 @@ class CallWatcher:
             self._calls[call.request_id] = call
 
     def note_received(self, item: SessionMessage | Exception) -> None:
-        """Pass a response to its call."""
         message = None if isinstance(item, Exception) else item.message
         if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             call = self._calls.pop(str(message.id), None)

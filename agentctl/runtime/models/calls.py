@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
-from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.json_values import clean_json_value
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
+    from agentctl.runtime.failures import FailureCode
     from agentctl.runtime.models.structured_output import OutputSchema
 
 Message = Mapping[str, Any]
@@ -129,10 +129,6 @@ class ModelFailure(Exception):
         self.retry_after = retry_after
         self.is_repeatable = is_repeatable
 
-    def to_execution_error(self) -> ExecutionError:
-        """Return the public failure of the run."""
-        return ExecutionError(self.code)
-
 
 class ModelConnection(ABC):
     """A model that is ready for use, with connections that all runs share.
@@ -180,13 +176,8 @@ def clean_calls(calls: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
         if not call_id or call_id in ids:
             call_id = new_id()
         ids.add(call_id)
-        cleaned.append(
-            {
-                "id": call_id,
-                "name": replace_unstorable(name),
-                "arguments": parse_arguments(arguments),
-            }
-        )
+        call = {"id": call_id, "name": replace_unstorable(name)}
+        cleaned.append({**call, "arguments": parse_arguments(arguments)})
     return cleaned
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,11 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RequestUsage
+from pydantic_ai.usage import UsageBase
 
 from agentctl.runtime.transcript import MAXIMUM_TOKENS, complete_history
 
 if TYPE_CHECKING:
-    from agentctl.records.components import ToolRecord
     from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage
 
 
@@ -32,11 +30,11 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
     System messages are omitted: the current run has its own instructions. Every tool call gets a
     result, even if its run ended before, because providers reject a history with an open call.
     """
-    return [_CONVERSIONS[message["role"]](message) for message in complete_history(messages)]
+    return [_convert(message) for message in complete_history(messages)]
 
 
-def extract_usage(usage: RequestUsage) -> dict[str, int]:
-    """Return the nine counters of one model call so far, each from 0 to `MAXIMUM_TOKENS`."""
+def extract_usage(usage: UsageBase) -> dict[str, int]:
+    """Return the nine counters of a model call or of a run, each from 0 to `MAXIMUM_TOKENS`."""
     audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
     counters = {
         "input_tokens": usage.input_tokens,
@@ -50,15 +48,6 @@ def extract_usage(usage: RequestUsage) -> dict[str, int]:
         "reasoning_tokens": usage.output_reasoning_tokens,
     }
     return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in counters.items()}
-
-
-def build_tool_definition(tool: ToolRecord) -> ToolDefinition:
-    """Build the definition of a tool for the model, with the same schema as its record."""
-    return ToolDefinition(
-        name=tool["name"],
-        description=tool["description"],
-        parameters_json_schema=tool["parameters"],
-    )
 
 
 def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMessage]:
@@ -78,7 +67,7 @@ def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMes
         if native is not None and native.connection is connection:
             messages.append(native.value)
         else:
-            messages.append(_CONVERSIONS[message["role"]](message))
+            messages.append(_convert(message))
     messages += _join_results(results)
     last = messages[-1]
     if isinstance(last, ModelRequest):
@@ -92,35 +81,22 @@ def _join_results(results: list[ToolReturnPart]) -> list[ModelMessage]:
     return [*joined]
 
 
-def _user_request(message: Mapping[str, Any]) -> ModelRequest:
-    when = _timestamp(message)
-    return ModelRequest(parts=[UserPromptPart(message["content"], timestamp=when)], timestamp=when)
-
-
-def _assistant_response(message: Mapping[str, Any]) -> ModelResponse:
-    text = [TextPart(message["content"])] if message["content"] else []
+def _convert(message: Mapping[str, Any]) -> ModelMessage:
+    created_at, content = message.get("created_at"), message["content"]
+    when = datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
+    if message["role"] == "user":
+        return ModelRequest(parts=[UserPromptPart(content, timestamp=when)], timestamp=when)
+    if message["role"] == "tool":
+        return ModelRequest(parts=[_tool_result(message)], timestamp=when)
+    text = [TextPart(content)] if content else []
     calls = [
         ToolCallPart(call["name"], call["arguments"], tool_call_id=call["id"])
         for call in message.get("tool_calls", ())
     ]
-    return ModelResponse(parts=[*text, *calls], timestamp=_timestamp(message))
+    return ModelResponse(parts=[*text, *calls], timestamp=when)
 
 
 def _tool_result(message: Mapping[str, Any]) -> ToolReturnPart:
     return ToolReturnPart(
         message["tool_name"], message["content"], tool_call_id=message["tool_call_id"]
     )
-
-
-def _timestamp(message: Mapping[str, Any]) -> datetime:
-    created_at = message.get("created_at")
-    return datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
-
-
-_CONVERSIONS: dict[str, Callable[[Mapping[str, Any]], ModelMessage]] = {
-    "user": _user_request,
-    "assistant": _assistant_response,
-    "tool": lambda message: ModelRequest(
-        parts=[_tool_result(message)], timestamp=_timestamp(message)
-    ),
-}

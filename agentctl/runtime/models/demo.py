@@ -129,7 +129,7 @@ class DemoConnection(ModelConnection):
         async for piece in self._generate(call):
             if isinstance(piece, str):
                 text = piece
-                texts.append(piece)
+                texts.append(text)
             else:
                 text = json.dumps(piece.arguments)
                 calls.append((new_id(), piece.tool_name, piece.arguments))

@@ -33,6 +33,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.tools import ToolDefinition
 
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.models.calls import (
@@ -44,7 +45,7 @@ from agentctl.runtime.models.calls import (
     NativeMessage,
     clean_calls,
 )
-from agentctl.runtime.models.conversion import build_request, build_tool_definition, extract_usage
+from agentctl.runtime.models.conversion import build_request, extract_usage
 from agentctl.runtime.models.response_limits import UnusableResponse
 from agentctl.runtime.unstopped import use_shared_threads
 
@@ -134,7 +135,15 @@ class LibraryConnection(ModelConnection):
                 return stream.get()
 
     def _build_parameters(self, call: ModelCall) -> ModelRequestParameters:
-        tools, output = [build_tool_definition(tool) for tool in call.tools], call.output
+        tools = [
+            ToolDefinition(
+                name=tool["name"],
+                description=tool["description"],
+                parameters_json_schema=tool["parameters"],
+            )
+            for tool in call.tools
+        ]
+        output = call.output
         if output is None:
             return ModelRequestParameters(function_tools=tools)
         native = self.model.profile.get("supports_json_schema_output", False) and (
@@ -190,9 +199,7 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_REJECTED"
-    if isinstance(error, httpx2.TimeoutException):
-        return "MODEL_TIMEOUT"
-    if isinstance(error, ModelTimeoutError | ModelRequestTimeout):
+    if isinstance(error, httpx2.TimeoutException | ModelTimeoutError | ModelRequestTimeout):
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
@@ -232,26 +239,25 @@ def _unreadable(error: Exception) -> ModelFailure:
 
 
 def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
+    piece: Any
     if isinstance(event, PartDeltaEvent):
-        if isinstance(event.delta, TextPartDelta):
-            sink.add_text(event.delta.content_delta)
-        elif isinstance(event.delta, ThinkingPartDelta):
-            sink.count_arriving(_EVENT_OVERHEAD_BYTES)
-            sink.add_thinking(event.delta.content_delta or "")
-        else:
-            sink.count_arriving(_event_size(event))
+        piece = event.delta
     elif isinstance(event, PartStartEvent):
-        sink.count_part(is_call=isinstance(event.part, ToolCallPart))
-        if isinstance(event.part, TextPart):
-            sink.add_text(event.part.content)
-        elif isinstance(event.part, ThinkingPart):
-            sink.count_arriving(_EVENT_OVERHEAD_BYTES)
-            sink.add_thinking(event.part.content)
-        else:
-            sink.count_arriving(_event_size(event))
-
-
-def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
-    piece = event.part if isinstance(event, PartStartEvent) else event.delta
-    texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
-    return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)
+        piece = event.part
+        sink.count_part(is_call=isinstance(piece, ToolCallPart))
+    else:
+        return
+    if isinstance(piece, TextPartDelta):
+        sink.add_text(piece.content_delta)
+    elif isinstance(piece, TextPart):
+        sink.add_text(piece.content)
+    elif isinstance(piece, ThinkingPartDelta):
+        sink.count_arriving(_EVENT_OVERHEAD_BYTES)
+        sink.add_thinking(piece.content_delta or "")
+    elif isinstance(piece, ThinkingPart):
+        sink.count_arriving(_EVENT_OVERHEAD_BYTES)
+        sink.add_thinking(piece.content)
+    else:
+        texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
+        size = sum(len(str(text)) for text in texts if text)
+        sink.count_arriving(_EVENT_OVERHEAD_BYTES + size)

@@ -65,7 +65,6 @@ class CallPieces:
 
     @property
     def given_arguments(self) -> Any:
-        """The arguments as text or as an object."""
         return "".join(self.arguments) if isinstance(self.arguments, list) else self.arguments
 
 

@@ -96,8 +96,12 @@ class OpenAIConnection(ModelConnection):
         self._headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
-            **_build_credential(model, key),
         }
+        if key:
+            credential = (
+                {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
+            )
+            self._headers |= credential
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
         answer = OpenAIAnswer(sink)
@@ -232,12 +236,6 @@ def _build_url(model: config.Model) -> str:
     deployment = quote(model.model, safe="")
     version = quote(model.api_version, safe="")
     return f"{base}/openai/deployments/{deployment}/chat/completions?api-version={version}"
-
-
-def _build_credential(model: config.Model, key: str) -> dict[str, str]:
-    if not key:
-        return {}
-    return {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
 
 
 def _takes_schemas(model: config.Model) -> bool:

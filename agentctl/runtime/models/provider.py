@@ -13,11 +13,11 @@ from urllib.request import getproxies
 import httpx2
 
 from agentctl.records.text import MASK
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.response_limits import build_limit_hook
 from agentctl.runtime.models.stream_transport import StreamTransport
 
 if TYPE_CHECKING:
-    from agentctl.runtime.failures import ExecutionError
     from agentctl.runtime.models.calls import ModelFailure
 
 _log = logging.getLogger("agentctl.runtime")
@@ -74,7 +74,6 @@ class IsolatedClient(httpx2.AsyncClient):
         self.headers["Accept-Encoding"] = "identity"
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; see `httpx2.AsyncClient.send`."""
         sending = asyncio.create_task(super().send(request, **options), context=Context())
         try:
             return await sending
@@ -108,4 +107,4 @@ def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> Exec
     if len(secret) >= _MINIMUM_SECRET_LENGTH:
         text = text.replace(secret, MASK)
     _log.warning("run %s: the model failed: %s", run_id, text[:_LOGGED_CHARACTERS])
-    return error.to_execution_error()
+    return ExecutionError(error.code)

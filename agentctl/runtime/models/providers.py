@@ -62,21 +62,14 @@ def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
 
         return DemoConnection(model.model)
     require_extra(model)
-    key = _read_api_key(model)
-    connection = CONNECTIONS[model.provider](model, key, run_bytes)
-    connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
-    return connection
-
-
-def _read_api_key(model: config.Model) -> str:
-    if not model.api_key_env and not requires_key(model):
-        return ""
     key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
-    if not key:
+    if not key and (model.api_key_env or requires_key(model)):
         _log.error(
             "model %s: the environment variable %s is not set",
             model.id,
             model.api_key_env or "that api_key_env should name",
         )
         raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
-    return key
+    connection = CONNECTIONS[model.provider](model, key, run_bytes)
+    connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
+    return connection

@@ -119,8 +119,19 @@ class RequestSchema(OutputSchema):
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
+        import jsonschema_rs
+
+        if schema.get("type") != "object":
+            raise ValidationFailed('output_schema must have "type": "object"')
+        _count_subschemas(schema, schema, (), 0)
         self.json_schema = schema
-        self._validator = _build_validator(schema)
+        self._validator: Any
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except (ValueError, jsonschema_rs.ReferencingError):
+            raise ValidationFailed("output_schema is not a valid JSON Schema") from None
 
     def validate(self, value: Any) -> Any:
         problems = []
@@ -176,20 +187,6 @@ def check_output_schema(schema: dict[str, Any]) -> None:
             recursive, has a pattern that needs backtracking, or has too many subschemas.
     """
     RequestSchema(schema)
-
-
-def _build_validator(schema: dict[str, Any]) -> Any:
-    import jsonschema_rs
-
-    if schema.get("type") != "object":
-        raise ValidationFailed('output_schema must have "type": "object"')
-    _count_subschemas(schema, schema, (), 0)
-    try:
-        return jsonschema_rs.validator_for(
-            schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
-        )
-    except (ValueError, jsonschema_rs.ReferencingError):
-        raise ValidationFailed("output_schema is not a valid JSON Schema") from None
 
 
 def _count_subschemas(node: Any, root: dict[str, Any], above: tuple[str, ...], count: int) -> int:

@@ -46,7 +46,6 @@ class AgnoRunner:
         os.environ.setdefault("AGNO_TELEMETRY", "false")
 
     async def open(self) -> None:
-        """Make the threads of synchronous tools known to their runs."""
         install_executor()
 
     async def close(self) -> None:
@@ -109,9 +108,13 @@ class _AgnoReport:
         """
         name = event.event.removeprefix("Team")
         if name == "ModelRequestCompleted":
-            self._count(event)
+            counts = {counter: getattr(event, counter) or 0 for counter in _COUNTERS}
+            # The library reports zeros for a model that reports nothing.
+            if any(counts.values()):
+                self._usage.update(counts)
+                self._run.set_usage(self._usage)
             if event.run_id == self._run_id and self._model_call is not None:
-                self._model_call.end(_read_counters(event))
+                self._model_call.end(counts)
         elif event.run_id == self._run_id:
             self._add_own(name, event)
 
@@ -164,23 +167,12 @@ class _AgnoReport:
                 }
             )
 
-    def _count(self, event: Any) -> None:
-        counts = _read_counters(event)
-        # The library reports zeros for a model that reports nothing.
-        if any(counts.values()):
-            self._usage.update(counts)
-            self._run.set_usage(self._usage)
-
     def end(self) -> None:
         """Report the structured result, if there is one."""
         if self._output is not None:
             self._run.set_output(self._output)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
-
-
-def _read_counters(event: Any) -> dict[str, int]:
-    return {name: getattr(event, name) or 0 for name in _COUNTERS}
 
 
 def to_agno_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:

@@ -98,7 +98,6 @@ class FunctionRunner(_PythonRunner):
         self._is_async = is_async
 
     async def run(self, message: str, run: HostedRun) -> None:
-        """Call the function and report its result."""
         call = self._bind(message, run)
         if self._is_async:
             result = await call()

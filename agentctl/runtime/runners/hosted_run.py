@@ -1,16 +1,19 @@
-"""A run of an agent in code: what its runner reads, and how it reports results."""
+"""A run of an agent in code: its execution, what its runner reads, and how it reports results."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from agentctl.agents import RunContext
+from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
+from agentctl.records.times import now
 from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
@@ -20,8 +23,11 @@ from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.runners.base import Runner
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
+
+_log = logging.getLogger("agentctl.runtime")
 
 T = TypeVar("T")
 
@@ -40,7 +46,6 @@ class ModelSpan:
         self._span = span
 
     def mark_first_token(self) -> None:
-        """Record that a part of the answer has arrived."""
         self._span.mark_first_token()
 
     def end(self, usage: Mapping[str, int] | None = None, *, failed: bool = False) -> None:
@@ -91,7 +96,6 @@ class HostedRun:
 
     @cached_property
     def context(self) -> RunContext:
-        """The public context of the run."""
         return build_run_context(self._environment, self._host)
 
     @property
@@ -101,12 +105,10 @@ class HostedRun:
         return [message for run in requested for message in run.messages]
 
     async def is_first_of_session(self) -> bool:
-        """Return True if the session has no earlier run."""
         return await self._environment.is_first_of_session()
 
     @property
     def content(self) -> str:
-        """The text of the answer so far."""
         return self._transcript.content
 
     @property
@@ -209,11 +211,6 @@ class HostedRun:
         if closed is not None:
             self._environment.emit(ToolCallCompleted(closed))
 
-    def report_progress(self, text: str | None = None, fraction: float | None = None) -> None:
-        """Publish progress."""
-        self.checkpoint()
-        self._host.report_progress(text, fraction)
-
     def add_usage(self, usage: Mapping[str, int]) -> None:
         """Add to the token counters of the run. Counters that no one reports stay unknown.
 
@@ -301,3 +298,44 @@ def _to_argument(value: object, limit: int) -> Any:
         return to_json_value(value, limit)
     except NotSerializable:
         return f"a {type(value).__name__}"
+
+
+async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
+    """Run an agent in code to its end. The result is in the transcript.
+
+    Tokens are unknown unless the runner or a function of the run reports them.
+
+    Args:
+        opening: returns the opened runner of the agent.
+
+    Raises:
+        ExecutionError: the agent failed, or could not be opened.
+        InvalidConfiguration: its object is not usable.
+        asyncio.CancelledError: the run has to stop, even if the agent returned a result.
+    """
+    transcript, message = environment.transcript, environment.spec.input
+    transcript.forget_usage()
+    transcript.add_user(message)
+    try:
+        runner = await opening
+        await runner.run(message, HostedRun(environment, runner.kind))
+    except LateReport:
+        # The agent ignored its cancellation. Without an exception its task ends with a late result.
+        return
+    except asyncio.CancelledError:
+        if environment.is_stopping:
+            raise
+        # The agent cancelled itself, for example in a task group.
+        _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
+        raise ExecutionError("AGENT_FAILED") from None
+    except (ExecutionError, InvalidConfiguration):
+        raise
+    except BaseException as error:
+        # Also SystemExit, which would end the process. The text may contain secrets: it goes to
+        # the log only.
+        if not environment.is_stopping:
+            _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
+        raise ExecutionError("AGENT_FAILED") from None
+    environment.checkpoint()
+    transcript.end_answer([], "stop")
+    transcript.close_open_calls(now())

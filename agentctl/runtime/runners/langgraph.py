@@ -69,7 +69,6 @@ class LangGraphRunner:
         self._member_graph = graph.copy({"checkpointer": None})
 
     async def open(self) -> None:
-        """Make the threads of synchronous nodes known to their runs."""
         install_executor()
 
     async def close(self) -> None:
@@ -183,19 +182,16 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
-        """Report the start of a call."""
         self._check_cancelled()
         name = (more.get("metadata") or {}).get("ls_model_name")
         self._calls[run_id] = self._run.start_model_call(name)
 
     def on_llm_new_token(self, token: str, *, run_id: UUID, **more: Any) -> None:
-        """Report the first part of an answer."""
         self._check_cancelled()
         if run_id in self._calls:
             self._calls[run_id].mark_first_token()
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
-        """Report the end of a call, with its tokens."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             messages = [choice.message for choices in response.generations for choice in choices]
@@ -204,7 +200,6 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             call.end(None if usage is None else extract_usage(usage))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Report the failure of a call."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             call.end(failed=True)
@@ -288,14 +283,11 @@ class _GraphReport:
             if message.id not in self._streamed and (text := read_text(message)):
                 self._begin(message.id)
                 self._run.add_text(text)
-            self._count(message.usage_metadata)
+            if message.usage_metadata is not None:
+                self._usage.update(extract_usage(message.usage_metadata))
+                self._run.set_usage(self._usage)
             for call in message.tool_calls:
                 self.calls.start(call["id"] or "", call["name"], call["args"])
-
-    def _count(self, usage: Mapping[str, Any] | None) -> None:
-        if usage is not None:
-            self._usage.update(extract_usage(usage))
-            self._run.set_usage(self._usage)
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:

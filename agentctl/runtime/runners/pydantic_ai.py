@@ -30,7 +30,7 @@ from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.conversion import to_model_messages
+from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -69,11 +69,9 @@ class PydanticAIRunner:
         self._owner = OwnerTask(lambda: agent)
 
     async def open(self) -> None:
-        """Open the toolsets of the agent."""
         await self._owner.open()
 
     async def close(self) -> None:
-        """Close the toolsets of the agent."""
         await self._owner.close()
 
     async def run(self, message: str, run: HostedRun) -> None:
@@ -121,7 +119,7 @@ class _Execution:
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
         self._has_text = False
-        before = extract_run_usage(steps.usage)
+        before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
         try:
             async with node.stream(steps.ctx) as stream:
@@ -134,7 +132,7 @@ class _Execution:
         except Exception:
             span.end(failed=True)
             raise
-        after = extract_run_usage(steps.usage)
+        after = extract_usage(steps.usage)
         span.end({name: count - before[name] for name, count in after.items()})
         self._set_usage(steps.usage)
 
@@ -155,7 +153,7 @@ class _Execution:
         self._run.add_text(text)
 
     def _set_usage(self, usage: RunUsage) -> None:
-        counters = extract_run_usage(usage)
+        counters = extract_usage(usage)
         if any(counters.values()):
             self._run.set_usage(counters)
 
@@ -212,19 +210,3 @@ def load_history(run: HostedRun) -> list[ModelMessage]:
                 _log.warning("the stored messages of an earlier run are not readable")
         messages += native or to_model_messages(earlier.messages)
     return messages
-
-
-def extract_run_usage(usage: RunUsage) -> dict[str, int]:
-    """Return the nine counters of a run of the library."""
-    audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "audio_input_tokens": audio_in,
-        "audio_output_tokens": audio_out,
-        "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.output_reasoning_tokens,
-    }

@@ -71,7 +71,6 @@ class Tool:
     contexts: tuple[str, ...] = ()
 
     def record(self) -> ToolRecord:
-        """Return the tool record (docs/contract.md "Component records")."""
         return {
             "name": self.name,
             "description": self.description,

@@ -123,26 +123,17 @@ def build_memory_actions(memory: config.Memory) -> list[Action]:
     """Return the memory tools of a component, none unless its mode is `tool`."""
     if memory.mode != "tool":
         return []
-    return [_MemoryAction(record, call) for record, call in _list_tools()]
-
-
-def _list_tools() -> list[tuple[ToolRecord, _Call]]:
-    return [
-        (
-            {
-                "name": name,
-                "description": description,
-                "parameters": {
-                    "type": "object",
-                    "properties": properties,
-                    "required": list(required),
-                    "additionalProperties": False,
-                },
-            },
-            call,
-        )
-        for name, description, properties, required, call in _TOOLS
-    ]
+    actions: list[Action] = []
+    for name, description, properties, required, call in _TOOLS:
+        parameters = {
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
+        tool: ToolRecord = {"name": name, "description": description, "parameters": parameters}
+        actions.append(_MemoryAction(tool, call))
+    return actions
 
 
 async def add_memories(memory: config.Memory, conversation: Conversation) -> None:
