@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 from agentctl.config.extras import build_extra_command
 
@@ -42,21 +41,17 @@ def load_object(reference: str, folder: Path | None) -> object:
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name):
         raise UnusableObject("it does not have the form package.module:function")
-    module = _import_module(module_name, folder)
+    try:
+        with _first_on_path(folder):
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        what = f"its module cannot be imported ({reason})"
+        raise UnusableObject(what, _missing_module_hint(module_name, error)) from error
     value: object = getattr(module, name, None)
     if value is None:
         raise UnusableObject(f"the module {module_name} has no {name}")
     return value
-
-
-def _import_module(name: str, folder: Path | None) -> ModuleType:
-    try:
-        with _first_on_path(folder):
-            return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        what = f"its module cannot be imported ({reason})"
-        raise UnusableObject(what, _missing_module_hint(name, error)) from error
 
 
 def _missing_module_hint(name: str, error: BaseException) -> str | None:

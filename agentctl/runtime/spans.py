@@ -68,7 +68,6 @@ class Span:
             self.status = status
 
     def record(self) -> dict[str, Any]:
-        """Return the span in the form of a run record."""
         return {
             "kind": self.kind,
             "id": self.id,
@@ -124,7 +123,6 @@ class Spans:
         return span
 
     def has(self, id: str) -> bool:
-        """Return True if there is a span with an id."""
         return any(span.id == id for span in self._spans)
 
     def end(self, id: str, status: SpanStatus, at: int) -> None:
@@ -147,7 +145,6 @@ class Spans:
             span.end(status, at)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the spans in the form of a run record."""
         return [span.record() for span in self._spans]
 
     def _start(self, kind: SpanKind, id: str, name: str, at: int | None = None) -> Span:

@@ -66,12 +66,10 @@ class Transcript:
 
     @property
     def is_answering(self) -> bool:
-        """True while an answer is open."""
         return self._answer is not None
 
     @property
     def content(self) -> str:
-        """The text of the answer so far."""
         return "".join(self._content)
 
     @property
@@ -108,7 +106,6 @@ class Transcript:
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
 
     def add_content(self, delta: str) -> None:
-        """Append to the content of the run."""
         self._content.append(delta)
 
     @property
@@ -117,19 +114,15 @@ class Transcript:
         return "".join(self._reasoning) or None
 
     def add_reasoning(self, delta: str) -> None:
-        """Append to the thinking of the run."""
         self._reasoning.append(delta)
 
     def replace_content(self, text: str) -> None:
-        """Replace the content of the run."""
         self._content = [text]
 
     def add_system(self, text: str) -> None:
-        """Add the instructions of the model."""
         self._messages.append(_build_message("system", text))
 
     def add_user(self, text: str) -> None:
-        """Add the message of the user."""
         self._messages.append(_build_message("user", text))
 
     def add_answer(self, text: str) -> None:

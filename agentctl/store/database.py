@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -88,6 +88,13 @@ class Sql(str):
     """A statement in the common subset, with `:name` parameters."""
 
     __slots__ = ()
+
+
+def insert_sql(table: str, names: Iterable[str], end: str = "") -> Sql:
+    """Return the statement that inserts a row, with a parameter for each column."""
+    columns = [*names]
+    values = ", ".join(f":{name}" for name in columns)
+    return Sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values}){end}")
 
 
 class Statement(NamedTuple):

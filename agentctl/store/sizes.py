@@ -50,7 +50,17 @@ class Sizes(NamedTuple):
 async def read_sizes(entry: Entry) -> Sizes:
     """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
     if not is_sqlite_url(entry.url):
-        return await _read_postgres_sizes(entry)
+        from agentctl.store.postgres.connection import use_connection
+
+        async with use_connection(entry) as connection:
+            counts = []
+            for table in _TABLES:
+                count: int = await connection.fetchval(_COUNT.format(table))
+                if count > EXACT_COUNT_LIMIT:
+                    count = max(await connection.fetchval(_TUPLES.format(table)), count)
+                counts.append(count)
+            size: int = await connection.fetchval(_BYTES)
+        return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
     from agentctl.store.sqlite.file import get_file_size, get_wal_path
     from agentctl.store.sqlite.thread import run_on_thread
 
@@ -74,23 +84,3 @@ def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
         rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
         for table, rows in zip(_TABLES, counts, strict=True)
     ]
-
-
-async def _read_postgres_sizes(entry: Entry) -> Sizes:
-    from agentctl.store.postgres.connection import connect, to_public_error
-
-    try:
-        connection = await connect(entry)
-        try:
-            counts = []
-            for table in _TABLES:
-                count: int = await connection.fetchval(_COUNT.format(table))
-                if count > EXACT_COUNT_LIMIT:
-                    count = max(await connection.fetchval(_TUPLES.format(table)), count)
-                counts.append(count)
-            size: int = await connection.fetchval(_BYTES)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
-    return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)

@@ -85,36 +85,30 @@ def build_runner(
     Args:
         connections: the model of the component and its fallbacks, in order.
     """
+    from agentctl.runtime.models.attempts import PreparedModel
+
     routes = component.kind == "team" and component.team.mode == "route"
+    own = component.worker.settings
+    values = {item.name: getattr(own, item.name) for item in fields(own)}
+    changes = {name: value for name, value in values.items() if value not in (None, ())}
+    models = [
+        PreparedModel(
+            id=model.id,
+            connection=connection,
+            settings=replace(model.settings, **changes),
+            retries=model.retries,
+            retry_seconds=model.retry_seconds,
+        )
+        for model, connection in connections
+    ]
     return ConfiguredRunner(
-        models=[_prepare_model(component, model, connection) for model, connection in connections],
+        models=models,
         counters=counters,
         tools=[action.record() for action in actions.values()],
         actions=actions,
         system=instructions,
         routes=routes,
         memory=component.worker.memory,
-    )
-
-
-def _prepare_model(
-    component: Component, model: config.Model, connection: ModelConnection
-) -> PreparedModel:
-    from agentctl.runtime.models.attempts import PreparedModel
-
-    return PreparedModel(
-        id=model.id,
-        connection=connection,
-        settings=_merge(model.settings, component.worker.settings),
-        retries=model.retries,
-        retry_seconds=model.retry_seconds,
-    )
-
-
-def _merge(base: config.ModelSettings, over: config.ModelSettings) -> config.ModelSettings:
-    given = {item.name: getattr(over, item.name) for item in fields(over)}
-    return replace(
-        base, **{name: value for name, value in given.items() if value not in (None, ())}
     )
 
 

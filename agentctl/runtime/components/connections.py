@@ -70,7 +70,6 @@ class ModelConnections:
         return list(connected.values())
 
     async def close(self) -> None:
-        """Close all of them."""
         connections, self._open = self._open, {}
         for connection in connections.values():
             await connection.close()
@@ -101,7 +100,6 @@ class HostedRunners:
             await opening
 
     async def close(self) -> None:
-        """Close all of them, each within `CLOSE_SECONDS`."""
         loaded, self.loaded = self.loaded, {}
         for opening in self._openings.values():
             opening.cancel()

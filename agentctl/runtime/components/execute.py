@@ -18,7 +18,7 @@ from agentctl.runtime.unstopped import install_executor, watch_threads
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
-    from agentctl.runtime.context import MemberResult, RunEnvironment
+    from agentctl.runtime.context import RunEnvironment
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -120,18 +120,12 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             current_call.reset(token)
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
-            raise _step_failure(name, result)
+            if result.status == "CANCELLED":
+                raise ExecutionError("INTERNAL", f"The step {name} was cancelled")
+            known: tuple[FailureCode, ...] = get_args(FailureCode)
+            code: FailureCode = next((c for c in known if c == result.error_code), "INTERNAL")
+            reason = result.error_detail or "no reason known"
+            raise ExecutionError(code, f"The step {name} failed: {reason}")
         output = result.content
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))
-
-
-def _step_failure(step: str, result: MemberResult) -> ExecutionError:
-    if result.status == "CANCELLED":
-        return ExecutionError("INTERNAL", f"The step {step} was cancelled")
-    code: FailureCode = next(
-        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
-    )
-    return ExecutionError(
-        code, f"The step {step} failed: {result.error_detail or 'no reason known'}"
-    )

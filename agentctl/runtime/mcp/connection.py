@@ -177,7 +177,6 @@ class McpConnection:
         return result
 
     def forget(self, watched: WatchedCall) -> None:
-        """Drop a call that has ended."""
         self._watcher.forget(watched)
 
     @property

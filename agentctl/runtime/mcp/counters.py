@@ -32,6 +32,5 @@ class McpCounters:
         self.failures = 0
 
     def count_call(self, end: CallEnd, seconds: float) -> None:
-        """Count a call that has ended."""
         self.calls[end] += 1
         self.call_seconds.add(seconds)

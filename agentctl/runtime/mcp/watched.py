@@ -72,7 +72,6 @@ class CallWatcher:
         self._calls: dict[str, WatchedCall] = {}
 
     def forget(self, call: WatchedCall) -> None:
-        """Drop a call that has ended."""
         if call.request_id is not None:
             self._calls.pop(call.request_id, None)
 

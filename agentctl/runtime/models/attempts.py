@@ -110,7 +110,14 @@ class Attempts:
             )  # fmt: skip
             return True
         if has_fallback:
-            self._use_fallback()
+            failed = self.model.id
+            self._index += 1
+            self.begin_call()
+            self._counters.fallbacks[failed] += 1
+            _log.warning(
+                "run %s: model %s is not available, its fallback %s is called",
+                self._run_id, failed, self.model.id,
+            )  # fmt: skip
         return has_fallback
 
     def _wait_seconds(self, failure: ModelFailure) -> float | None:
@@ -126,13 +133,3 @@ class Attempts:
             seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
         remaining = self._started + model.retry_seconds - time.monotonic()
         return seconds if seconds <= remaining else None
-
-    def _use_fallback(self) -> None:
-        failed = self.model.id
-        self._index += 1
-        self.begin_call()
-        self._counters.fallbacks[failed] += 1
-        _log.warning(
-            "run %s: model %s is not available, its fallback %s is called",
-            self._run_id, failed, self.model.id,
-        )  # fmt: skip

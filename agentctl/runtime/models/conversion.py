@@ -17,7 +17,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RequestUsage
+from pydantic_ai.usage import RequestUsage, RunUsage
 
 from agentctl.runtime.transcript import MAXIMUM_TOKENS, complete_history
 
@@ -37,8 +37,14 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
 
 def extract_usage(usage: RequestUsage) -> dict[str, int]:
     """Return the nine counters of one model call so far, each from 0 to `MAXIMUM_TOKENS`."""
+    counters = extract_run_usage(usage)
+    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in counters.items()}
+
+
+def extract_run_usage(usage: RequestUsage | RunUsage) -> dict[str, int]:
+    """Return the nine counters of a call or of a run of the library."""
     audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
-    counters = {
+    return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
@@ -49,7 +55,6 @@ def extract_usage(usage: RequestUsage) -> dict[str, int]:
         "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.output_reasoning_tokens,
     }
-    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in counters.items()}
 
 
 def build_tool_definition(tool: ToolRecord) -> ToolDefinition:

@@ -139,7 +139,6 @@ class _ApiKeyProvider:
         self._token = token
 
     def load_token(self, **_: Any) -> object:
-        """Return the token."""
         return self._token
 
 

@@ -68,7 +68,6 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         for connection in [*self._open]:
             connection.close()
 
@@ -153,7 +152,6 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def wait_for_head(self) -> None:
-        """Wait for the head of the response."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error

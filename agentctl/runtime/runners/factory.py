@@ -68,15 +68,12 @@ class FactoryRunner:
         self._owner = OwnerTask(self._enter)
 
     async def open(self) -> None:
-        """Make the object and open its runner. Raises what the factory raises."""
         await self._owner.open()
 
     async def close(self) -> None:
-        """Close the runner and the context manager."""
         await self._owner.close()
 
     async def run(self, message: str, run: HostedRun) -> None:
-        """Execute a run with the runner of the object."""
         assert self._runner is not None
         await self._runner.run(message, run)
 

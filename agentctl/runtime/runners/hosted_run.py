@@ -101,12 +101,10 @@ class HostedRun:
         return [message for run in requested for message in run.messages]
 
     async def is_first_of_session(self) -> bool:
-        """Return True if the session has no earlier run."""
         return await self._environment.is_first_of_session()
 
     @property
     def content(self) -> str:
-        """The text of the answer so far."""
         return self._transcript.content
 
     @property
@@ -210,7 +208,6 @@ class HostedRun:
             self._environment.emit(ToolCallCompleted(closed))
 
     def report_progress(self, text: str | None = None, fraction: float | None = None) -> None:
-        """Publish progress."""
         self.checkpoint()
         self._host.report_progress(text, fraction)
 

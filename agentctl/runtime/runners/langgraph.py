@@ -113,11 +113,16 @@ class LangGraphRunner:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
+        runtime_context: Any = context
+        if self._build_context is not None:
+            runtime_context = self._build_context(context)
+            if inspect.isawaitable(runtime_context):
+                runtime_context = await runtime_context
         report = _GraphReport(run)
         events = graph.astream(
             {"messages": [*earlier, HumanMessage(message)]},
             config,
-            context=await self._make_context(context),
+            context=runtime_context,
             stream_mode=["messages", "updates", "values"],
             subgraphs=True,
             control=control,
@@ -136,12 +141,6 @@ class LangGraphRunner:
         except Exception as error:
             raise report.calls.classify(error) from error
         report.end()
-
-    async def _make_context(self, context: RunContext) -> Any:
-        if self._build_context is None:
-            return context
-        value = self._build_context(context)
-        return await value if inspect.isawaitable(value) else value
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
@@ -183,19 +182,16 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
-        """Report the start of a call."""
         self._check_cancelled()
         name = (more.get("metadata") or {}).get("ls_model_name")
         self._calls[run_id] = self._run.start_model_call(name)
 
     def on_llm_new_token(self, token: str, *, run_id: UUID, **more: Any) -> None:
-        """Report the first part of an answer."""
         self._check_cancelled()
         if run_id in self._calls:
             self._calls[run_id].mark_first_token()
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
-        """Report the end of a call, with its tokens."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             messages = [choice.message for choices in response.generations for choice in choices]
@@ -204,7 +200,6 @@ class _ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             call.end(None if usage is None else extract_usage(usage))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Report the failure of a call."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             call.end(failed=True)

@@ -31,12 +31,10 @@ class ToolCalls:
         self._open: dict[str, str] = {}
 
     def start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        """Report the start of a call."""
         self._open[call_id] = name
         self._run.start_call(call_id, name, arguments)
 
     def end(self, call_id: str, result: object, *, failed: bool) -> None:
-        """Report the end of a call."""
         self._open.pop(call_id, None)
         self._run.end_call(call_id, result, failed=failed)
 

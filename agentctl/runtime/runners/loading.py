@@ -173,7 +173,6 @@ def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
 
 
 def describe_kinds() -> str:
-    """Return the kinds for an error."""
     return "; or ".join(kind.description for kind in KINDS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.conversion import to_model_messages
+from agentctl.runtime.models.conversion import extract_run_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -69,11 +70,9 @@ class PydanticAIRunner:
         self._owner = OwnerTask(lambda: agent)
 
     async def open(self) -> None:
-        """Open the toolsets of the agent."""
         await self._owner.open()
 
     async def close(self) -> None:
-        """Close the toolsets of the agent."""
         await self._owner.close()
 
     async def run(self, message: str, run: HostedRun) -> None:
@@ -116,7 +115,10 @@ class _Execution:
                             self._report_call(event)
             assert steps.result is not None
             self._report_output(steps.result.output)
-            self._keep_messages(steps.new_messages())
+            # Without them, the neutral messages remain for later runs.
+            with contextlib.suppress(PydanticSerializationError, UnicodeError):
+                text = ModelMessagesTypeAdapter.dump_json(steps.new_messages()).decode()
+                self._run.set_native_history(text)
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
@@ -182,14 +184,6 @@ class _Execution:
         if not self._has_text:
             self._run.add_text(self._run.output_text)
 
-    def _keep_messages(self, messages: list[ModelMessage]) -> None:
-        try:
-            text = ModelMessagesTypeAdapter.dump_json(messages).decode()
-        except (PydanticSerializationError, UnicodeError):
-            # The neutral messages remain for later runs.
-            return
-        self._run.set_native_history(text)
-
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
         failure = self._calls.classify(error)
@@ -212,19 +206,3 @@ def load_history(run: HostedRun) -> list[ModelMessage]:
                 _log.warning("the stored messages of an earlier run are not readable")
         messages += native or to_model_messages(earlier.messages)
     return messages
-
-
-def extract_run_usage(usage: RunUsage) -> dict[str, int]:
-    """Return the nine counters of a run of the library."""
-    audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "audio_input_tokens": audio_in,
-        "audio_output_tokens": audio_out,
-        "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.output_reasoning_tokens,
-    }

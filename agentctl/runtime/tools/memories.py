@@ -123,12 +123,8 @@ def build_memory_actions(memory: config.Memory) -> list[Action]:
     """Return the memory tools of a component, none unless its mode is `tool`."""
     if memory.mode != "tool":
         return []
-    return [_MemoryAction(record, call) for record, call in _list_tools()]
-
-
-def _list_tools() -> list[tuple[ToolRecord, _Call]]:
     return [
-        (
+        _MemoryAction(
             {
                 "name": name,
                 "description": description,

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -177,7 +178,6 @@ class InDoubt(Exception):
 
 
 def build_unknown_outcome() -> errors.OutcomeUnknown:
-    """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
         "It is not known whether the change was made",
         cause="the connection to the database was lost during the commit",
@@ -188,6 +188,19 @@ def build_unknown_outcome() -> errors.OutcomeUnknown:
 async def connect(entry: Entry) -> PooledConnection:
     """Open a connection from the configuration. Raises errors for `to_public_error`."""
     return cast(PooledConnection, await asyncpg.connect(**build_connect_arguments(entry)))
+
+
+@asynccontextmanager
+async def use_connection(entry: Entry) -> AsyncIterator[PooledConnection]:
+    """Open a connection for a block; an error of it becomes that of `to_public_error`."""
+    try:
+        connection = await connect(entry)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+    except Exception as error:
+        raise to_public_error(error, entry.id) from None
 
 
 def build_connect_arguments(entry: Entry) -> dict[str, Any]:
@@ -215,18 +228,13 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "connection_class": PooledConnection,
     }
     if entry.password_env:
-        arguments["password"] = _password(entry)
+        arguments["password"] = os.environ.get(entry.password_env)
+        if arguments["password"] is None:
+            raise errors.InvalidConfiguration(
+                f"The password of database {entry.id!r} is missing",
+                cause=f"the environment variable {entry.password_env} is not set",
+            )
     return arguments
-
-
-def _password(entry: Entry) -> str:
-    password = os.environ.get(entry.password_env)
-    if password is None:
-        raise errors.InvalidConfiguration(
-            f"The password of database {entry.id!r} is missing",
-            cause=f"the environment variable {entry.password_env} is not set",
-        )
-    return password
 
 
 def _tls(entry: Entry) -> ssl.SSLContext | str:

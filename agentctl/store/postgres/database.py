@@ -137,7 +137,8 @@ class PostgresDatabase:
         """
         task = asyncio.create_task(self._run_with_retries(self._write, work))
         self._writes.add(task)
-        task.add_done_callback(self._finish_write)
+        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(retrieve_exception)
         return await asyncio.shield(task)
 
     def write_blocking(self, work: Work[T]) -> T:
@@ -154,12 +155,10 @@ class PostgresDatabase:
         return self._listener.count_changes()
 
     def load(self) -> Load:
-        """Return the load of the pool."""
         pool = self._pool
         return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
 
     async def close(self) -> None:
-        """Finish the accepted writes, then close every connection."""
         self._closed = True
         if self._writes:
             await asyncio.wait(self._writes)
@@ -170,10 +169,6 @@ class PostgresDatabase:
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
-
-    def _finish_write(self, task: asyncio.Task[Any]) -> None:
-        self._writes.discard(task)
-        retrieve_exception(task)
 
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from agentctl.requests import AccountFilter
-from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, insert_sql, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
 
@@ -54,9 +54,7 @@ _FIND_NAME = Sql(
     " AND (expires_at IS NULL OR expires_at > :now) LIMIT 1"
 )
 
-_CREATE = Sql(
-    f"INSERT INTO service_accounts ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_CREATE = insert_sql("service_accounts", _NAMES)
 
 _REVOKE = Sql(
     "UPDATE service_accounts SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL"

@@ -6,13 +6,12 @@ index: later rows have later times, unless a clock was set back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.requests import AuditFilter
-from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, insert_sql, single_unit, unit
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
@@ -66,12 +65,7 @@ class AuditRowPage:
     next: int | None
 
 
-_NAMES = NewAuditEntry._fields
-
-_APPEND = Sql(
-    f"INSERT INTO audit_log ({', '.join(_NAMES)})"
-    f" VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_APPEND = insert_sql("audit_log", NewAuditEntry._fields)
 
 _BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
@@ -108,7 +102,6 @@ _DELETE_OLDER = Sql(
 
 @single_unit
 def append_entry(entry: NewAuditEntry) -> Steps[None]:
-    """Append an entry."""
     yield Statement(_APPEND, entry._asdict())
 
 
@@ -138,17 +131,13 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         # One row more than the page shows whether there is another page.
         limit = filter.limit + 1 - len(rows)
         rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
-        if filter.since is not None and (yield from _is_window_older(since, window)):
-            break
+        if filter.since is not None:
+            ((newest,),) = yield Statement(_NEWEST, window)
+            if newest is not None and newest < since:
+                break
         before, size = window["floor"], 2 * size
     entries = [AuditRow(*row) for row in rows[: filter.limit]]
     return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
-
-
-@unit
-def _is_window_older(since: int, window: Mapping[str, int]) -> Steps[bool]:
-    ((newest,),) = yield Statement(_NEWEST, window)
-    return newest is not None and newest < since
 
 
 @single_unit

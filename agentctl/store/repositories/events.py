@@ -122,8 +122,7 @@ def delete_older(finished_before: int) -> Steps[int]:
 
     Call it again until it returns 0.
     """
-    rows = yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))
-    return len(rows)
+    return len((yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))))
 
 
 def _cutoff_parameters(finished_before: int) -> dict[str, Value]:

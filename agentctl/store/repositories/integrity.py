@@ -75,7 +75,6 @@ _DELETE = Sql(
 
 @single_unit
 def count_runs() -> Steps[int]:
-    """Count all runs."""
     rows = yield Statement(_COUNT_RUNS)
     number: int = rows[0][0]
     return number
@@ -84,8 +83,7 @@ def count_runs() -> Steps[int]:
 @single_unit
 def scan_runs(after: str, limit: int) -> Steps[list[ScannedRun]]:
     """Return the next runs of a scan after an id; `""` starts the scan."""
-    rows = yield Statement(_SCAN, {"after": after, "limit": limit})
-    return [ScannedRun(*row) for row in rows]
+    return [ScannedRun(*row) for row in (yield Statement(_SCAN, {"after": after, "limit": limit}))]
 
 
 @single_unit
@@ -189,7 +187,6 @@ class SessionsCheck:
 
 @single_unit
 def count_sessions() -> Steps[int]:
-    """Count all sessions."""
     ((number,),) = yield Statement(_COUNT_SESSIONS)
     return int(number)
 

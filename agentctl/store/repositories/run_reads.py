@@ -224,8 +224,7 @@ def list_histories(session_id: str) -> Steps[list[bytes]]:
 
     Each is a JSON array in UTF-8 without its brackets: the caller joins them without a copy.
     """
-    rows = yield Statement(_HISTORIES, {"session_id": session_id})
-    return [history for (history,) in rows]
+    return [history for (history,) in (yield Statement(_HISTORIES, {"session_id": session_id}))]
 
 
 @single_unit
@@ -281,8 +280,7 @@ def list_recent_native(
 @single_unit
 def list_live_in_session(session_id: str) -> Steps[list[str]]:
     """Return the ids of the live runs of a session, oldest first, without background work."""
-    rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
-    return [run_id for (run_id,) in rows]
+    return [run_id for (run_id,) in (yield Statement(_LIVE_IN_SESSION, {"session_id": session_id}))]
 
 
 @single_unit
@@ -304,22 +302,19 @@ def list_turns(session_id: str, after_seq: int, limit: int) -> Steps[list[Turn]]
 @single_unit
 def list_cancel_requests(owner: str) -> Steps[list[RunState]]:
     """Return the live runs of a worker whose cancel has been requested."""
-    rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
-    return [RunState(*row) for row in rows]
+    return [RunState(*row) for row in (yield Statement(_CANCEL_REQUESTS, {"owner": owner}))]
 
 
 @single_unit
 def list_live_owners() -> Steps[list[str | None]]:
     """Return the distinct owners of all live runs; None means runs without an owner."""
-    rows = yield Statement(_LIVE_OWNERS)
-    return [owner for (owner,) in rows]
+    return [owner for (owner,) in (yield Statement(_LIVE_OWNERS))]
 
 
 @single_unit
 def list_owners_at_work() -> Steps[list[str | None]]:
     """Return the distinct owners of live runs and of ended runs whose work continues."""
-    rows = yield Statement(_OWNERS_AT_WORK)
-    return [owner for (owner,) in rows]
+    return [owner for (owner,) in (yield Statement(_OWNERS_AT_WORK))]
 
 
 @single_unit

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import fields
 from operator import attrgetter
 
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, insert_sql, single_unit, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import IS_LIVE, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow
@@ -29,9 +29,7 @@ _CREATE = Sql(
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
 
-_RESTORE = Sql(
-    f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _STORED)})"
-)
+_RESTORE = insert_sql("runs", _STORED)
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
@@ -228,8 +226,7 @@ def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -
         exist, or has another attempt.
     """
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "at": at}
-    rows = yield Statement(_WORK_STOPPED, {**values, "late_result": int(late_result)})
-    return bool(rows)
+    return bool((yield Statement(_WORK_STOPPED, {**values, "late_result": int(late_result)})))
 
 
 @single_unit

@@ -16,7 +16,16 @@ import orjson
 
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.requests import SessionFilter
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import (
+    ListTotals,
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    insert_sql,
+    single_unit,
+    unit,
+)
 from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -142,9 +151,8 @@ _COLUMNS = ", ".join(_NAMES)
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
-_CREATE = Sql(
-    f"INSERT INTO sessions ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+_CREATE = insert_sql(
+    "sessions", _NAMES, " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -278,8 +286,7 @@ def build_session(
 @single_unit
 def create(row: SessionRow) -> Steps[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    rows = yield Statement(_CREATE, dict(zip(_NAMES, _get_values(row), strict=True)))
-    return bool(rows)
+    return bool((yield Statement(_CREATE, dict(zip(_NAMES, _get_values(row), strict=True)))))
 
 
 @unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, single_unit
+from agentctl.store.database import Sql, Statement, Steps, insert_sql, single_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,7 @@ class WorkerRow:
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
-_REGISTER = Sql(
-    f"INSERT INTO workers ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_REGISTER = insert_sql("workers", _NAMES)
 
 _HEARTBEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
 

@@ -72,7 +72,6 @@ class SqliteDatabase:
 
     @property
     def lock_folder(self) -> Path:
-        """The folder for lock files, next to the real file if the path is a link."""
         return get_lock_folder(self.path)
 
     @property
@@ -151,7 +150,6 @@ class SqliteDatabase:
         return await future
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Do the same as `write`, and block the calling thread until the change is on the disk."""
         with self._lock:
             future: Future[T] = self._open_writer().submit_blocking(work)
         return future.result()
@@ -183,7 +181,6 @@ class SqliteDatabase:
         )
 
     async def close(self) -> None:
-        """Finish the accepted writes, then close every connection."""
         waits = self._shut_down()
         if waits:
             await call_in_thread(_call_each, waits)
