@@ -167,7 +167,19 @@ class RunContext:
             TypeError: `update` is neither text nor a number, or there is no update.
             ValueError: the fraction is not between 0 and 1.
         """
-        text, fraction = _check_progress(update, fraction)
+        text = update if isinstance(update, str) else None
+        if update is not None and not isinstance(update, str):
+            if fraction is not None:
+                raise TypeError("the fraction is given twice")
+            fraction = update
+        if fraction is None and text is None:
+            raise TypeError("progress needs a text or a fraction")
+        if fraction is not None:
+            if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+                raise TypeError("the fraction must be a number")
+            if not 0 <= fraction <= 1:
+                raise ValueError("the fraction must be from 0 to 1")
+            fraction = float(fraction)
         if self._host is not None:
             self._host.report_progress(text, fraction)
 
@@ -292,28 +304,3 @@ class Output:
 
 Event = Thinking | ToolStarted | ToolCompleted | Progress | Usage | Output
 """The events that an async generator may yield besides text, which is a `str`."""
-
-
-def _check_progress(
-    update: str | float | None, fraction: float | None
-) -> tuple[str | None, float | None]:
-    """Return text and fraction of an update; see `RunContext.progress`.
-
-    Raises:
-        TypeError: a value of another type, or no value.
-        ValueError: the fraction is not between 0 and 1.
-    """
-    text = update if isinstance(update, str) else None
-    if update is not None and not isinstance(update, str):
-        if fraction is not None:
-            raise TypeError("the fraction is given twice")
-        fraction = update
-    if fraction is None:
-        if text is None:
-            raise TypeError("progress needs a text or a fraction")
-        return text, None
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-        raise TypeError("the fraction must be a number")
-    if not 0 <= fraction <= 1:
-        raise ValueError("the fraction must be from 0 to 1")
-    return text, float(fraction)

@@ -3,37 +3,6 @@
 Each class has an `error_code` and a `status` for HTTP, and an `exit_code` for the command line.
 `detail` is public: the project writes its text, which never contains the text of another library's
 exception or a secret. The private reason of an error goes to the log only.
-
-    AgentctlError
-    |-- BadRequest                400
-    |-- Unauthenticated           401
-    |   `-- InvalidToken          the only error of the verification of a credential
-    |-- Forbidden                 403
-    |   `-- CrossSiteRequest      a web page of another origin, to a server without authorization
-    |-- NotFound                  404
-    |-- MethodNotAllowed          405
-    |-- Conflict                  409
-    |-- TooLarge                  413
-    |-- UnsupportedMediaType      415
-    |-- ValidationFailed          422
-    |-- TooManyRequests           429
-    |-- HeaderTooLarge            431
-    |-- InternalError             500
-    |-- Unavailable               503  (database or server)
-    |   |-- OutcomeUnknown        a change that may or may not be committed
-    |   `-- InvalidResponse       a server that does not follow the interface
-    |-- UsageError                an invalid command line
-    |   |-- Unsupported           a server or database of another product cannot do it
-    |   |-- InvalidConfiguration
-    |   `-- InvalidKey            a key that is rejected when it is loaded
-    |-- RunFailed                 a run that ended as ERROR, on the command line
-    |-- SchemaMismatch            a database schema older or newer than the code
-    |-- ProblemsFound             problems that `runs doctor` did not repair
-    |-- SomethingWrong            problems that `doctor` or `db check` found
-    |-- PartFailed                some of several operations failed
-    |-- PortInUse
-    |-- ConfirmationDeclined      the user answered no to a confirmation
-    `-- StillPending              not finished within the time to wait
 """
 
 from __future__ import annotations
@@ -138,12 +107,8 @@ class Forbidden(AgentctlError):
     exit_code = 4
 
     def __init__(self, detail: str, *, required_scopes: tuple[str, ...] = ()) -> None:
-        super().__init__(
-            detail,
-            hint=f"use a token with one of: {', '.join(required_scopes)}"
-            if required_scopes
-            else None,
-        )
+        hint = f"use a token with one of: {', '.join(required_scopes)}" if required_scopes else None
+        super().__init__(detail, hint=hint)
         self.required_scopes = required_scopes
 
     def body(self) -> dict[str, object]:

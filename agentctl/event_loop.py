@@ -140,7 +140,6 @@ class AbandonedThreads:
         self._logged_at = -_LOG_SECONDS
 
     def check(self, name: str) -> None:
-        """Raise TooManyAbandonedThreads if the limit is reached."""
         if self.count < MAXIMUM_ABANDONED:
             return
         now = time.monotonic()
@@ -214,19 +213,13 @@ def finish_process(code: int) -> None:
     Returns if nothing prevents an ordinary exit, which is then bounded in time: Python joins
     threads at its exit, and a thread of a tool may never end. With abandoned threads there is no
     ordinary exit: one that wakes up in native code while Python ends would abort the process.
-
-    Args:
-        code: the exit code.
     """
     if _open_loops or abandoned_threads.count:
         _exit_now(code)
     if threading.active_count() > 1:
-        threading.Thread(target=_exit_later, args=(code,), daemon=True).start()
-
-
-def _exit_later(code: int) -> None:
-    time.sleep(LEFTOVER_SECONDS)
-    _exit_now(code)
+        timer = threading.Timer(LEFTOVER_SECONDS, _exit_now, (code,))
+        timer.daemon = True
+        timer.start()
 
 
 def _exit_now(code: int) -> None:

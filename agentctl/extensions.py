@@ -156,16 +156,16 @@ def insert_after(entries: Mapping[str, T], added: Iterable[tuple[str, str, T]]) 
 
 def find_route(settings: Any, method: str, path: str) -> AddedRoute | FaceRoute | None:
     """Return the route of an extension for a request, served or not; None: there is none."""
-    routes = (each.find_route(settings, method, path) for each in load_extensions())
+    routes = (extension.find_route(settings, method, path) for extension in load_extensions())
     return next((route for route in routes if route is not None), None)
 
 
 def list_layouts() -> list[DatabaseLayout]:
-    """Return the layouts of databases of other products."""
-    return [each.databases for each in load_extensions() if each.databases is not None]
+    layouts = (extension.databases for extension in load_extensions())
+    return [layout for layout in layouts if layout is not None]
 
 
 def name_products() -> str:
     """Return the names of the other products, for help texts."""
-    names = [each.product for each in load_extensions() if each.product]
+    names = filter(None, (extension.product for extension in load_extensions()))
     return " or ".join(names) or "another product"

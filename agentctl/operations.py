@@ -3,9 +3,8 @@
 `Operations` is the table of the HTTP interface: each method declares its HTTP method and path, its
 parameters, its result and its texts. It has two implementations, and the command line does not
 distinguish them: `service.Service.operations_for(principal)` in this process, and
-`remote.RemoteOperations(url, token)` over HTTP. Every method returns a JSON document
-(`records.document.Document`) or raises an `errors.AgentctlError`, so a document never names a
-path, host, process or backend. The requests are in `agentctl.requests`.
+`remote.RemoteOperations(url, token)` over HTTP. Documents never name a path, host, process or
+backend. The requests are in `agentctl.requests`.
 """
 
 # The methods of `Operations` have no statements: `execute` or a backend executes them.
@@ -30,6 +29,7 @@ from agentctl.records.audit import AuditPage
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
+from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
@@ -37,11 +37,9 @@ from agentctl.records.runs import (
     CancelRecord,
     RunPage,
     RunRecord,
-    RunSummary,
-    RunSummaryPage,
     ToolCallRecord,
 )
-from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
@@ -99,14 +97,9 @@ class Operations:
     """
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Execute an operation that the backend does not override.
+        """Execute an operation that the backend does not override: the method of this name.
 
-        Args:
-            name: the name of the method.
-            arguments: its arguments by name, with defaults.
-
-        Returns:
-            What the method returns: an awaitable or an iterator.
+        The arguments are by name, with defaults. The result is an awaitable or an iterator.
         """
         raise NotImplementedError(name)
 
@@ -195,7 +188,7 @@ class Operations:
         "list_runs",
         "GET",
         "/{component_id}/runs",
-        summaries=RunSummaryPage,
+        summaries=RunViewPages,
         without=("component_type", "component_id", "sort_by"),
         order=_PAGE_LAST,
     )
@@ -207,7 +200,7 @@ class Operations:
         One page of the runs that the caller can see.
         """
 
-    @component_operation("get_run", "GET", _RUN, summaries=RunSummary)
+    @component_operation("get_run", "GET", _RUN, summaries=RunViews)
     async def get_component_run(
         self,
         kind: ComponentKind,
@@ -354,7 +347,17 @@ class Operations:
         Summarizes the runs that are not part of the summary yet, and returns the session.
         """
 
-    @operation("GET", f"{_SESSION}/runs", tag="Sessions", summaries=list[RunSummary])
+    @operation("GET", f"{_SESSION}/export", tag="Sessions")
+    def export_session(
+        self,
+        session_id: SessionId,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        """Export a session with all its runs as a file."""
+
+    @operation("GET", f"{_SESSION}/runs", tag="Sessions", summaries=list[RunViews])
     async def get_session_runs(
         self, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
@@ -364,7 +367,7 @@ class Operations:
         `after` with the id of the last one continues the list, or `before` if the order is `desc`.
         """
 
-    @operation("GET", f"{_SESSION}/runs/{{run_id}}", tag="Sessions", summaries=RunSummary)
+    @operation("GET", f"{_SESSION}/runs/{{run_id}}", tag="Sessions", summaries=RunViews)
     async def get_session_run(
         self,
         session_id: SessionId,
@@ -379,7 +382,7 @@ class Operations:
         "GET",
         "/runs",
         tag="Runs",
-        summaries=RunSummaryPage,
+        summaries=RunViewPages,
         without=("sort_by",),
         order=_PAGE_LAST,
     )
@@ -389,7 +392,7 @@ class Operations:
         One page of the runs that the caller can see, across sessions.
         """
 
-    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunSummary)
+    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunViews)
     async def get_run(
         self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:

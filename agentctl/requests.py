@@ -154,8 +154,8 @@ class RunView:
     """The form of the runs in a response."""
 
     view: Annotated[
-        Literal["full", "summary"],
-        Query("`summary` leaves out the content, the messages and the tool calls"),
+        Literal["full", "summary", "phase", "items"],
+        Query("`summary`: no content and messages; `phase`: its state, too; `items`: all in order"),
     ] = "full"
     cut: Annotated[
         int | None,

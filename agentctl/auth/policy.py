@@ -81,13 +81,8 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
     }
 
 
-def _session_requirement(action: str) -> NeedsScope:
-    return NeedsScope("sessions", action, "session_id")
-
-
-def _memory_requirement(action: str) -> NeedsScope:
-    return NeedsScope("memories", action, "memory_id")
-
+_READ_SESSION = NeedsScope("sessions", "read", "session_id")
+_WRITE_SESSION = NeedsScope("sessions", "write", "session_id")
 
 POLICY: dict[str, Requirement] = {
     "get_api": Public(),
@@ -113,21 +108,22 @@ POLICY: dict[str, Requirement] = {
     "get_sessions": NeedsScope("sessions", "read"),
     "create_session": NeedsScope("sessions", "write"),
     "delete_sessions": NeedsScope("sessions", "delete"),
-    "get_session_by_id": _session_requirement("read"),
-    "update_session": _session_requirement("write"),
-    "rename_session": _session_requirement("write"),
-    "delete_session": _session_requirement("delete"),
-    "summarize_session": _session_requirement("write"),
-    "get_session_runs": _session_requirement("read"),
-    "get_session_run": _session_requirement("read"),
+    "get_session_by_id": _READ_SESSION,
+    "update_session": _WRITE_SESSION,
+    "rename_session": _WRITE_SESSION,
+    "delete_session": NeedsScope("sessions", "delete", "session_id"),
+    "summarize_session": _WRITE_SESSION,
+    "export_session": _READ_SESSION,
+    "get_session_runs": _READ_SESSION,
+    "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
     "get_memories": NeedsScope("memories", "read"),
     "create_memory": NeedsScope("memories", "write"),
     "delete_memories": NeedsScope("memories", "delete"),
-    "get_memory": _memory_requirement("read"),
-    "update_memory": _memory_requirement("write"),
-    "delete_memory": _memory_requirement("delete"),
+    "get_memory": NeedsScope("memories", "read", "memory_id"),
+    "update_memory": NeedsScope("memories", "write", "memory_id"),
+    "delete_memory": NeedsScope("memories", "delete", "memory_id"),
     "get_memory_topics": NeedsScope("memories", "read"),
     "create_service_account": NeedsScope("service_accounts", "write"),
     "list_service_accounts": NeedsScope("service_accounts", "read"),
@@ -319,17 +315,9 @@ def authorize_request(
     operation: str,
     path_params: Mapping[str, str],
 ) -> None:
-    """Raise unless the policy allows the operation; see `authorize`.
+    """Raise unless the policy allows the operation, as `authorize` does.
 
-    Args:
-        principal: the caller, or None.
-        failure: the reason if there is no principal.
-        operation: a key of POLICY.
-        path_params: the decoded parameters of the matched route.
-
-    Raises:
-        Unauthenticated, Unavailable: the operation is not public, and there is no principal.
-        Forbidden: the caller has none of the required scopes.
+    Without a principal, `failure` is the reason, which is raised.
     """
     try:
         authorize(principal, operation, path_params)
@@ -355,6 +343,9 @@ class GrantedOperation(TypedDict):
     path: str
 
 
+Needs = Literal["scope", "admin", "token", "nothing"]
+
+
 class ScopeEntry(TypedDict):
     """A scope with its forms and the operations that it grants.
 
@@ -362,7 +353,7 @@ class ScopeEntry(TypedDict):
     caller, or `nothing` for public operations; the last two have no scope.
     """
 
-    needs: Literal["scope", "admin", "token", "nothing"]
+    needs: Needs
     scope: str | None
     forms: list[str]
     operations: list[GrantedOperation]
@@ -374,29 +365,27 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     Args:
         admin_scope: `authorization.admin_scope`.
     """
-    table = [
-        ScopeEntry(
-            needs="scope",
-            scope=scope,
-            forms=_scope_forms(scope),
-            operations=_granted_operations(operations_granted_by(scope)),
-        )
-        for scope in KNOWN_SCOPES
-    ]
-    asking = [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope | Admin)]
-    identified = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
-    public = [name for name, rule in POLICY.items() if isinstance(rule, Public)]
-    admin = ScopeEntry(
-        needs="admin",
-        scope=admin_scope,
-        forms=[admin_scope],
-        operations=_granted_operations(asking),
-    )
+
+    def build_entry(
+        needs: Needs, scope: str | None, forms: list[str], names: Iterable[str]
+    ) -> ScopeEntry:
+        operations = [
+            GrantedOperation(operation=name, method=ROUTES[name].method, path=ROUTES[name].template)
+            for name in names
+        ]
+        return ScopeEntry(needs=needs, scope=scope, forms=forms, operations=operations)
+
+    def operations_with(*requirements: type[Requirement]) -> list[str]:
+        return [name for name, rule in POLICY.items() if isinstance(rule, requirements)]
+
     return [
-        *table,
-        admin,
-        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(identified)),
-        ScopeEntry(needs="nothing", scope=None, forms=[], operations=_granted_operations(public)),
+        *(
+            build_entry("scope", scope, _scope_forms(scope), operations_granted_by(scope))
+            for scope in KNOWN_SCOPES
+        ),
+        build_entry("admin", admin_scope, [admin_scope], operations_with(NeedsScope, Admin)),
+        build_entry("token", None, [], operations_with(Authenticated)),
+        build_entry("nothing", None, [], operations_with(Public)),
     ]
 
 
@@ -405,10 +394,3 @@ def _scope_forms(scope: str) -> list[str]:
     if resource not in RESOURCES_WITH_IDS:
         return [scope]
     return [scope, f"{resource}:*:{action}", f"{resource}:<id>:{action}"]
-
-
-def _granted_operations(operations: Iterable[str]) -> list[GrantedOperation]:
-    return [
-        GrantedOperation(operation=name, method=ROUTES[name].method, path=ROUTES[name].template)
-        for name in operations
-    ]

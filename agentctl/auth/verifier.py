@@ -19,13 +19,13 @@ from agentctl.auth.keys.keyring import Keyring, has_remote_keys
 from agentctl.auth.keys.remote import RemoteKeys, RemoteKeyState
 from agentctl.auth.principal import Principal, anonymous_principal
 from agentctl.auth.tokens.account_tokens import account_token_prefix
-from agentctl.auth.tokens.claims import ClaimRules, Claims, check_claims
+from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from agentctl.auth.tokens.account_lookup import AccountTokens
-    from agentctl.config.settings import Authorization, Settings
+    from agentctl.config.settings import Settings
 
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
@@ -150,7 +150,7 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
-        token = self._read_bearer(authorization)
+        token = parse_bearer(authorization, self._maximum)
         if self._accounts is not None and token.startswith(self._account_prefix):
             return await self._accounts.identify(token)
         if self._remote is None:
@@ -176,7 +176,7 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
-        token = self._read_bearer(authorization)
+        token = parse_bearer(authorization, self._maximum)
         if self._remote is None:
             return self._verify_cached(token)
         _block(self._remote.refresh_missing())
@@ -221,11 +221,6 @@ class Verifier:
                 raise _keys_unavailable() from None
             raise
 
-    def _read_bearer(self, authorization: str | None) -> str:
-        if authorization is None:
-            raise Unauthenticated
-        return parse_bearer(authorization, self._maximum)
-
     def _verify_cached(self, token: str) -> Principal:
         if token.startswith(self._account_prefix):
             reason = "it is a service account token, which is looked up, not verified"
@@ -240,7 +235,19 @@ class Verifier:
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
         generation.cache.pop(digest, None)
-        fresh = self._verify_token(token, generation.keys, moment)
+        verified = verify_token(token, generation.keys, maximum=self._maximum)
+        claims = check_claims(verified.payload, self._rules, self._clock())
+        admin = self._authorization.admin_scope in claims.scopes
+        principal = Principal(
+            subject=claims.subject,
+            scopes=claims.scopes,
+            admin=admin,
+            sees_all_users=admin or not self._authorization.user_isolation,
+            session_id=claims.session_id,
+            claims=verified.payload,
+        )
+        expires_at = math.inf if claims.expires_at is None else claims.expires_at
+        fresh = _CachedToken(principal, expires_at, moment + _CACHE_SECONDS)
         while len(generation.cache) >= _CACHE_SIZE:
             generation.cache.pop(next(iter(generation.cache)), None)
         generation.cache[digest] = fresh
@@ -311,16 +318,6 @@ class Verifier:
                 # If the thread ended here, removed keys would stay in use for ever.
                 _log.exception("the key files could not be checked")
 
-    def _verify_token(self, token: str, keys: KeySet, moment: float) -> _CachedToken:
-        verified = verify_token(token, keys, maximum=self._maximum)
-        claims = check_claims(verified.payload, self._rules, self._clock())
-        expires_at = math.inf if claims.expires_at is None else claims.expires_at
-        return _CachedToken(
-            build_principal(claims, self._authorization, verified.payload),
-            expires_at,
-            moment + _CACHE_SECONDS,
-        )
-
 
 async def _wait(flight: Future[None] | None) -> None:
     """Wait for a fetch without blocking the event loop, for a limited time."""
@@ -341,15 +338,18 @@ def _keys_unavailable() -> Unavailable:
     )
 
 
-def parse_bearer(authorization: str, maximum: int) -> str:
+def parse_bearer(authorization: str | None, maximum: int) -> str:
     """Run the check `transport`: return the token of `Bearer <token>` (RFC 6750 2.1).
 
     The scheme is compared without case and one space follows it. A field that is longer than any
     token is rejected before it is parsed.
 
     Raises:
+        Unauthenticated: there is no such field.
         InvalidToken: the field has another form, or is too long.
     """
+    if authorization is None:
+        raise Unauthenticated
     if len(authorization) > len("Bearer ") + maximum:
         raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
     scheme, _, token = authorization.partition(" ")
@@ -357,22 +357,3 @@ def parse_bearer(authorization: str, maximum: int) -> str:
         reason = "the Authorization header is not Bearer and one token"
         raise InvalidToken(reason, check="transport")
     return token
-
-
-def build_principal(
-    claims: Claims, options: Authorization, payload: bytes | None = None
-) -> Principal:
-    """Build the principal of valid claims, under the settings of `[authorization]`.
-
-    Args:
-        payload: the claims as JSON, for the functions of agents.
-    """
-    admin = options.admin_scope in claims.scopes
-    return Principal(
-        subject=claims.subject,
-        scopes=claims.scopes,
-        admin=admin,
-        sees_all_users=admin or not options.user_isolation,
-        session_id=claims.session_id,
-        claims=payload,
-    )

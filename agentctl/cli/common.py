@@ -16,8 +16,12 @@ When = Literal["auto", "always", "never"]
 COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
 
 
-def _set_verbose(wanted: bool) -> None:
-    if wanted:
+def _option(*flags: str, **attributes: Any) -> Any:
+    return typer.Option(*flags, expose_value=False, rich_help_panel=PANEL, **attributes)
+
+
+def _set_verbose(is_given: bool) -> None:
+    if is_given:
         current_io().verbose = True
 
 
@@ -26,57 +30,43 @@ def _set_color(when: When | None) -> None:
         current_io().color = when
 
 
-def _set_no_input(wanted: bool) -> None:
-    if wanted:
+def _set_no_input(is_given: bool) -> None:
+    if is_given:
         current_io().asks = False
 
 
-def _set_quiet(wanted: bool) -> None:
-    if wanted and current_io().verbose:
+def _set_quiet(is_given: bool) -> None:
+    if is_given and current_io().verbose:
         raise UsageError("--verbose and --quiet exclude each other")
-    if wanted:
+    if is_given:
         current_io().quiet = True
 
 
 def _declare_options(
     verbose: Annotated[
         bool,
-        typer.Option(
+        _option(
             "--verbose", "-v",
             callback=_set_verbose,
-            expose_value=False,
-            rich_help_panel=PANEL,
             help="Write the files, databases and requests that are used to stderr",
         ),
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option(
+        _option(
             "--quiet", "-q",
             callback=_set_quiet,
-            expose_value=False,
-            rich_help_panel=PANEL,
             help="Write no notes and no progress to stderr, only errors",
         ),
     ] = False,
     color: Annotated[
-        When | None,
-        typer.Option(
-            "--color",
-            metavar="WHEN",
-            callback=_set_color,
-            expose_value=False,
-            rich_help_panel=PANEL,
-            help=COLOR_HELP,
-        ),
+        When | None, _option("--color", metavar="WHEN", callback=_set_color, help=COLOR_HELP)
     ] = None,
     no_input: Annotated[
         bool,
-        typer.Option(
+        _option(
             "--no-input",
             callback=_set_no_input,
-            expose_value=False,
-            rich_help_panel=PANEL,
             help="Never ask: fail where a confirmation is required  [env: AGENTCTL_NO_INPUT]",
         ),
     ] = False,

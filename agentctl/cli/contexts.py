@@ -81,6 +81,8 @@ def updating() -> Iterator[Contexts]:
         errors.InvalidConfiguration: the file is damaged and stays unchanged, or the
             directory cannot be written.
     """
+    import fcntl
+
     path = contexts_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ def updating() -> Iterator[Contexts]:
     except OSError as error:
         raise _unusable_file(path, error) from None
     try:
-        _lock(directory)
+        fcntl.flock(directory, fcntl.LOCK_EX)
         contexts = load_contexts()
         yield contexts
         _replace(path.resolve(), contexts)
@@ -105,10 +107,10 @@ def resolve_context(
         errors.UsageError: no context has that name.
         errors.InvalidConfiguration: the file is damaged.
     """
-    wanted = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT") or None
+    name = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT")
     contexts = load_contexts()
-    wanted = wanted or contexts.current
-    return None if wanted is None else find_context(contexts, wanted)
+    name = name or contexts.current
+    return None if name is None else find_context(contexts, name)
 
 
 def find_context(contexts: Contexts, name: str) -> Context:
@@ -117,9 +119,8 @@ def find_context(contexts: Contexts, name: str) -> Context:
     Raises:
         errors.UsageError: there is none; the hint suggests the nearest name.
     """
-    found = contexts.by_name.get(name)
-    if found is not None:
-        return found
+    if name in contexts.by_name:
+        return contexts.by_name[name]
     from agentctl.records.text import suggest_name
 
     guess = suggest_name(name, contexts.by_name)
@@ -194,7 +195,13 @@ def _replace(path: Path, contexts: Contexts) -> None:
 
     import tomli_w
 
-    data = tomli_w.dumps(_to_document(contexts)).encode()
+    tables: dict[str, Any] = {}
+    for name, context in contexts.by_name.items():
+        tables[name] = {"url": context.url}
+        if context.token_file is not None:
+            tables[name]["token_file"] = str(context.token_file)
+    head = {} if contexts.current is None else {"current": contexts.current}
+    data = tomli_w.dumps({**head, "contexts": tables}).encode()
     try:
         # mkstemp creates the file with mode 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
@@ -209,22 +216,6 @@ def _replace(path: Path, contexts: Contexts) -> None:
             raise
     except OSError as error:
         raise _unusable_file(path, error) from None
-
-
-def _to_document(contexts: Contexts) -> dict[str, Any]:
-    tables: dict[str, Any] = {}
-    for name, context in contexts.by_name.items():
-        tables[name] = {"url": context.url}
-        if context.token_file is not None:
-            tables[name]["token_file"] = str(context.token_file)
-    head = {} if contexts.current is None else {"current": contexts.current}
-    return {**head, "contexts": tables}
-
-
-def _lock(directory: int) -> None:
-    import fcntl
-
-    fcntl.flock(directory, fcntl.LOCK_EX)
 
 
 def _damaged_file(path: Path, cause: str) -> errors.InvalidConfiguration:

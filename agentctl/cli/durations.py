@@ -1,4 +1,4 @@
-"""Time spans and timestamps in options, and durations for people."""
+"""Time spans and timestamps in options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from agentctl.errors import UsageError
-from agentctl.records.times import format_span
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN_PATTERN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
@@ -56,13 +55,6 @@ def microseconds_ago(option: str | None) -> int | None:
         return None
     since = parse_ago(option, now=datetime.now(UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return since // timedelta(microseconds=1)
-
-
-def format_elapsed(seconds: float) -> str:
-    """Format a duration: `12 ms`, `0.4 s`, `9.5 s`, from ten seconds on as `format_span`."""
-    if seconds < 0.0995:
-        return f"{max(0, round(seconds * 1_000))} ms"
-    return f"{seconds:.1f} s" if seconds < 9.95 else format_span(seconds)
 
 
 def _parse_span(text: str) -> timedelta:

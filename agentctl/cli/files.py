@@ -61,9 +61,7 @@ def create_file(path: Path, data: bytes) -> None:
         check_absent(path)
         raise
     except OSError as failure:
-        raise UsageError(
-            f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
-        ) from None
+        raise _unwritable_file(path, failure) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Usage: agentctl runs cancel [OPTIONS] RUN_ID...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import typer
@@ -39,7 +39,6 @@ class Command(TyperCommand):
         _write_parameters(formatter, self.get_params(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the example."""
         _write_example(formatter, self.epilog)
 
 
@@ -51,7 +50,6 @@ class HelpGroup(TyperGroup):
         return [*_usage_pieces(self.get_params(ctx)), "COMMAND ..."]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
         _write_parameters(formatter, self.get_params(ctx))
         _write_section(formatter, "Commands", self.summarize_commands())
 
@@ -60,7 +58,6 @@ class HelpGroup(TyperGroup):
         return [(name, first_sentence(command)) for name, command in self.commands.items()]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the example."""
         _write_example(formatter, self.epilog)
 
 
@@ -113,7 +110,9 @@ def describe_allowed_values(parameter: Any) -> str | None:
 
 def parameter_name(parameter: Any) -> str:
     """Return the name of a parameter in errors: `--limit`, `RUN_ID`."""
-    return value_placeholder(parameter) if _is_argument(parameter) else _long_flag(parameter)
+    if _is_argument(parameter):
+        return value_placeholder(parameter)
+    return str(next(flag for flag in parameter.opts if flag.startswith("--")))
 
 
 def join_alternatives(values: tuple[str, ...]) -> str:
@@ -122,21 +121,25 @@ def join_alternatives(values: tuple[str, ...]) -> str:
 
 
 def _usage_pieces(parameters: Sequence[Any]) -> list[str]:
-    needed = [each for each in parameters if not _is_argument(each) and each.required]
-    pieces = [f"{parameter_name(each)} {value_placeholder(each)}" for each in needed] + [
-        "[OPTIONS]"
+    options = [parameter for parameter in parameters if not _is_argument(parameter)]
+    pieces = [
+        f"{parameter_name(option)} {value_placeholder(option)}"
+        for option in options
+        if option.required
     ]
-    for each in filter(_is_argument, parameters):
-        name = value_placeholder(each)
-        pieces.append(name if each.required else f"[{name}]")
+    pieces.append("[OPTIONS]")
+    for argument in filter(_is_argument, parameters):
+        name = value_placeholder(argument)
+        pieces.append(name if argument.required else f"[{name}]")
     return pieces
 
 
 def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
     sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
-    for each in parameters:
-        title = _ARGUMENTS if _is_argument(each) else each.rich_help_panel or _OPTIONS
-        sections.setdefault(title, []).append((format_flags(each), format_help(each)))
+    for parameter in parameters:
+        title = _ARGUMENTS if _is_argument(parameter) else parameter.rich_help_panel or _OPTIONS
+        row = (format_flags(parameter), format_help(parameter))
+        sections.setdefault(title, []).append(row)
     for title, rows in sections.items():
         _write_section(formatter, title, rows)
 
@@ -158,10 +161,6 @@ def _is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
 
 
-def _long_flag(parameter: Any) -> str:
-    return str(next(each for each in parameter.opts if each.startswith("--")))
-
-
 def format_flags(parameter: Any) -> str:
     """Return `-o, --output FORM`, or the placeholder of an argument."""
     if _is_argument(parameter):
@@ -173,15 +172,12 @@ def format_flags(parameter: Any) -> str:
 
 def format_help(parameter: Any) -> str:
     """Return the help of a parameter with its default and bounds."""
-    text = str(parameter.help or "").removesuffix(".")
-    extra = "; ".join(filter(None, _default_and_bounds(parameter)))
-    return f"{text}  [{extra}]" if extra else text
-
-
-def _default_and_bounds(parameter: Any) -> Iterator[str]:
-    value = parameter.default
+    text, value = str(parameter.help or "").removesuffix("."), parameter.default
+    extras = []
     if value not in (None, False, "", ()) and parameter.show_default:
-        yield f"default: {value:g}" if isinstance(value, float) else f"default: {value}"
-    yield describe_bounds(parameter)
+        extras.append(f"default: {value:g}" if isinstance(value, float) else f"default: {value}")
+    if bounds := describe_bounds(parameter):
+        extras.append(bounds)
     if parameter.required and not _is_argument(parameter):
-        yield "required"
+        extras.append("required")
+    return f"{text}  [{'; '.join(extras)}]" if extras else text

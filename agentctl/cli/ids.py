@@ -6,7 +6,7 @@ A parameter with `ShortId` in its annotation is resolved before its command runs
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -51,9 +51,9 @@ class ShortId(NamedTuple):
 def find_short_ids(parameters: Iterable[Parameter]) -> dict[str, Noun]:
     """Return the kind of record of each parameter with the mark, by name."""
     return {
-        each.name: mark.noun
-        for each in parameters
-        for mark in getattr(each.annotation, "__metadata__", ())
+        parameter.name: mark.noun
+        for parameter in parameters
+        for mark in getattr(parameter.annotation, "__metadata__", ())
         if isinstance(mark, ShortId)
     }
 
@@ -81,11 +81,11 @@ async def resolve_short_ids(
     """
     resolved = dict(values)
     for name, noun in nouns.items():
-        given = values[name]
-        if isinstance(given, str):
-            resolved[name] = await _resolve(operations, noun, given, values)
-        elif given is not None:
-            ids = [await _resolve(operations, noun, each, values) for each in given]
+        value = values[name]
+        if isinstance(value, str):
+            resolved[name] = await _resolve(operations, noun, value, values)
+        elif value is not None:
+            ids = [await _resolve(operations, noun, text, values) for text in value]
             resolved[name] = list(dict.fromkeys(ids))
     return resolved
 
@@ -107,13 +107,12 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
 async def _resolve_run_id(operations: Operations, text: str, db: str | None) -> str:
     async def read(cursor: str | None) -> Any:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        wanted = RunFilter(db_id=db, page=part, id_prefix=text, form=RunView("summary"))
-        return (await operations.get_runs(wanted)).value
+        query = RunFilter(db_id=db, page=part, id_prefix=text, form=RunView("summary"))
+        return (await operations.get_runs(query)).value
 
-    def describe(row: Row) -> str:
-        return f"{row['status']}  {row['created_at']}"
-
-    return await _find(read, "runs", "run_id", text, describe)
+    return await _find(
+        read, "runs", "run_id", text, lambda run: f"{run['status']}  {run['created_at']}"
+    )
 
 
 async def _resolve_session_id(operations: Operations, text: str, where: SessionLocator) -> str:
@@ -125,10 +124,12 @@ async def _resolve_session_id(operations: Operations, text: str, where: SessionL
 
     async def read(cursor: str | None) -> Any:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        wanted = SessionFilter(where, page=part, id_prefix=text)
-        return (await operations.get_sessions(wanted)).value
+        query = SessionFilter(where, page=part, id_prefix=text)
+        return (await operations.get_sessions(query)).value
 
-    return await _find(read, "sessions", "session_id", text, _name_of)
+    return await _find(
+        read, "sessions", "session_id", text, lambda session: session["session_name"]
+    )
 
 
 async def _resolve_memory_id(operations: Operations, text: str) -> str:
@@ -136,15 +137,7 @@ async def _resolve_memory_id(operations: Operations, text: str) -> str:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
         return (await operations.get_memories(MemoryFilter(page=part))).value
 
-    return await _find(read, "memories", "memory_id", text, _text_of)
-
-
-def _name_of(session: Row) -> str:
-    return str(session["session_name"])
-
-
-def _text_of(memory: Row) -> str:
-    return str(memory["memory"])
+    return await _find(read, "memories", "memory_id", text, lambda memory: memory["memory"])
 
 
 async def _find(
@@ -152,44 +145,38 @@ async def _find(
     noun: str,
     field: str,
     text: str,
-    describe: Callable[[Row], str],
+    describe: Callable[[Row], object],
 ) -> str:
-    found = {}
-    async for row in _read_rows(read):
-        if str(row[field]).startswith(text):
-            found[str(row[field])] = describe(row)
-    return choose_id(noun, text, found)
-
-
-async def _read_rows(read: Callable[[str | None], Awaitable[Any]]) -> AsyncIterator[Row]:
+    candidates: dict[str, str] = {}
     cursor = None
     for _ in range(MAXIMUM_PAGES):
         page = await read(cursor)
-        for row in page["data"]:
-            yield row
+        rows = (row for row in page["data"] if str(row[field]).startswith(text))
+        candidates |= {str(row[field]): str(describe(row)) for row in rows}
         cursor = page["meta"].get("next_cursor")
         if not cursor:
-            return
+            break
+    return choose_id(noun, text, candidates)
 
 
-def choose_id(noun: str, text: str, found: Mapping[str, str]) -> str:
+def choose_id(noun: str, text: str, candidates: Mapping[str, str]) -> str:
     """Return the only id that was found, or the text if there is none or it is an id itself.
 
     Args:
         noun: of the records, in the plural.
         text: the beginning of an id.
-        found: a description of each record, by id.
+        candidates: a description of each record, by id.
 
     Raises:
         UsageError: there are several. A note on stderr lists them.
     """
-    if text in found or not found:
+    if text in candidates or not candidates:
         return text
-    if len(found) == 1:
-        return next(iter(found))
-    for each, description in list(found.items())[:MAXIMUM_CANDIDATES]:
-        note(f"{each}  {description[:DESCRIPTION_LENGTH]}")
-    if (more := len(found) - MAXIMUM_CANDIDATES) > 0:
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    for candidate, description in list(candidates.items())[:MAXIMUM_CANDIDATES]:
+        note(f"{candidate}  {description[:DESCRIPTION_LENGTH]}")
+    if (more := len(candidates) - MAXIMUM_CANDIDATES) > 0:
         note(f"and {more} more")
     hint = "give more characters of the id"
-    raise UsageError(f"the ids of {len(found)} {noun} begin with {text}", hint=hint)
+    raise UsageError(f"the ids of {len(candidates)} {noun} begin with {text}", hint=hint)

@@ -52,7 +52,6 @@ class IO:
 
     @classmethod
     def of_process(cls) -> IO:
-        """Return the streams of this process."""
         return cls(sys.stdin, sys.stdout, sys.stderr)
 
     @property
@@ -92,23 +91,11 @@ class IO:
 
     def width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal `stream`; COLUMNS wins. None: unknown."""
-        columns = os.environ.get("COLUMNS", "")
-        if columns.isdecimal() and int(columns):
-            return int(columns)
-        try:
-            return os.get_terminal_size(stream.fileno()).columns or None
-        except (OSError, ValueError):
-            return None
+        return _read_size("COLUMNS", stream, 0)
 
     def height(self, stream: TextIO) -> int:
-        """Return the lines of the terminal `stream`; LINES wins."""
-        lines = os.environ.get("LINES", "")
-        if lines.isdecimal() and int(lines):
-            return int(lines)
-        try:
-            return os.get_terminal_size(stream.fileno()).lines or 25
-        except (OSError, ValueError):
-            return 25
+        """Return the lines of the terminal `stream`, by default 25; LINES wins."""
+        return _read_size("LINES", stream, 1) or 25
 
     def console(
         self, stream: TextIO, width: int | None = None, *, styled: bool | None = None
@@ -162,10 +149,20 @@ class IO:
         """
         erase = _ERASE if self.draft else ""
         begin, end = ("\x1b[2m", "\x1b[0m") if self.styles(self.out) else ("", "")
-        shown = f"{_NO_WRAP}{begin}{draft}{end}{_WRAP}" if draft else ""
+        dimmed = f"{_NO_WRAP}{begin}{draft}{end}{_WRAP}" if draft else ""
         self.draft = draft
-        self.out.write(f"{erase}{lines}{shown}")
+        self.out.write(f"{erase}{lines}{dimmed}")
         self.out.flush()
+
+
+def _read_size(variable: str, stream: TextIO, at: int) -> int | None:
+    size = os.environ.get(variable, "")
+    if size.isdecimal() and int(size):
+        return int(size)
+    try:
+        return os.get_terminal_size(stream.fileno())[at] or None
+    except (OSError, ValueError):
+        return None
 
 
 _current: ContextVar[IO] = ContextVar("agentctl_io")

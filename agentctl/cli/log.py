@@ -49,9 +49,9 @@ class LocalLog(logging.Handler):
         elif record.name not in _RUN_LOGGERS:
             self._note(f"{record.levelname.lower()}: {text}")
         elif not _RUN_ERROR_LINE.match(text):
-            self._kept.append(
-                LogEntry(text if error is None else f"{text}: {_one_line(error)}", error)
-            )
+            if error is not None:
+                text += ": " + " ".join(f"{type(error).__name__}: {error}".split())
+            self._kept.append(LogEntry(text, error))
 
     def take_last(self) -> LogEntry | None:
         """Return the last kept entry, the private reason of a failed run, and drop all of them."""
@@ -88,7 +88,3 @@ def capturing_log() -> Iterator[LocalLog]:
 def discard_log() -> None:
     """Drop log records, for a command that reports each failure itself."""
     logging.getLogger("agentctl").addHandler(logging.NullHandler())
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -86,9 +86,13 @@ def report_error(failure: Exception) -> int:
 
 def _report_usage(failure: typer.TyperException) -> int:
     text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
-    found = _SUGGESTION.fullmatch(text)
-    detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
-    guess = _select_guess(detail, guess)
+    match = _SUGGESTION.fullmatch(text)
+    detail, guess = (match[1], match[2] or match[3]) if match else (text, None)
+    if guess is not None and (wrong := _WRONG_WORD.search(detail)) is not None:
+        from agentctl.records.text import suggest_name
+
+        near = [name for name in guess.split(", ") if suggest_name(wrong[1], [name.strip("'-")])]
+        guess = ", ".join(near)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its parameters"
@@ -97,15 +101,6 @@ def _report_usage(failure: typer.TyperException) -> int:
     if _SERVER_OPTION.match(detail):
         hint = "this works only locally: run it on the machine of the server, with --config FILE"
     return _write_error(detail.removesuffix("."), None, hint, failure.exit_code)
-
-
-def _select_guess(detail: str, guesses: str | None) -> str | None:
-    if guesses is None or (wrong := _WRONG_WORD.search(detail)) is None:
-        return guesses
-    from agentctl.records.text import suggest_name
-
-    near = [each for each in guesses.split(", ") if suggest_name(wrong[1], [each.strip("'-")])]
-    return ", ".join(near) or None
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:

@@ -94,7 +94,6 @@ class _LazyRootGroup(RootGroup):
         return complete(subject, parameters, incomplete)
 
     def summarize_commands(self) -> list[tuple[str, str]]:
-        """Return the names of the commands with their sentences."""
         return [(name, sentence) for name, (_, sentence) in _list_commands().items()]
 
 
@@ -113,20 +112,20 @@ def _list_commands() -> dict[str, tuple[str, str]]:
     added = (command for extension in load_extensions() for command in extension.commands)
     return insert_after(
         {name: (_PACKAGE + place, sentence) for name, (place, sentence) in _COMMANDS.items()},
-        ((each.after, each.path, (each.place, each.sentence)) for each in added if each.after),
+        ((it.after, it.path, (it.place, it.sentence)) for it in added if it.after),
     )
 
 
 def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
     module = import_module(file)
-    found = getattr(module, attribute)
+    target = getattr(module, attribute)
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
-    if not isinstance(found, typer.Typer):
+    if not isinstance(target, typer.Typer):
         text = getattr(module, "HELP", None)
-        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(found)
+        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(target)
         return typer.main.get_command(stem)
-    stem.add_typer(found, name=name, cls=Group)
+    stem.add_typer(target, name=name, cls=Group)
     group: Any = typer.main.get_group(stem).commands[name]
     for extension in load_extensions():
         for command in extension.commands:
@@ -136,8 +135,8 @@ def _load_command(name: str, place: str) -> Any:
     return group
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         current_io().out.write(f"agentctl {__version__}\n")
         raise typer.Exit
 

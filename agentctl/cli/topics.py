@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 EXIT_CODES = {
@@ -104,31 +104,31 @@ class Topic:
 
     Attributes:
         summary: one line for the list of topics.
-        text: builds the text, lines of at most 100 columns.
+        text: lines of at most 100 columns.
     """
 
     summary: str
-    text: Callable[[], str]
+    text: str
 
 
 TOPICS = {
     "exit-codes": Topic(
         "Meaning of the exit codes",
-        lambda: _list_terms(
+        _list_terms(
             "A command ends with one of these exit codes:",
             {str(code): meaning for code, meaning in EXIT_CODES.items()},
         ),
     ),
     "environment": Topic(
         "Environment variables",
-        lambda: _list_terms(
+        _list_terms(
             "Commands read these environment variables; other AGENTCTL_ names are ignored:",
             ENVIRONMENT,
         ),
     ),
-    "formats": Topic("Output formats", lambda: _FORMATS),
-    "targets": Topic("Servers, contexts and local mode", lambda: _TARGETS),
-    "authentication": Topic("Tokens for servers", lambda: _AUTHENTICATION),
-    "times": Topic("Times, ages and durations", lambda: _TIMES),
+    "formats": Topic("Output formats", _FORMATS),
+    "targets": Topic("Servers, contexts and local mode", _TARGETS),
+    "authentication": Topic("Tokens for servers", _AUTHENTICATION),
+    "times": Topic("Times, ages and durations", _TIMES),
 }
 """The topics in the order of their list."""

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
-from agentctl.config.providers import check_models
-from agentctl.config.settings import Database, Settings, Step, Team
+from agentctl.config.providers import check_models, find_cycle
+from agentctl.config.settings import Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference
 from agentctl.extensions import load_extensions
-from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.text import quote_text
 from agentctl.records.value_types import field_types
 
 _HIGHEST_PORT = 65_535
@@ -45,19 +45,14 @@ Places = Mapping[str, Place]
 
 
 def check_settings(settings: Settings, places: Places) -> None:
-    """Check the settings against each other.
-
-    Args:
-        settings: the converted settings, with absolute paths and URLs.
-        places: the source of each key, for errors.
+    """Check the converted settings, with absolute paths and URLs, against each other.
 
     Raises:
         InvalidConfiguration: the first mistake.
     """
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
-        _check_audience,
-        _check_remote_keys,
+        _check_authorization,
         _check_bounds,
         _check_metrics,
         *(extension.check_settings for extension in load_extensions()),
@@ -66,12 +61,11 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_references,
         check_models,
         _check_steps,
-        _check_shared_ids,
-        _check_members,
+        _check_teams,
         check_mcp_servers,
     )
-    for one in checks:
-        one(settings, places)
+    for check in checks:
+        check(settings, places)
 
 
 def _check_origins(settings: Settings, places: Places) -> None:
@@ -80,25 +74,22 @@ def _check_origins(settings: Settings, places: Places) -> None:
         places["server.cors_origins"].refuse('"*" allows every origin, the others have no effect')
 
 
-def _check_audience(settings: Settings, places: Places) -> None:
-    if settings.authorization.audience and not settings.authorization.verify_audience:
+def _check_authorization(settings: Settings, places: Places) -> None:
+    table = settings.authorization
+    if table.audience and not table.verify_audience:
         places["authorization.audience"].refuse(
             "has no effect while authorization.verify_audience is false",
             hint="set verify_audience = true, or remove audience",
         )
-
-
-def _check_remote_keys(settings: Settings, places: Places) -> None:
-    given = settings.authorization
-    key = "jwks_url" if given.jwks_url else "oidc_discovery"
-    if not given.jwks_url and not given.oidc_discovery:
+    key = "jwks_url" if table.jwks_url else "oidc_discovery"
+    if not table.jwks_url and not table.oidc_discovery:
         return
     place = places[f"authorization.{key}"]
-    if given.jwks_url and given.oidc_discovery:
+    if table.jwks_url and table.oidc_discovery:
         place.refuse("has no effect with oidc_discovery = true", hint="remove one of the two")
-    if given.algorithm.startswith("HS"):
-        place.refuse(f"{given.algorithm} needs a shared secret, which is never fetched")
-    address = urlsplit(given.jwks_url or given.issuer)
+    if table.algorithm.startswith("HS"):
+        place.refuse(f"{table.algorithm} needs a shared secret, which is never fetched")
+    address = urlsplit(table.jwks_url or table.issuer)
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
     if address.scheme != "https" and not (
@@ -181,15 +172,9 @@ def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Pla
             continue
         value = getattr(entry, name)
         known = [known for table in refers.tables for known in ids[table]]
-        for wanted in value if value_type.is_list else (value,):
-            if wanted and wanted not in known:
-                _refuse_unknown_id(wanted, refers, known, places[f"{key}.{name}"])
-
-
-def _refuse_unknown_id(wanted: str, refers: Reference, known: list[str], place: Place) -> None:
-    near = suggest_name(wanted, known)
-    guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
-    place.refuse(f"no entry of {refers.notation} has the id {quote_text(wanted)}; {guess}")
+        for entry_id in value if value_type.is_list else (value,):
+            if entry_id and entry_id not in known:
+                places[f"{key}.{name}"].refuse_unknown_id(entry_id, refers.notation, known)
 
 
 def _check_steps(settings: Settings, places: Places) -> None:
@@ -199,45 +184,27 @@ def _check_steps(settings: Settings, places: Places) -> None:
             places[key].refuse("must have at least one step")
         names: set[str] = set()
         for index, step in enumerate(workflow.steps):
-            _check_step(step, places[key].item(f"[{index}]"), names)
+            place = places[key].item(f"[{index}]")
+            if bool(step.agent) == bool(step.team):
+                place.refuse("must have exactly one of agent and team")
+            if step.name in names:
+                place.item(".name").refuse(f"another step has the name {quote_text(step.name)}")
+            names.add(step.name)
 
 
-def _check_step(step: Step, place: Place, names: set[str]) -> None:
-    if bool(step.agent) == bool(step.team):
-        place.refuse("must have exactly one of agent and team")
-    if step.name in names:
-        place.item(".name").refuse(f"another step has the name {quote_text(step.name)}")
-    names.add(step.name)
-
-
-def _check_shared_ids(settings: Settings, places: Places) -> None:
-    """Check that no agent has the id of a team, because members are ids of both."""
+def _check_teams(settings: Settings, places: Places) -> None:
     agents = {agent.id for agent in settings.agents}
     for team in settings.teams:
         if team.id in agents:
             places[f"teams.{team.id}.id"].refuse(
                 f'an agent has the id "{team.id}" too, and members are ids of both'
             )
-
-
-def _check_members(settings: Settings, places: Places) -> None:
-    teams = {team.id: team for team in settings.teams}
+    members = {team.id: team.members for team in settings.teams}
     done: set[str] = set()
     for team in settings.teams:
         if not team.members:
             places[f"teams.{team.id}.members"].refuse("must have at least one member")
-        _check_cycle(team, teams, (), done, places)
-
-
-def _check_cycle(
-    team: Team, teams: Mapping[str, Team], above: tuple[str, ...], done: set[str], places: Places
-) -> None:
-    if team.id in above:
-        circle = " -> ".join((*above[above.index(team.id) :], team.id))
-        places[f"teams.{team.id}.members"].refuse(f"the team is a member of itself: {circle}")
-    if team.id in done:
-        return
-    for member in team.members:
-        if member in teams:
-            _check_cycle(teams[member], teams, (*above, team.id), done, places)
-    done.add(team.id)
+        if cycle := find_cycle(team.id, members, done):
+            places[f"teams.{cycle[-1]}.members"].refuse(
+                f"the team is a member of itself: {' -> '.join(cycle)}"
+            )

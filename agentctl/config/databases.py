@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.config.places import Place, join_quoted
 
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
 SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
-
-_PARAMETERS = ("host", "port", "user")
-"""Allowed query parameters, for a socket folder: `postgresql:///name?host=/run/postgresql`."""
-
-_OTHER_KEYS = "it may have host, port and user; tls, search_path and others are separate keys"
 
 _SQLITE_FORM = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
 _POSTGRES_FORM = (
@@ -26,45 +25,19 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
     """Check a URL and make the path of a SQLite file absolute.
 
     Args:
-        url: the configured URL.
         base: the folder of relative paths: `sqlite:///a.db` is in `base`.
-        place: the key, for the error.
 
     Raises:
         InvalidConfiguration: the URL is not one of SQLite or PostgreSQL, is incomplete, or has a
             password.
     """
     if url.startswith(SQLITE_SCHEME):
-        return _check_sqlite_url(url, base, place)
+        path = url.removeprefix(SQLITE_SCHEME)
+        if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
+            place.refuse(f"must be {_SQLITE_FORM}, without a query")
+        return SQLITE_SCHEME + os.path.normpath(base / path)
     if not url.startswith(POSTGRES_SCHEMES):
         place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
-    _check_postgres_url(url, place)
-    return url
-
-
-def is_sqlite_url(url: str) -> bool:
-    """Return True if a checked URL is a SQLite file, False for PostgreSQL."""
-    return url.startswith(SQLITE_SCHEME)
-
-
-def sqlite_path(url: str) -> Path:
-    """Return the file of a checked SQLite URL."""
-    return Path(url.removeprefix(SQLITE_SCHEME))
-
-
-def display_url(url: str) -> str:
-    """Return a checked URL for messages: the path of a file, or the URL without a password."""
-    return str(sqlite_path(url)) if is_sqlite_url(url) else url
-
-
-def _check_sqlite_url(url: str, base: Path, place: Place) -> str:
-    path = url.removeprefix(SQLITE_SCHEME)
-    if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
-        place.refuse(f"must be {_SQLITE_FORM}, without a query")
-    return SQLITE_SCHEME + os.path.normpath(base / path)
-
-
-def _check_postgres_url(url: str, place: Place) -> None:
     try:
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
@@ -76,22 +49,44 @@ def _check_postgres_url(url: str, place: Place) -> None:
             "must not contain a password",
             hint="set password_env to the name of a variable, or use a ~/.pgpass file",
         )
-    if unknown := query.keys() - set(_PARAMETERS):
-        place.refuse(f"must not have {join_quoted(sorted(unknown))} in its query", hint=_OTHER_KEYS)
+    if unknown := query.keys() - {"host", "port", "user"}:
+        place.refuse(
+            f"must not have {join_quoted(sorted(unknown))} in its query",
+            hint="it may have host, port and user; tls, search_path and others are separate keys",
+        )
     if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
         place.refuse(f"must be {_POSTGRES_FORM}")
+    return url
+
+
+def is_sqlite_url(url: str) -> bool:
+    """Return True if a checked URL is a SQLite file, False for PostgreSQL."""
+    return url.startswith(SQLITE_SCHEME)
+
+
+def sqlite_path(url: str) -> Path:
+    return Path(url.removeprefix(SQLITE_SCHEME))
+
+
+def display_url(url: str) -> str:
+    """Return a checked URL for messages: the path of a file, or the URL without a password."""
+    return str(sqlite_path(url)) if is_sqlite_url(url) else url
 
 
 def is_loopback_host(host: str) -> bool:
     """Return True if only this machine can reach a server that listens on `host`."""
+    address = parse_ip_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is written as; None for a name."""
     import ipaddress
 
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -14,13 +14,14 @@ from typing import Any
 
 from agentctl.config.checks import check_settings
 from agentctl.config.databases import check_database_url
-from agentctl.config.environment import VERIFICATION_KEY_VARIABLE, find_variables
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import (
     ENTRY_TABLES,
     SECTIONS,
+    VERIFICATION_KEY_VARIABLE,
     TableReader,
+    find_variables,
     list_sections,
     section_keys,
 )
@@ -131,7 +132,12 @@ def _build_settings(
     configured = entries["databases"]
     foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
     own = tuple(entry for entry in configured if entry.layout == "agentctl")
-    entries["databases"] = _complete_databases(own, reader)
+    if not own:
+        own = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
+        for name in field_types(Database):
+            place = Place(reader.file, f"databases.{DEFAULT_DATABASE}.{name}", given=False)
+            reader.places[place.key] = place
+    entries["databases"] = _make_absolute(own, reader)
     entries["foreign_databases"] = _make_absolute(foreign, reader)
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
@@ -139,30 +145,21 @@ def _build_settings(
             replace(entry, name=entry.name or entry.id, database=entry.database or default)
             for entry in entries[name]
         )
-    sources = _collect_sources(reader, key)
+    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
+    if key.strip():
+        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
+        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
 def _add_key_of_environment(
     authorization: Authorization, key: str, reader: TableReader
 ) -> Authorization:
-    """Add JWT_VERIFICATION_KEY to the list (docs/contract.md "Authentication")."""
     if not key.strip() or key in authorization.verification_keys:
         return authorization
     place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
     convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
-
-
-def _complete_databases(
-    databases: tuple[Database, ...], reader: TableReader
-) -> tuple[Database, ...]:
-    if not databases:
-        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in field_types(Database):
-            key = f"databases.{DEFAULT_DATABASE}.{name}"
-            reader.places[key] = Place(reader.file, key, given=False)
-    return _make_absolute(databases, reader)
 
 
 def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
@@ -177,14 +174,6 @@ def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tupl
     )
 
 
-def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
-    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
-    if key.strip():
-        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
-        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
-    return sources
-
-
 def require_verification_key(settings: Settings) -> None:
     """Check that a server has a verification key, unless authorization is off.
 
@@ -193,16 +182,9 @@ def require_verification_key(settings: Settings) -> None:
     Raises:
         InvalidConfiguration: authorization is on, and no key, key file or JWKS is configured.
     """
-    authorization = settings.authorization
-    if (
-        not authorization.enabled
-        or authorization.verification_keys
-        or authorization.verification_key_files
-        or authorization.jwks_url
-        or authorization.oidc_discovery
-    ):
-        return
-    if authorization.jwks_file is None:
+    table = settings.authorization
+    sources = (table.verification_keys, table.verification_key_files, table.jwks_file)
+    if table.enabled and not any((*sources, table.jwks_url, table.oidc_discovery)):
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
             "key is configured",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.places import Place
 from agentctl.config.settings import Settings
-from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.text import quote_text
 
 MCP_PREFIX = "mcp:"
 """Begins a reference to the tools of an MCP server, where the module of a function would be."""
@@ -80,17 +80,12 @@ def is_per_user(server: McpServer) -> bool:
 
 
 def allows_tool(server: McpServer, tool: str) -> bool:
-    """Return True if agents may use the tool of this name."""
     patterns = server.allow_tools
     return not patterns or any(fnmatchcase(tool, pattern) for pattern in patterns)
 
 
 def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
-    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them.
-
-    Raises:
-        InvalidConfiguration: the first mistake.
-    """
+    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them."""
     for server in settings.mcp_servers:
         key = f"mcp_servers.{server.id}"
         if bool(server.command.strip()) == bool(server.url):
@@ -136,9 +131,7 @@ def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Pl
         return
     server = servers.get(named.server)
     if server is None:
-        near = suggest_name(named.server, servers)
-        guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(servers) or 'none'}"
-        place.refuse(f"no entry of [[mcp_servers]] has the id {quote_text(named.server)}; {guess}")
+        place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
     if named.tool and not allows_tool(server, named.tool):
         place.refuse(
             f"names {quote_text(reference)}, which allow_tools of {server.id} does not allow"

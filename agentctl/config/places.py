@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.text import quote_text, suggest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Place:
         """Return the place of an element: `[0]` of a list, `.name` of a table."""
         return replace(self, key=self.key + suffix)
 
+    def refuse_unknown_id(self, entry_id: str, notation: str, known: Collection[str]) -> NoReturn:
+        near = suggest_name(entry_id, known)
+        guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
+        self.refuse(f"no entry of {notation} has the id {quote_text(entry_id)}; {guess}")
+
     def refuse(self, problem: str, *, hint: str | None = None) -> NoReturn:
         """Raise InvalidConfiguration with the source, the key and the problem."""
         where = self.variable or (f"{self.file}: {self.key}" if self.key else self.file)
@@ -67,7 +73,7 @@ def line_numbers(text: str) -> dict[KeyPath, int]:
 
     Quoted keys and keys of inline tables are omitted; their errors then name no line.
     """
-    found: dict[KeyPath, int] = {}
+    numbers: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
     closing = ""
@@ -75,11 +81,15 @@ def line_numbers(text: str) -> dict[KeyPath, int]:
         if not closing:
             if header := _HEADER.match(line):
                 table = _table_path(header[1] == "[[", _split_key(header[2]), counts)
-                found.setdefault(table, number)
+                numbers.setdefault(table, number)
             elif key := _KEY.match(line):
-                found[table + _split_key(key[1])] = number
-        closing = _open_quote(line, closing)
-    return found
+                numbers[table + _split_key(key[1])] = number
+        for mark in _TRIPLE.findall(line):
+            if not closing:
+                closing = mark
+            elif mark == closing:
+                closing = ""
+    return numbers
 
 
 def _split_key(dotted: str) -> tuple[str, ...]:
@@ -97,12 +107,3 @@ def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int
         return path
     counts[path] = counts.get(path, -1) + 1
     return (*path, counts[path])
-
-
-def _open_quote(line: str, closing: str) -> str:
-    for mark in _TRIPLE.findall(line):
-        if not closing:
-            closing = mark
-        elif mark == closing:
-            closing = ""
-    return closing

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, get_args
 
 from agentctl.config.extras import build_extra_command
 from agentctl.config.places import Place, join_quoted
-from agentctl.config.settings import DemoModel, Model, Provider, Settings
+from agentctl.config.settings import DemoModel, Model, ModelSettings, Provider, Settings
 from agentctl.errors import InvalidConfiguration
 
 
@@ -117,10 +118,32 @@ def check_models(settings: Settings, places: Mapping[str, Place]) -> None:
     """
     for model in settings.models:
         _check_model(model, places)
-    models = {model.id: model for model in settings.models}
+    fallbacks = {model.id: model.fallbacks for model in settings.models}
     done: set[str] = set()
-    for model in settings.models:
-        _check_fallbacks(model, models, (), done, places)
+    for name in fallbacks:
+        if cycle := find_cycle(name, fallbacks, done):
+            places[f"models.{cycle[-1]}.fallbacks"].refuse(
+                f"the model is a fallback of itself: {' -> '.join(cycle)}"
+            )
+
+
+def find_cycle(
+    start: str, links: Mapping[str, Iterable[str]], done: set[str], above: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the first cycle that `start` leads to, such as `("a", "b", "a")`; empty for none.
+
+    Args:
+        done: names that lead to no cycle; this function adds to them.
+        above: the names that lead to `start`.
+    """
+    if start in above:
+        return (*above[above.index(start) :], start)
+    if start not in done:
+        for name in links.get(start, ()):
+            if cycle := find_cycle(name, links, done, (*above, start)):
+                return cycle
+        done.add(start)
+    return ()
 
 
 def _check_model(model: Model, places: Mapping[str, Place]) -> None:
@@ -139,35 +162,8 @@ def _check_model(model: Model, places: Mapping[str, Place]) -> None:
         places[f"{key}.model"].refuse('must have the form "VENDOR/MODEL", such as "openai/gpt-5.2"')
     special = [name for name in _SPECIAL_KEYS if name not in traits.used]
     inner = [f"settings.{name}" for name in traits.ignored_settings]
-    ignored = (*traits.ignored, *special, *inner)
-    for name in ignored:
+    for name in (*traits.ignored, *special, *inner):
         place = places.get(f"{key}.{name}")
-        if place is not None and place.given and not _is_empty(model, name):
+        is_empty = attrgetter(name)(model) in ("", (), ModelSettings())
+        if place is not None and place.given and not is_empty:
             place.refuse(f'has no effect with the provider "{model.provider}"')
-
-
-def _is_empty(model: Model, name: str) -> bool:
-    value: object = model
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value in ("", (), type(model.settings)())
-
-
-def _check_fallbacks(
-    model: Model,
-    models: Mapping[str, Model],
-    above: tuple[str, ...],
-    done: set[str],
-    places: Mapping[str, Place],
-) -> None:
-    if model.id in above:
-        circle = " -> ".join((*above[above.index(model.id) :], model.id))
-        places[f"models.{model.id}.fallbacks"].refuse(
-            f"the model is a fallback of itself: {circle}"
-        )
-    if model.id in done:
-        return
-    for fallback in model.fallbacks:
-        if fallback in models:
-            _check_fallbacks(models[fallback], models, (*above, model.id), done, places)
-    done.add(model.id)

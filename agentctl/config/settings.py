@@ -122,8 +122,8 @@ ListenAddress = Annotated[
     ),
 ]
 NotEmpty = Annotated[str, Pattern(r"^(?s:.*\S.*)$", "a non-empty text")]
-ModelId = Annotated[str, Reference("models")]
-DatabaseId = Annotated[str, Reference("databases")]
+ModelId = Annotated[str, Reference(("models",))]
+DatabaseId = Annotated[str, Reference(("databases",))]
 HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 T = TypeVar("T")
@@ -404,7 +404,7 @@ class Team:
 
     id: Id
     model: ModelId
-    members: tuple[Annotated[str, Reference("agents", "teams")], ...]
+    members: tuple[Annotated[str, Reference(("agents", "teams"))], ...]
     name: str = ""
     description: str = ""
     mode: TeamMode = "coordinate"
@@ -424,8 +424,8 @@ class Step:
     """A step of a workflow, with exactly one of `agent` and `team`."""
 
     name: NotEmpty
-    agent: Annotated[str, Reference("agents")] = ""
-    team: Annotated[str, Reference("teams")] = ""
+    agent: Annotated[str, Reference(("agents",))] = ""
+    team: Annotated[str, Reference(("teams",))] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,4 +475,4 @@ class Settings:
 
     def get_table(self, table: type[T]) -> T:
         """Return a table of an extension, with its defaults if it was not loaded."""
-        return next((each for each in self.added.values() if isinstance(each, table)), table())
+        return next((added for added in self.added.values() if isinstance(added, table)), table())

@@ -1,20 +1,29 @@
-"""The tables of the configuration file, their classes, and a reader for them."""
+"""The tables of the configuration file, their classes, and a reader for them.
+
+Keys of single tables are also read from environment variables: `AGENTCTL_SECTION__KEY` and the two
+`JWT_*` variables. Variables without `__` are ignored: container platforms generate names such as
+AGENTCTL_PORT for a service of that name. The rules are in docs/contract.md "Configuration".
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl.config import mcp_table, settings
-from agentctl.config.environment import Variable
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import quote_text, suggest_name
 from agentctl.records.value_types import ValueType, field_types
+
+PREFIX = "AGENTCTL_"
+TEST_PREFIX = "AGENTCTL_TEST_"
+VERIFICATION_KEY_VARIABLE = "JWT_VERIFICATION_KEY"
+JWKS_FILE_VARIABLE = "JWT_JWKS_FILE"
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -50,6 +59,52 @@ def section_keys() -> list[str]:
     return [f"{name}.{key}" for name, table in sections for key in field_types(table)]
 
 
+class Variable(NamedTuple):
+    """An environment variable that sets a key."""
+
+    name: str
+    text: str
+
+
+def variable_name(key: str) -> str:
+    """Return the variable of a key: AGENTCTL_SERVER__PORT for `server.port`."""
+    return PREFIX + key.upper().replace(".", "__")
+
+
+def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Variable]:
+    """Return the variables that set one of `keys`, by key such as `server.port`.
+
+    Raises:
+        InvalidConfiguration: a variable of this form belongs to no key.
+    """
+    known = {variable_name(key): key for key in keys}
+    variables: dict[str, Variable] = {}
+    for name in sorted(environ):
+        if name in known:
+            variables[known[name]] = Variable(name, environ[name])
+        elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
+            near = _suggest_variable(name, list(known))
+            guess = f"; did you mean {near}?" if near else ""
+            Place("", variable=name).refuse(
+                f"this version has no such key{guess}",
+                hint=f"unset it; only keys of single tables have variables, such as "
+                f"{variable_name('server.port')}; lists of tables are set in the file",
+            )
+    if environ.get(JWKS_FILE_VARIABLE):
+        jwks_file = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
+        variables["authorization.jwks_file"] = jwks_file
+    return variables
+
+
+def _suggest_variable(name: str, known: list[str]) -> str | None:
+    section, _, key = name.partition("__")
+    keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
+    if not keys:
+        return suggest_name(name, known)
+    near = suggest_name(key, keys)
+    return near and f"{section}__{near}"
+
+
 @dataclasses.dataclass(slots=True)
 class TableReader:
     """A reader of tables that records the source of each key.
@@ -69,7 +124,6 @@ class TableReader:
     places: dict[str, Place] = dataclasses.field(default_factory=dict)
 
     def check_names(self, document: Mapping[str, object]) -> None:
-        """Reject unknown tables."""
         self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
@@ -93,27 +147,21 @@ class TableReader:
         value = document.get(name, [])
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             self._place((name,), name).refuse(f"must be a list of tables, each written [[{name}]]")
-        read: dict[str, Any] = {}
+        id_type = field_types(ENTRY_TABLES[name])["id"]
+        entries: dict[str, Any] = {}
         for index, entry in enumerate(value):
-            read_entry = self._entry(entry, name, index)
-            if read_entry.id in read:
-                self._place((name, index, "id"), f"{name}[{index}].id").refuse(
-                    f'another entry of [[{name}]] has the id "{read_entry.id}"'
-                )
-            read[read_entry.id] = read_entry
-        return tuple(read.values())
+            path, label = (name, index), f"{name}[{index}].id"
+            if "id" not in entry:
+                self._place(path, label).refuse(f"is missing; it must be {id_type.description}")
+            place = self._place((*path, "id"), label)
+            entry_id = convert_value(entry["id"], id_type, place, self.base)
+            table = self._table(entry, ENTRY_TABLES[name], path, f"{name}.{entry_id}")
+            if entry_id in entries:
+                place.refuse(f'another entry of [[{name}]] has the id "{entry_id}"')
+            entries[entry_id] = table
+        return tuple(entries.values())
 
-    def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
-        path, label = (name, index), f"{name}[{index}]"
-        id_kind = field_types(ENTRY_TABLES[name])["id"]
-        if "id" not in entry:
-            self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.description}")
-        known = convert_value(
-            entry["id"], id_kind, self._place((*path, "id"), f"{label}.id"), self.base
-        )
-        return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
-
-    def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
+    def _table(self, table: Mapping[str, object], cls: Any, path: KeyPath, key: str) -> Any:
         value_types = field_types(cls)
         self._refuse_unknown(table, value_types, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
@@ -143,7 +191,10 @@ class TableReader:
         elif value_type.is_list and value_type.item.kind is settings.Step:
             value = self._steps(table[field.name], place, path)
         elif dataclasses.is_dataclass(value_type.kind):
-            value = self._inner_table(table[field.name], value_type, place, path)
+            inner = table[field.name]
+            if not isinstance(inner, dict):
+                place.refuse("must be a table, such as { temperature = 0.2 }")
+            value = self._table(inner, value_type.kind, path, key)
         else:
             value = convert_value(table[field.name], value_type, place, self.base)
         self.places[key] = place
@@ -158,32 +209,21 @@ class TableReader:
             place.refuse(f"is missing; it must be {value_type.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
 
-    def _inner_table(
-        self, value: object, value_type: ValueType, place: Place, path: KeyPath
-    ) -> object:
-        if not isinstance(value, dict):
-            place.refuse("must be a table, such as { temperature = 0.2 }")
-        return self._table(value, value_type.kind, path, place.key)
-
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
         if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):
             place.refuse('must be a list of steps, each like { name = "draft", agent = "writer" }')
-        steps = []
-        for index, step in enumerate(value):
-            key = f"{place.key}[{index}]"
-            steps.append(self._table(step, settings.Step, (*path, index), key))
-        return tuple(steps)
+        return tuple(
+            self._table(step, settings.Step, (*path, index), f"{place.key}[{index}]")
+            for index, step in enumerate(value)
+        )
 
     def _place(self, path: KeyPath, key: str) -> Place:
-        return Place(self.file, key, line=self._line(path))
-
-    def _line(self, path: KeyPath) -> int | None:
         while path:
             for known in (path, (*path, 0)):
                 if known in self.lines:
-                    return self.lines[known]
+                    return Place(self.file, key, line=self.lines[known])
             path = path[:-1]
-        return None
+        return Place(self.file, key)
 
     def _refuse_unknown(
         self, table: Mapping[str, object], known: Mapping[str, object], path: KeyPath, key: str

@@ -19,13 +19,7 @@ from agentctl.records.value_types import Rule, ValueType, WrongValue
 class Reference(Rule):
     """The id of an entry of another table, checked after all tables are read."""
 
-    first: str
-    second: str = ""
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The names of the tables."""
-        return (self.first, self.second) if self.second else (self.first,)
+    tables: tuple[str, ...]
 
     @property
     def notation(self) -> str:
@@ -33,7 +27,6 @@ class Reference(Rule):
         return " or ".join(f"[[{table}]]" for table in self.tables)
 
     def describe(self, words: str) -> str:
-        """Return the words with the tables."""
         return f"the id of an entry of {self.notation}"
 
 
@@ -49,13 +42,7 @@ class Repeats(Rule):
 
 
 def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -> Any:
-    """Check a TOML value and convert it to a value of the settings.
-
-    Args:
-        value: the parsed value.
-        value_type: the type of the key.
-        place: the key, for the error.
-        base: the folder of relative paths.
+    """Check a TOML value and convert it to a value of the settings; `base` is for relative paths.
 
     Raises:
         InvalidConfiguration: the value has another type or breaks a rule.
@@ -63,8 +50,8 @@ def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -
     try:
         converted = value_type.check(value)
     except WrongValue as wrong:
-        shown = wrong.expected and f", not {_show_value(wrong.value, wrong.expected)}"
-        place.item(wrong.path).refuse(wrong.problem + (shown or ""))
+        actual = wrong.expected and f", not {_show_value(wrong.value, wrong.expected)}"
+        place.item(wrong.path).refuse(wrong.problem + (actual or ""))
     if isinstance(converted, Path):
         return _make_absolute(converted, base)
     if not isinstance(converted, tuple):
@@ -74,8 +61,8 @@ def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -
     if value_type.find_rule(Repeats) is None:
         for index, part in enumerate(converted):
             if part in converted[:index]:
-                shown = _show_value(value[index], value_type.item)
-                place.refuse(f"must not contain {shown} twice")
+                repeated = _show_value(value[index], value_type.item)
+                place.refuse(f"must not contain {repeated} twice")
     return converted
 
 

@@ -30,7 +30,8 @@ class KindNames:
         noun: for people (`Agent`).
         tag: OpenAPI tag (`Agents`).
         id_field: name of its id in records and path parameters (`agent_id`).
-        event_prefix: prefix of its stream events (`TeamRunStarted`, `RunStarted`).
+        event_prefix: prefix of the events about its runs (`TeamRunStarted`, `RunStarted`).
+        part_prefix: prefix of the events about a part of its runs (`TeamToolCallStarted`).
     """
 
     kind: ComponentKind
@@ -39,13 +40,14 @@ class KindNames:
     tag: str
     id_field: str
     event_prefix: str
+    part_prefix: str
 
 
 KINDS: dict[ComponentKind, KindNames] = {
-    "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run"),
-    "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun"),
+    "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run", ""),
+    "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun", "Team"),
     "workflow": KindNames(
-        "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow"
+        "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow", ""
     ),
 }
 

@@ -1,19 +1,19 @@
 """The name of the state of a run for people: status, cancel request and stop in one word.
 
 "Cancel requested" and "stopped" are two facts (docs/cancellation.md): a run that has ended may have
-work that goes on. Every view takes its words, glyphs and colours from here. The console has the
-same table in JavaScript, and both are tested with `tests/records/phases.json`.
+work that goes on. Every view takes its words from here, and the server offers them (`view=phase`,
+`view=items`). Glyphs and colors are those of what draws a run (`agentctl.transcripts.texts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from agentctl.records.times import format_rfc3339, format_span, parse_rfc3339
+from typing_extensions import TypedDict
 
-Color = Literal["blue", "dim", "green", "grey", "red", "yellow"]
+from agentctl.records.times import format_rfc3339, format_span, now, parse_rfc3339
 
 _MINUTE, _DAY = 60, 86_400
 
@@ -26,32 +26,29 @@ class Phase:
 
     Attributes:
         name: `queued`, `running`, `stopping`, `stopped`, `completed`, `failed` or `unknown`.
-        glyph: one character, shown together with the words only.
-        ascii: the glyph for terminals without UTF-8.
         words: the name of the state.
-        color: the color of glyph and words.
-        warning: `work goes on` if the run has ended and its work has not, else empty. It is shown
-            in yellow, with the glyph `!`.
+        warning: `work goes on` if the run has ended and its work has not, else empty.
         sentence: the facts about the cancel, the stop and the failure; empty if there are none.
     """
 
     name: str
-    glyph: str
-    ascii: str
     words: str
-    color: Color
     warning: str
     sentence: str
 
 
-_LOOKS: dict[str, tuple[str, str, Color]] = {
-    "queued": ("◌", ".", "dim"),
-    "running": ("●", "*", "blue"),
-    "stopping": ("◐", "~", "yellow"),
-    "stopped": ("■", "#", "grey"),
-    "completed": ("✓", "+", "green"),
-    "failed": ("✗", "x", "red"),
-}
+class PhaseRecord(TypedDict):
+    """The state of a run for people, as `view=phase` and `view=items` return it.
+
+    `warning` is `work goes on` if the run has ended and its work has not, else empty. `sentence`
+    has the facts about the cancel, the stop and the failure; empty if there are none.
+    """
+
+    name: Literal["queued", "running", "stopping", "stopped", "completed", "failed", "unknown"]
+    words: str
+    warning: str
+    sentence: str
+
 
 _NAMES = {
     "PENDING": "queued",
@@ -78,10 +75,22 @@ def describe_phase(run: Mapping[str, Any], at: int) -> Phase:
     if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
         # Servers of another product have neither time: nothing is known about the work.
         warning = WORK_GOES_ON if run.get("stopped_at") is None else ""
-    glyph, ascii_glyph, color = _LOOKS.get(name, ("?", "?", "dim"))
     words = status.lower() or name if name == "unknown" else name
     sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)
-    return Phase(name, glyph, ascii_glyph, words, color, warning, sentence)
+    return Phase(name, words, warning, sentence)
+
+
+def describe_run(run: Mapping[str, Any]) -> Phase:
+    """Return the present state of a run; the facts of one that has stopped are as of its end."""
+    phase = describe_phase(run, now())
+    ended = _parse(run.get("finished_at"))
+    return phase if phase.warning or ended is None else describe_phase(run, ended)
+
+
+def build_phase(run: Mapping[str, Any]) -> PhaseRecord:
+    """Return the present state of a run as a record."""
+    phase = describe_run(run)
+    return cast(PhaseRecord, {name: getattr(phase, name) for name in PhaseRecord.__annotations__})
 
 
 def describe_holding(holding: list[str] | None) -> str:

@@ -64,8 +64,6 @@ PAGE_ROUTES: dict[str, Route] = {
 }
 """Pages and their files, which the OpenAPI document does not contain."""
 
-_SESSION = "/sessions/{session_id}"
-
 
 class RouteMatch(NamedTuple):
     """The operation of a request, and its path parameters as in the path."""

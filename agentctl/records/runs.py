@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
@@ -10,7 +10,9 @@ from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
+
+FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
 """The statuses of a run that has ended."""
 
 CancelOutcome = Literal["stopped", "requested", "already_final"]

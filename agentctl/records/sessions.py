@@ -9,6 +9,8 @@ from typing_extensions import TypedDict
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
+ExportFormat = Literal["jsonl", "json", "markdown"]
+
 
 class SessionMetrics(TypedDict):
     """The nine counters, in tokens, summed over every run of the session."""

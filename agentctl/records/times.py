@@ -78,6 +78,13 @@ def whole_seconds(microseconds: int) -> int:
     return microseconds // 1_000_000
 
 
+def format_elapsed(seconds: float) -> str:
+    """Format a duration: `12 ms`, `0.4 s`, `9.5 s`, from ten seconds on as `format_span`."""
+    if seconds < 0.0995:
+        return f"{max(0, round(seconds * 1_000))} ms"
+    return f"{seconds:.1f} s" if seconds < 9.95 else format_span(seconds)
+
+
 def format_span(seconds: float) -> str:
     """Return a time span in one or two units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
     whole = max(0, round(seconds))

@@ -316,7 +316,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCI
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _WORDS: dict[Any, str] = {
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     int: "an integer",
     float: "a number",

@@ -5,27 +5,37 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.declarations import Declaration, find_declaration
+from agentctl.declarations import find_declaration
 from agentctl.operations import Operations
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.events import END_NAMES
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.sessions import ExportFormat
 from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
+    DEFAULT_TIMEOUTS,
     Connection,
     ReceivedDocument,
     Request,
     Shape,
     Timeouts,
 )
-from agentctl.remote.events import EventParser, ServerEvent
+from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_request, build_run_body
-from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest, RunRequest, StreamEvent
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
+    ResumeRequest,
+    RunRequest,
+    SessionLocator,
+    StreamEvent,
+)
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
@@ -36,12 +46,7 @@ class RemoteOperations(Operations):
     Args:
         url: the URL of the server, with the path under which it is mounted, if any.
         token: a bearer token, sent to the origin of `url` only; None sends none.
-        connect_timeout: seconds to wait for a connection.
-        read_timeout: seconds to wait for a response. The wait of a cancel is added; a run in the
-            foreground has no limit.
-        stream_timeout: seconds without a byte, comments included, until a stream counts as lost.
-        whole_timeout: seconds for a whole response once it has begun, and for one event of a
-            stream, however often a byte arrives.
+        timeouts: the times to wait for the server.
         allow_insecure: send the token over plain http to another machine.
 
     Attributes:
@@ -56,17 +61,14 @@ class RemoteOperations(Operations):
         url: str,
         token: str | None,
         *,
-        connect_timeout: float = 5.0,
-        read_timeout: float = 30.0,
-        stream_timeout: float = 60.0,
-        whole_timeout: float = 300.0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         allow_insecure: bool = False,
     ) -> None:
         address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
-        self._timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout, whole_timeout)
-        self.connection = Connection(address, token, self._timeouts)
+        self._timeouts = timeouts
+        self.connection = Connection(address, token, timeouts)
 
     def __repr__(self) -> str:
         return f"RemoteOperations({self.connection.address.base!r})"
@@ -83,87 +85,78 @@ class RemoteOperations(Operations):
     ) -> None:
         await self.connection.close()
 
-    def execute(self, name: str, arguments: Mapping[str, Any]) -> Awaitable[Any]:
-        """Send the request of an operation, as it is declared."""
+    async def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
         declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
-        return self._request(declared, build_request(declared, arguments))
-
-    async def _request(self, declared: Declaration, request: Request) -> Any:
+        request = build_request(declared, arguments)
         if declared.record is None:
             await self.connection.send(request)
             return None
         shape: Shape = "array" if get_origin(declared.record) is list else "object"
-        raw = await self.connection.fetch(request, shape)
-        return ReceivedDocument(raw, declared.record)
+        return ReceivedDocument(await self.connection.fetch(request, shape), declared.record)
 
-    async def stream_run(
+    def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "request": request}
         post = build_request(find_declaration(Operations.create_run, kind), arguments)
         post = replace(post, body=build_run_body(request, stream=True))
-        event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(post, BEFORE_FIRST_EVENT)) as events:
-            async for event in events:
-                yield event
-        if event is None or not _is_final(kind, event):
-            raise _interrupted_stream()
+        return self._follow(kind, post, BEFORE_FIRST_EVENT)
 
     def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        return self._follow(find_declaration(Operations.resume_run, kind), arguments)
+        post = build_request(find_declaration(Operations.resume_run, kind), arguments)
+        return self._follow(kind, post, request.after)
 
     def follow_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        return self._follow(find_declaration(Operations.follow_run, kind), arguments)
+        get = build_request(find_declaration(Operations.follow_run, kind), arguments)
+        return self._follow(kind, get, request.after)
 
     async def _follow(
-        self, declared: Declaration, arguments: Mapping[str, Any]
+        self, kind: ComponentKind, request: Request, after: int
     ) -> AsyncGenerator[StreamEvent]:
-        after = arguments["request"].after
         event: StreamEvent | None = None
-        events = self._events(build_request(declared, arguments), after)
-        async with contextlib.aclosing(events):
+        async with contextlib.aclosing(self._events(request, after)) as events:
             async for event in events:
                 yield event
         # After the last event of a run there are none, so an empty stream is complete.
-        complete = after > BEFORE_FIRST_EVENT if event is None else _is_final(declared.kind, event)
+        complete = after > BEFORE_FIRST_EVENT if event is None else event.name in END_NAMES[kind]
         if not complete:
-            raise _interrupted_stream()
+            raise errors.Unavailable(
+                "The stream ended before the run did",
+                cause="the server, or a proxy in front of it, closed the connection",
+                hint="check the status of the run with: agentctl runs list",
+            )
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         async with self.connection.stream(request) as chunks:
             parser, blocks, began = EventParser(), 0, time.monotonic()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
-                    event = _number_event(received, after)
-                    after = event.seq
-                    yield event
+                    number = received.id or ""
+                    after = int(number) if _SEQUENCE.fullmatch(number) else after + 1
+                    yield StreamEvent(after, received.name, received.data)
                 if parser.blocks > blocks or not parser.incomplete:
                     blocks, began = parser.blocks, time.monotonic()
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 
-
-def _number_event(received: ServerEvent, before: int) -> StreamEvent:
-    given = received.id or ""
-    seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
-    return StreamEvent(seq, received.name, received.data)
-
-
-def _is_final(kind: ComponentKind | None, event: StreamEvent) -> bool:
-    assert kind is not None
-    prefix = KINDS[kind].event_prefix
-    return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
-
-
-def _interrupted_stream() -> errors.Unavailable:
-    return errors.Unavailable(
-        "The stream ended before the run did",
-        cause="the server, or a proxy in front of it, closed the connection",
-        hint="check the status of the run with: agentctl runs list",
-    )
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        arguments = {"session_id": session_id, "where": where, "format": format}
+        request = build_request(find_declaration(Operations.export_session, None), arguments)
+        async with self.connection.open_raw(request) as response:
+            chunks = response.read_chunks()
+            if response.response.status_code != 200:
+                response.check_status(b"".join([chunk async for chunk in chunks]))
+            async for chunk in chunks:
+                yield chunk

@@ -34,7 +34,6 @@ _SPACE = b" \t\r\n"
 MAXIMUM_DOCUMENT_BYTES = 268_435_456
 """Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
 
-
 MAXIMUM_PROBE_BYTES = 65_536
 """Bytes of the response from which a server is recognised."""
 
@@ -82,15 +81,20 @@ class Timeouts:
 
     Attributes:
         connect: for a connection.
-        read: for the next bytes of a response.
-        stream: for the next bytes of a stream.
-        whole: for all bytes of a response once it has begun, and for those of one event.
+        read: for the next bytes of a response. The wait of a cancel is added; a run in the
+            foreground has no limit.
+        stream: for the next bytes of a stream, comments included.
+        whole: for all bytes of a response once it has begun, and for those of one event, however
+            often a byte arrives.
     """
 
     connect: float = 5.0
     read: float = 30.0
     stream: float = 60.0
     whole: float = 300.0
+
+
+DEFAULT_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,6 @@ class Connection:
         self._client = _create_client(self.address, self._token)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 
@@ -246,8 +249,7 @@ class Connection:
             yield self.read_chunks(response)
 
     async def _request(self, request: Request) -> httpx2.Response:
-        wait = request.extra_wait
-        wait = None if wait is None else self._timeouts.read + wait
+        wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
         async with self._open(request, "application/json", wait) as incoming:
             response = await self._read_to_end(incoming)
         if response.status_code != request.accepted_status or failures.has_error_body(response):
@@ -288,7 +290,8 @@ class Connection:
         content: bytes | None = None
         if request.body is not None:
             headers["content-type"] = "application/json"
-            content = _encode_json(request.body)
+            # The standard library escapes lone surrogates, so that the server can reject them.
+            content = json.dumps(request.body, separators=(",", ":")).encode()
         elif request.form is not None:
             headers["content-type"] = "application/x-www-form-urlencoded"
             content = _encode_query(request.form).encode()
@@ -302,7 +305,6 @@ class Connection:
         )
 
     async def read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
-        """Yield the body of a response as it arrives."""
         import httpx2
 
         try:
@@ -420,8 +422,3 @@ def _encode_query(query: tuple[tuple[str, str], ...]) -> str:
 
 def _encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _encode_json(body: dict[str, Any]) -> bytes:
-    # The standard library escapes lone surrogates, so that the server can reject them.
-    return json.dumps(body, separators=(",", ":")).encode()

@@ -179,15 +179,15 @@ def _parse_error_body(content: bytes) -> dict[str, object] | None:
 
 
 def _join_details(body: dict[str, object]) -> dict[str, object]:
-    found = body.get("detail")
-    if not isinstance(found, list):
+    details = body.get("detail")
+    if not isinstance(details, list):
         return body
     texts = []
-    for each in found:
-        if isinstance(each, dict) and isinstance(each.get("msg"), str):
-            place = each.get("loc")
+    for detail in details:
+        if isinstance(detail, dict) and isinstance(detail.get("msg"), str):
+            place = detail.get("loc")
             names = [str(part) for part in place[1:]] if isinstance(place, list) else []
-            texts.append(": ".join([*([".".join(names)] if names else []), each["msg"]]))
+            texts.append(": ".join([*([".".join(names)] if names else []), detail["msg"]]))
     return {**body, "detail": "; ".join(texts)} if texts else body
 
 

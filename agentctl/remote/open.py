@@ -10,6 +10,7 @@ from agentctl.extensions import load_extensions
 from agentctl.operations import ROUTES, Operations
 from agentctl.partial_operations import PartialOperations
 from agentctl.remote.client import RemoteOperations
+from agentctl.remote.connection import DEFAULT_TIMEOUTS, Timeouts
 
 
 @asynccontextmanager
@@ -24,7 +25,7 @@ async def open_remote(
 
     Args:
         url, token, allow_insecure: as for `RemoteOperations`.
-        read_timeout: seconds to wait for a response; None: the default of `RemoteOperations`.
+        read_timeout: seconds to wait for a response; None: the default of `Timeouts`.
 
     Yields:
         The operations; and the name of another product, such as `Product 3.1.10`, or None.
@@ -33,8 +34,8 @@ async def open_remote(
         errors.Unavailable: the server cannot be reached or does not respond.
         errors.UsageError: see `RemoteOperations`.
     """
-    seconds = {} if read_timeout is None else {"read_timeout": read_timeout}
-    remote = RemoteOperations(url, token, allow_insecure=allow_insecure, **seconds)
+    timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
+    remote = RemoteOperations(url, token, timeouts=timeouts, allow_insecure=allow_insecure)
     async with remote as operations:
         info = await _read_info(operations)
         for extension in load_extensions():

@@ -121,7 +121,7 @@ def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
 
 def _body_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_body_value(each) for each in value]
+        return [_body_value(item) for item in value]
     return dataclasses.asdict(value) if isinstance(value, Grant) else value
 
 
@@ -165,7 +165,6 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
 
 
 def build_session_body(session: NewSession) -> dict[str, Any]:
-    """Build the body that creates a session."""
     return _without_none(
         session_id=session.session_id,
         session_name=session.session_name or None,
@@ -176,7 +175,6 @@ def build_session_body(session: NewSession) -> dict[str, Any]:
 
 
 def build_memory_body(memory: NewMemory) -> dict[str, Any]:
-    """Build the body that creates a memory."""
     return {"memory": memory.memory, "topics": list(memory.topics)} | _without_none(
         user_id=memory.user_id, agent_id=memory.agent_id, team_id=memory.team_id
     )

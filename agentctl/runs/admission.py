@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import orjson
 
@@ -172,23 +171,14 @@ def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
 def admit_once(spec: RunSpec, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
     """Admit a run unless an earlier attempt with an unknown outcome did."""
     stored = yield from find_admitted(spec)
-    if stored is not None:
-        return stored.run
-    return (yield from admission)
-
-
-class StoredRun(NamedTuple):
-    """An admitted run, and the worker that owns it."""
-
-    run: AdmittedRun
-    owner: str | None
+    return stored[0] if stored is not None else (yield from admission)
 
 
 @unit
-def find_admitted(spec: RunSpec) -> Steps[StoredRun | None]:
-    """Return a run whose row was committed, None if there is no row."""
+def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]:
+    """Return a run whose row was committed, and the worker that owns it; None without a row."""
     state = yield from run_reads.get_state(spec.run_id)
     if state is None:
         return None
     session_state = yield from sessions.get_state(state.session_id)
-    return StoredRun(AdmittedRun(_with_user(spec, state.user_id), session_state), state.owner)
+    return AdmittedRun(_with_user(spec, state.user_id), session_state), state.owner

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import orjson
 
 from agentctl import errors
-from agentctl.agents import Memory
 from agentctl.config.settings import Agent, Team
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import Purpose, RunSpec
@@ -108,7 +107,9 @@ async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
             specs.append(build_background_spec(run.spec, "summary", plan[1]))
     if spec.memory.mode == "after_run" and run.memories is not None:
         known = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
-        prompt = _format_extraction(known, run)
+        facts = "\n".join(f"- [{memory.memory_id}] {memory.memory}" for memory in known) or "(none)"
+        turn = _format_turn(run.spec.input, run.transcript.content)
+        prompt = f"Known facts:\n{facts}\n\n{turn}"
         specs.append(build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0)))
     return specs
 
@@ -135,11 +136,7 @@ async def plan_summary(database: Database, session_id: str) -> tuple[int, Summar
 
 
 def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) -> RunSpec:
-    """Return the specification of background work after a run.
-
-    Args:
-        base: the specification of that run, or of another one of the session.
-    """
+    """Return the specification of background work; `base` is that of any run of the session."""
     return replace(
         base,
         run_id=new_id(),
@@ -175,11 +172,6 @@ def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
 
 def _format_turn(question: str, answer: str | None) -> str:
     return f"User:\n{_cut(question)}\n\nAssistant:\n{_cut(answer or '(no answer)')}"
-
-
-def _format_extraction(known: list[Memory], run: LiveRun) -> str:
-    facts = "\n".join(f"- [{memory.memory_id}] {memory.memory}" for memory in known) or "(none)"
-    return f"Known facts:\n{facts}\n\n{_format_turn(run.spec.input, run.transcript.content)}"
 
 
 def _cut(text: str) -> str:

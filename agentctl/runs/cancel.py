@@ -37,13 +37,7 @@ class CancelResult:
 
 
 class Canceller:
-    """Cancels runs of this process and of others.
-
-    Args:
-        engine: the runs of this process.
-        monitor: detects dead workers.
-        changes: reports writes of other processes.
-    """
+    """Cancels runs of this process and of others."""
 
     def __init__(self, engine: Engine, monitor: WorkerMonitor, changes: DatabaseChanges) -> None:
         self._engine = engine
@@ -62,8 +56,7 @@ class Canceller:
     ) -> CancelResult:
         """Request a cancel and wait up to `wait` seconds for the final status.
 
-        Args:
-            extra_write: builds further writes for the transaction of the request.
+        `extra_write` builds further writes for the transaction of the request.
 
         Raises:
             NotFound: there is no such run; nothing is stored.

@@ -85,17 +85,13 @@ class _Poller:
     """Polls the change number of one database while callers wait."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
+        self.version = database.changes
         self.changed = asyncio.Event()
-
-    def version(self) -> int:
-        return self._database.changes()
 
     @contextlib.contextmanager
     def polling(self) -> Iterator[None]:
-        """Poll while at least one caller is inside this context."""
         if self._task is None:
             self._task = asyncio.create_task(self._poll(self.version()))
         self._waiting += 1

@@ -77,26 +77,18 @@ class KeyedRun:
 class Engine:
     """The runs that this process executes.
 
-    Args:
-        databases: the databases of the service.
-        catalog: the configured components.
-        settings: limits and timeouts.
-        worker: this process as the owner of runs.
-
     Attributes:
         closing: set when the process shuts down and waiting callers have to return.
+        draining: True if new runs are refused because the process shuts down.
         counters: counts of the runs since the process started.
         model_counters: counts of further attempts of their model calls.
     """
 
     def __init__(
-        self,
-        databases: Databases,
-        catalog: Catalog,
-        settings: Settings,
-        worker: Worker,
+        self, databases: Databases, catalog: Catalog, settings: Settings, worker: Worker
     ) -> None:
         self.closing = asyncio.Event()
+        self.draining = False
         self.counters = RunCounters()
         self.model_counters = catalog.models.counters
         self._worker = worker
@@ -107,7 +99,6 @@ class Engine:
         self._has_live = asyncio.Event()
         self._starting = self._root_count = 0
         self._starts = Starts()
-        self._draining = False
         self._shutdown: Ending | None = None
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
@@ -116,17 +107,10 @@ class Engine:
         self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
 
     @property
-    def draining(self) -> bool:
-        """True if new runs are refused because the process shuts down."""
-        return self._draining
-
-    @property
     def worker_id(self) -> str:
-        """Id of the worker that owns new runs."""
         return self._worker.id
 
     def find_run(self, run_id: str) -> LiveRun | None:
-        """Return a run that this process executes, or None."""
         return self._live.get(run_id)
 
     def find_spans(self, run_id: str) -> list[dict[str, Any]] | None:
@@ -135,15 +119,12 @@ class Engine:
         return None if run is None else run.transcript.spans.records()
 
     def live_runs(self) -> list[LiveRun]:
-        """Return the runs that this process executes."""
         return list(self._live.values())
 
     async def wait_for_live_run(self) -> None:
-        """Wait until this process executes a run."""
         await self._has_live.wait()
 
     def root_runs(self) -> list[LiveRun]:
-        """Return the live runs that have no parent."""
         return [run for run in self._live.values() if run.parent is None]
 
     @property
@@ -165,7 +146,7 @@ class Engine:
             TooManyRequests: `limits.concurrent_runs` root runs are live already.
             Unavailable: the process shuts down, or the database does not answer.
         """
-        if self._draining:
+        if self.draining:
             raise errors.Unavailable("The server is shutting down")
         if self._starting + self._root_count >= self._settings.limits.concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
@@ -229,28 +210,23 @@ class Engine:
         async with self._member_slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
-            result = await self._execute_member(self._build_run(spec, component, parent))
-            span.end(SPAN_STATUSES[result.status])
-            return result
-
-    async def _execute_member(self, run: LiveRun) -> MemberResult:
-        parent = run.parent
-        assert parent is not None
-        try:
-            await self._start(run, partial(admit_child_run, run.spec))
-            ending = await asyncio.shield(run.ended)
-        except asyncio.CancelledError:
-            run.stop(
-                parent.requested_end
-                or Ending.cancelled("system:parent", "The parent run continued without it")
+            run = self._build_run(spec, component, parent)
+            try:
+                await self._start(run, partial(admit_child_run, spec))
+                ending = await asyncio.shield(run.ended)
+            except asyncio.CancelledError:
+                run.stop(
+                    parent.requested_end
+                    or Ending.cancelled("system:parent", "The parent run continued without it")
+                )
+                raise
+            span.end(SPAN_STATUSES[ending.status])
+            return MemberResult(
+                status=ending.status,
+                content=run.transcript.content,
+                error_detail=ending.error_detail,
+                error_code=ending.error_code,
             )
-            raise
-        return MemberResult(
-            status=ending.status,
-            content=run.transcript.content,
-            error_detail=ending.error_detail,
-            error_code=ending.error_code,
-        )
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
@@ -262,7 +238,6 @@ class Engine:
         outcome_unknown = False
 
         async def commit() -> tuple[str, AdmittedRun]:
-            """Write the row, unless an earlier attempt did; return its worker and the row."""
             nonlocal outcome_unknown
             await self._worker.register()
             worker_id = self._worker.id
@@ -299,7 +274,8 @@ class Engine:
                 if stored is not None:
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
-                    self._execute(run, stored.owner or "", stored.run)
+                    admitted, owner = stored
+                    self._execute(run, owner or "", admitted)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
@@ -309,7 +285,7 @@ class Engine:
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.count_started(run.component.kind)
+        self.counters.started[run.component.kind] += 1
         run.mark_stored(worker_id, admitted)
         ending = self._shutdown
         if worker_id != self._worker.id:
@@ -328,14 +304,12 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
-        if requires_background_work(run) and run.ended.result().status == "COMPLETED":
-            # After the response: background work never delays it.
-            self._run_tasks.start(self._start_background_runs(run))
-
-    async def _start_background_runs(self, run: LiveRun) -> None:
+        if not requires_background_work(run) or run.ended.result().status != "COMPLETED":
+            return
+        # After the response: background work never delays it.
         try:
             for spec in await plan_background_runs(run):
-                if not self._draining:
+                if not self.draining:
                     await self._start_background_run(spec, run.component)
         except errors.AgentctlError as error:
             _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
@@ -355,7 +329,7 @@ class Engine:
             Conflict: a summary of the session is being made.
             Unavailable: the process shuts down, or the database does not answer.
         """
-        if self._draining:
+        if self.draining:
             raise errors.Unavailable("The server is shutting down")
         database = self._databases[component.database]
         planned = await plan_summary(database, session_id)
@@ -385,7 +359,7 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """Refuse new runs, and wait up to `seconds` for the live runs."""
-        self._draining = True
+        self.draining = True
         await self._run_tasks.wait_until_empty(seconds)
 
     async def cancel_runs(self) -> None:
@@ -394,7 +368,7 @@ class Engine:
         Writes that the database did not accept within `CLOSE_SECONDS` are abandoned. Followers of
         the runs of other processes are not affected.
         """
-        self._draining = True
+        self.draining = True
         self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
         for run in self.root_runs():
             run.stop(self._shutdown)

@@ -7,19 +7,12 @@ from typing import Any, cast
 
 import orjson
 
+from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
-from agentctl.runs.states import Ending, FinalStatus
-from agentctl.runtime.events import (
-    Content,
-    Progress,
-    RunEvent,
-    StepCompleted,
-    StepStarted,
-    Thinking,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from agentctl.runs.states import Ending
+from agentctl.runtime.events import Content, RunEvent, Thinking
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
@@ -27,10 +20,6 @@ from agentctl.store.repositories.sessions import NO_USAGE
 LOST_SEQ_STEP = 1_000_000
 """Distance between the number of the last stored event of an orphaned run and that of its end.
 Event numbers only grow, and the dead worker may have delivered events that were never stored."""
-
-_TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
-
-_END_SUFFIXES = {"COMPLETED": "Completed", "CANCELLED": "Cancelled", "ERROR": "Error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +35,8 @@ class RunIdentity:
     _content_frame: tuple[str, bytes, bytes, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        name = f"{KINDS[self.kind].event_prefix}Content"
         fields = {"content": "", "content_type": "str"}
-        _, data = _format(self, name, fields, 0)
+        name, data = _format(self, EventKind.CONTENT, fields, 0)
         times = b'"created_at":0,"at":"%b",' % format_rfc3339(0).encode()
         head, _, rest = data.partition(times)
         rest, _, tail = rest.rpartition(b'""')
@@ -68,31 +56,16 @@ class RunIdentity:
 
 def format_started(run: RunIdentity) -> tuple[str, bytes]:
     """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
-    return _format(run, f"{KINDS[run.kind].event_prefix}Started", {})
+    return _format(run, EventKind.STARTED, {})
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """Return name and data of an event of the component."""
-    fields: dict[str, Any]
-    match event:
-        case Content(delta=delta):
-            return run.format_content(delta, now())
-        case Thinking(delta=delta):
-            fields = {"reasoning_content": delta}
-            return _format(run, f"{_TOOL_PREFIX[run.kind]}ReasoningContentDelta", fields)
-        case Progress(text=text, fraction=fraction):
-            fields = {"text": text, "fraction": fraction}
-            return _format(run, f"{KINDS[run.kind].event_prefix}Progress", fields)
-        case ToolCallStarted(tool=tool):
-            return _format(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
-        case ToolCallCompleted(tool=tool):
-            name = f"{_TOOL_PREFIX[run.kind]}ToolCallCompleted"
-            return _format(run, name, {"tool": tool})
-        case StepStarted(step_name=step, step_index=index):
-            return _format(run, "StepStarted", {"step_name": step, "step_index": index})
-        case StepCompleted(step_name=step, step_index=index, content=content):
-            fields = {"step_name": step, "step_index": index, "content": content}
-            return _format(run, "StepCompleted", fields)
+    if isinstance(event, Content):
+        return run.format_content(event.delta, now())
+    if isinstance(event, Thinking):
+        return _format(run, event.kind, {"reasoning_content": event.delta})
+    return _format(run, event.kind, {name: getattr(event, name) for name in event.__slots__})
 
 
 def format_end(
@@ -143,7 +116,6 @@ def _format_final(
     at: int,
     finish_reason: str | None = None,
 ) -> tuple[str, bytes]:
-    name = f"{KINDS[run.kind].event_prefix}{_END_SUFFIXES[ending.status]}"
     fields: dict[str, Any] = {"content": content}
     if ending.status == "COMPLETED":
         fields["metrics"] = metrics
@@ -153,13 +125,13 @@ def _format_final(
         fields["reason"] = ending.reason
     else:
         fields["error"] = {"code": ending.error_code, "detail": ending.error_detail}
-    return _format(run, name, fields, at)
+    return _format(run, END_KINDS[ending.status], fields, at)
 
 
 def _format(
-    run: RunIdentity, name: str, fields: dict[str, Any], at: int | None = None
+    run: RunIdentity, kind: EventKind, fields: dict[str, Any], at: int | None = None
 ) -> tuple[str, bytes]:
-    names = KINDS[run.kind]
+    names, name = KINDS[run.kind], EVENT_NAMES[run.kind][kind]
     at = now() if at is None else at
     body: dict[str, Any] = {
         "event": name,

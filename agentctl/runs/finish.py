@@ -17,12 +17,13 @@ import orjson
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import FinalStatus
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runs.states import Ending
 from agentctl.runtime.transcript import Transcript, build_chat_history
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions

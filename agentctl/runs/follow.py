@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
@@ -44,7 +44,7 @@ CHANGE_WAIT_SECONDS = 0.5
 """Interval of the checks for a shutdown of this process while a follower waits for a change."""
 
 
-async def follow_run(
+def follow_run(
     engine: Engine, database: Database, changes: DatabaseChanges, run_id: str, after: int
 ) -> AsyncGenerator[list[StreamEvent]]:
     """Yield the events of a run after number `after`, including future ones, up to its end.
@@ -58,7 +58,6 @@ async def follow_run(
     this process shuts down (`engine.closing`).
 
     Args:
-        database: database with the row of the run.
         after: number of the last event that the reader has; -1 for none.
 
     Raises:
@@ -66,9 +65,7 @@ async def follow_run(
             the events end without a last event.
         Unavailable: the database was unavailable for too long before the first event.
     """
-    follower = _Follower(engine, database, changes, run_id, after)
-    while portion := await follower.next_portion():
-        yield portion
+    return _Follower(engine, database, changes, run_id, after).yield_portions()
 
 
 async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator[StreamEvent]:
@@ -104,20 +101,6 @@ async def wait_until_final(
         await tracker.wait_for_change(CHANGE_WAIT_SECONDS)
 
 
-class _StoredPortion(NamedTuple):
-    """The result of one read of the database.
-
-    Attributes:
-        batches: the first batches after the position of the reader.
-        final: True if the run has a final status: then all its further events are stored.
-        has_events: True if the run has stored events, or may still get some.
-    """
-
-    batches: list[EventRow]
-    final: bool
-    has_events: bool
-
-
 class _Follower:
     """One reader of one run."""
 
@@ -134,8 +117,7 @@ class _Follower:
         self._has_yielded = False
         self._done = False
 
-    async def next_portion(self) -> list[StreamEvent]:
-        """Wait for the next events and return them; none after the end of the run."""
+    async def yield_portions(self) -> AsyncGenerator[list[StreamEvent]]:
         while not self._done:
             in_memory = self._read_memory()
             try:
@@ -147,12 +129,11 @@ class _Follower:
                 if not self._has_yielded:
                     raise
                 _rate_limited.log("a stream was ended: its database is unavailable for too long")
-                return []
+                return
             if portion:
                 self._has_yielded = True
                 self._position = portion[-1].seq
-                return portion
-        return []
+                yield portion
 
     def _read_memory(self) -> list[StreamEvent] | None:
         if self._stream is None:
@@ -185,18 +166,25 @@ class _Follower:
             if not self._has_yielded:
                 raise errors.NotFound("Run not found")
             return []
-        if stored.final and not stored.has_events:
+        batches, final, has_events = stored
+        if final and not has_events:
             self._done = True
             from_row = await self._read(_build_events_from_row(self._run_id), size="large")
             return [event for event in from_row if event.seq > self._position]
-        if stored.batches:
+        if batches:
             # There may be more batches after a full read, and a live run may add some. Only a
             # short read of a run that was final before its batches were read has the last event.
-            self._done = stored.final and len(stored.batches) < BATCHES_PER_READ
-            return _parse_batches(stored.batches, self._position)
+            self._done = final and len(batches) < BATCHES_PER_READ
+            return [
+                StreamEvent(seq, name, data.encode())
+                for batch in batches
+                for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq)
+                if seq > self._position
+                for name, _, data in [line.partition(" ")]
+            ]
         # At shutdown the runs of this process still end first; those of others are left.
         closing = self._engine.closing.is_set() and self._engine.find_run(self._run_id) is None
-        if stored.final or closing:
+        if final or closing:
             self._done = True
         else:
             await tracker.wait_for_change(CHANGE_WAIT_SECONDS)
@@ -215,7 +203,12 @@ class _Follower:
 
 
 @unit
-def _load_portion(run_id: str, position: int) -> Steps[_StoredPortion | None]:
+def _load_portion(run_id: str, position: int) -> Steps[tuple[list[EventRow], bool, bool] | None]:
+    """Return the first batches after a position, if the run is final, and if it has events.
+
+    All further events of a final run are stored. A run that is not final may still get events. None
+    if there is no such run.
+    """
     # The status first: the events of a run that is final are complete.
     state = yield from run_reads.get_state(run_id)
     if state is None:
@@ -223,17 +216,7 @@ def _load_portion(run_id: str, position: int) -> Steps[_StoredPortion | None]:
     final = is_final(state.status)
     batches = yield from events.list_after(run_id, position, BATCHES_PER_READ)
     has_events = bool(batches) or not final or (yield from events.get_last_seq(run_id)) >= 0
-    return _StoredPortion(batches, final, has_events)
-
-
-def _parse_batches(batches: list[EventRow], position: int) -> list[StreamEvent]:
-    parsed = list[StreamEvent]()
-    for batch in batches:
-        for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq):
-            if seq > position:
-                name, _, data = line.partition(" ")
-                parsed.append(StreamEvent(seq, name, data.encode()))
-    return parsed
+    return batches, final, has_events
 
 
 @unit

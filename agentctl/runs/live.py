@@ -16,9 +16,8 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
-from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
-from agentctl.runs.stream import Stream
+from agentctl.runs.stream import Recorder, Stream
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
@@ -44,7 +43,6 @@ class LiveRun:
     Args:
         parent: the run that requested this one; None for a root run and for background work.
         databases: the database of the component has the row, the system database the memories.
-        run_member: the engine's function that executes a member's run.
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
@@ -57,6 +55,7 @@ class LiveRun:
         children: the runs of members that were started.
         requested_end: the ending that the first stop request asks for; None before that.
         stop_requested: done when `requested_end` is set.
+        has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
             event and the published event have the same time.
         ended: the stored ending, or the expected one if the database has not stored it yet.
@@ -82,8 +81,7 @@ class LiveRun:
         self.database = databases[component.database]
         self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
-        self.stream: Stream
-        self.stream = parent.stream if parent is not None else Stream(recorded=spec.recorded)
+        self.stream: Stream = parent.stream if parent else Stream(recorded=spec.recorded)
         self.identity = event_format.RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -97,12 +95,12 @@ class LiveRun:
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
         self.requested_end: Ending | None = None
+        self.has_ended = False
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
         self.earlier_runs: Sequence[EarlierRun] = ()
         self.summary: str | None = None
-        self.state: SessionState
-        self.state = parent.state if parent is not None else SessionState(None, 0)
+        self.state: SessionState = parent.state if parent else SessionState(None, 0)
         self.state_changes: StateChanges | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
@@ -110,7 +108,6 @@ class LiveRun:
         self.transcript = Transcript()
         self._run_member = run_member
         self._system_database = databases.system
-        self._detached = False
         self._stored_at = 0
 
     @property
@@ -129,11 +126,7 @@ class LiveRun:
 
     @property
     def is_stopping(self) -> bool:
-        return self.requested_end is not None or self._detached
-
-    @property
-    def has_ended(self) -> bool:
-        return self._detached
+        return self.requested_end is not None or self.has_ended
 
     def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
         """Take over the values of the committed row; start to record events."""
@@ -158,7 +151,7 @@ class LiveRun:
 
     def detach(self) -> None:
         """Set `finished_at` and ignore all further events of the work."""
-        self._detached = True
+        self.has_ended = True
         # The clock may have gone back since.
         self.finished_at = max(now(), self._stored_at)
 
@@ -176,7 +169,7 @@ class LiveRun:
         self.transcript = Transcript(self.transcript.unstopped)
 
     def emit(self, event: RunEvent) -> None:
-        if self.stream.recorded and not self._detached:
+        if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
 
     def checkpoint(self) -> None:
@@ -199,7 +192,6 @@ class RunMemories:
 
     Args:
         database: the system database, which has the memories.
-        user_id: the user of the run.
         run: the run, whose agent or team remembers.
     """
 
@@ -224,7 +216,6 @@ class RunMemories:
         return _to_memory(await self._database.write(_create_once(row)))
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
-        """Return the best memories for a text, else the newest."""
         if not 1 <= limit <= MAXIMUM_FOUND:
             raise ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_FOUND}")
         rows = await self._database.read(memories.search(self._user_id, text, limit))
@@ -233,11 +224,9 @@ class RunMemories:
         return [_to_memory(row) for row in rows]
 
     async def update(self, memory_id: str, memory: str) -> bool:
-        """Replace the text of a memory; its topics stay."""
         return await self._database.write(_replace_text(memory_id, self._visibility, memory))
 
     async def forget(self, memory_id: str) -> bool:
-        """Delete a memory."""
         return await self._database.write(memories.delete(memory_id, self._visibility))
 
 

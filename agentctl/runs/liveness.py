@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from agentctl.records.rate_limited_log import RateLimitedLog
@@ -38,14 +37,6 @@ class WorkerDeath(Enum):
 
     EXITED = "exited"
     NO_HEARTBEAT = "no heartbeat"
-
-
-@dataclass(frozen=True, slots=True)
-class _SeenHeartbeat:
-    """A heartbeat, and the observed seconds when the monitor first read it."""
-
-    beat: int
-    at: float
 
 
 class WorkerMonitor:
@@ -78,7 +69,8 @@ class WorkerMonitor:
         self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
         self.oldest_heartbeat: int | None = None
         self.is_long_lived = False
-        self._heartbeats: dict[str, _SeenHeartbeat] = {}
+        # By worker: a heartbeat, and the observed seconds when it was first read.
+        self._heartbeats: dict[str, tuple[int, float]] = {}
         self._observed_seconds = 0.0
         self._advanced_at = clock()
         self._version: int | None = None
@@ -134,9 +126,9 @@ class WorkerMonitor:
         if database_time is not None:
             without = (database_time - row.beat) / 1_000_000
         else:
-            seen = self._heartbeats.get(row.worker_id)
-            if seen is None or seen.beat != row.beat:
-                self._heartbeats[row.worker_id] = _SeenHeartbeat(row.beat, self._observed_seconds)
+            beat, first_read = self._heartbeats.get(row.worker_id, (None, 0.0))
+            if beat != row.beat:
+                self._heartbeats[row.worker_id] = (row.beat, self._observed_seconds)
                 return None
-            without = self._observed_seconds - seen.at
+            without = self._observed_seconds - first_read
         return WorkerDeath.NO_HEARTBEAT if without >= self._dead_after_seconds else None

@@ -21,9 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/pid")
-
 _EXITED_STATES = frozenset({"Z", "X", "x"})
 """States of a process that has ended and was not waited for by its parent (proc(5))."""
 
@@ -54,7 +51,6 @@ class _ProcessState(NamedTuple):
 
 
 def identify_this_process() -> ProcessIdentity:
-    """Return the identity of the calling process."""
     pid = os.getpid()
     state = _read_process_state(pid)
     return ProcessIdentity(socket.gethostname(), _boot_id(), pid, state.start if state else 0)
@@ -82,7 +78,8 @@ def has_exited(process: ProcessIdentity) -> bool:
 @cache
 def _boot_id() -> str:
     try:
-        return f"{_BOOT.read_text().strip()}/{_NAMESPACE.stat().st_ino}"
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return ""
 
@@ -139,7 +136,6 @@ def is_lock_free(folder: Path | None, worker_id: str) -> bool:
 
 
 def remove_lock(folder: Path | None, worker_id: str) -> None:
-    """Remove the lock file of a dead worker."""
     if folder is None:
         return
     with suppress(OSError):

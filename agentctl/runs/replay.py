@@ -8,29 +8,20 @@ of its last step. Calls of models have no events, so they have no spans here
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
-from agentctl.records.kinds import KINDS
+from agentctl.errors import InvalidResponse
+from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
+from agentctl.records.items import RunReader
+from agentctl.records.kinds import find_component
 from agentctl.records.times import parse_rfc3339
-from agentctl.runtime.spans import Spans, SpanStatus
+from agentctl.runtime.spans import SPAN_STATUSES, Spans
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.run_rows import RunRow
-
-_SUFFIXES: dict[str, SpanStatus] = {
-    "Completed": "completed", "Cancelled": "cancelled", "Error": "failed"
-}  # fmt: skip
-
-_ENDS = {
-    f"{names.event_prefix}{suffix}": status
-    for names in KINDS.values()
-    for suffix, status in _SUFFIXES.items()
-}
-"""The last events of runs, with the status of the span of such a run."""
 
 
 class ReplayedRun:
@@ -63,53 +54,42 @@ class ReplayedRun:
             if entry.get("tool_call_error") is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
 
-    def add(self, lines: str, *, content: bool = True) -> None:
-        """Apply the events of this run from a stored batch; skip unreadable events.
-
-        Args:
-            content: False leaves out the events with text, most of a stream.
-        """
-        # Not `splitlines`: JSON text may contain line separators other than the line feed.
-        for line in lines.split("\n"):
-            name, _, data = line.partition(" ")
-            if self._run.run_id in data and (content or not name.endswith(("Content", "Delta"))):
-                with suppress(ValueError, TypeError, AttributeError, KeyError):
-                    self._apply(name, orjson.loads(data))
-
-    def _apply(self, name: str, event: dict[str, Any]) -> None:
-        if event.get("parent_run_id") == self._run.run_id:
-            self._apply_member(name, event)
-        if event.get("run_id") != self._run.run_id:
+    def apply(self, event: Event) -> None:
+        """Apply an event of the run or of one of its members."""
+        if event.data.get("parent_run_id") == self._run.run_id:
+            self._apply_member(event)
+        if event.run_id != self._run.run_id:
             return
-        self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
-        if name.endswith("Content"):
-            self._content.append(str(event["content"]))
-        elif name == "StepStarted":
-            self.spans.start_step(event["step_index"], event["step_name"], _get_time(event))
-        elif name == "StepCompleted":
-            self._content = [str(event["content"])]
-            self.spans.end(f"step-{event['step_index']}", "completed", _get_time(event))
-        elif "tool" in event:
-            tool = event["tool"]
-            call_id = tool["tool_call_id"]
-            is_new = call_id not in self._tools
-            self._tools[call_id] = tool
-            if is_new:
-                self.spans.start_tool_call(call_id, tool["tool_name"], _get_time(event))
-            if tool["tool_call_error"] is not None:
-                status: SpanStatus = "failed" if tool["tool_call_error"] else "completed"
-                self.spans.end(call_id, status, _get_time(event))
+        data = event.data
+        self.component_name = data.get(f"{self._run.component_type}_name", self.component_name)
+        match event.kind:
+            case EventKind.CONTENT:
+                self._content.append(str(data["content"]))
+            case EventKind.STEP_STARTED:
+                self.spans.start_step(data["step_index"], data["step_name"], _get_time(event))
+            case EventKind.STEP_COMPLETED:
+                self._content = [str(data["content"])]
+                self.spans.end(f"step-{data['step_index']}", "completed", _get_time(event))
+            case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
+                self._apply_tool(dict(data["tool"]), _get_time(event))
 
-    def _apply_member(self, name: str, event: dict[str, Any]) -> None:
-        member_run_id = event["run_id"]
-        if not self.spans.has(member_run_id):
-            component_id = next(
-                event[names.id_field] for names in KINDS.values() if names.id_field in event
-            )
-            parent = self._find_delegation(component_id)
-            self.spans.start_member(member_run_id, component_id, _get_time(event), parent)
-        if name in _ENDS:
-            self.spans.end(member_run_id, _ENDS[name], _get_time(event))
+    def _apply_tool(self, tool: dict[str, Any], at: int) -> None:
+        call_id = tool["tool_call_id"]
+        is_new = call_id not in self._tools
+        self._tools[call_id] = tool
+        if is_new:
+            self.spans.start_tool_call(call_id, tool["tool_name"], at)
+        if tool["tool_call_error"] is not None:
+            self.spans.end(call_id, "failed" if tool["tool_call_error"] else "completed", at)
+
+    def _apply_member(self, event: Event) -> None:
+        if not self.spans.has(event.run_id):
+            component = find_component(event.data)
+            assert component is not None
+            parent = self._find_delegation(component[1])
+            self.spans.start_member(event.run_id, component[1], _get_time(event), parent)
+        if event.end_status is not None:
+            self.spans.end(event.run_id, SPAN_STATUSES[event.end_status], _get_time(event))
 
     def _find_delegation(self, component_id: str) -> str | None:
         for span in self.spans.find_open_without_member():
@@ -119,23 +99,44 @@ class ReplayedRun:
         return None
 
 
-def _get_time(event: dict[str, Any]) -> int:
-    return parse_rfc3339(event["at"]) if "at" in event else int(event["created_at"]) * 1_000_000
+def _get_time(event: Event) -> int:
+    return parse_rfc3339(event.at) if event.at else int(event.data["created_at"]) * 1_000_000
+
+
+@unit
+def _replay(
+    root_id: str, apply: Callable[[Event], object], needs: Callable[[EventKind, str], bool]
+) -> Steps[None]:
+    """Apply the stored events of a root run that are needed, batch by batch.
+
+    Unreadable events are skipped. `needs` receives the kind and the data of an event.
+    """
+    seq = -1
+    while batches := (yield from events.list_after(root_id, seq)):
+        for batch in batches:
+            # Not `splitlines`: JSON text may contain line separators other than the line feed.
+            for line in batch.events.split("\n"):
+                name, _, data = line.partition(" ")
+                kind = find_event_kind(name)
+                if kind is not None and needs(kind, data):
+                    with suppress(InvalidResponse, ValueError, TypeError, KeyError):
+                        apply(parse_event(name, data))
+        seq = batches[-1].last_seq
 
 
 @unit
 def replay_stored_events(run: RunRow, root_id: str, *, content: bool = True) -> Steps[ReplayedRun]:
-    """Read the results of a run from the stored stream of its root, batch by batch.
+    """Read the results of a run from the stored stream of its root.
 
     Args:
-        content: False leaves out the text of the run and of its members.
+        content: False leaves out the text of the run and of its members, most of a stream.
     """
     replayed = ReplayedRun(run)
-    seq = -1
-    while batches := (yield from events.list_after(root_id, seq)):
-        for batch in batches:
-            replayed.add(batch.events, content=content)
-        seq = batches[-1].last_seq
+
+    def needs(kind: EventKind, data: str) -> bool:
+        return run.run_id in data and (content or kind not in TEXT_KINDS)
+
+    yield from _replay(root_id, replayed.apply, needs)
     return replayed
 
 
@@ -148,6 +149,14 @@ def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
     root_id = yield from find_root_id(run)
     replayed = yield from replay_stored_events(run, root_id, content=False)
     return replayed.spans.records()
+
+
+@unit
+def read_stored_items(root_id: str) -> Steps[RunReader]:
+    """Read the items of a live run and of the runs below it from its stored events."""
+    reader = RunReader()
+    yield from _replay(root_id, reader.apply, lambda _kind, _data: True)
+    return reader
 
 
 @unit

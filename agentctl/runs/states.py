@@ -9,18 +9,12 @@ succeeds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from agentctl.records.runs import FINAL_STATUSES
-
-FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
-
-FINAL: frozenset[str] = frozenset(FINAL_STATUSES)
+from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 
 
 def is_final(status: str) -> bool:
-    """Return True if a run with this status never changes again."""
-    return status in FINAL
+    return status in FINAL_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,6 @@ class Ending:
 
     @classmethod
     def completed(cls) -> Ending:
-        """Build the ending of work that succeeded."""
         return cls("COMPLETED")
 
     @classmethod

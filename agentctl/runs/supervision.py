@@ -21,18 +21,19 @@ from agentctl.event_loop import wait_until_done
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runs.states import Ending
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -61,7 +62,7 @@ class RunCounters:
     """Counts of runs since the process started, runs of members included.
 
     Attributes:
-        started: by kind of component.
+        started: committed rows, by kind of component.
         finished: by kind and final status, once that is stored by this process. Runs that another
             process ended after it declared this one dead are not counted.
         cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
@@ -72,10 +73,6 @@ class RunCounters:
         self.started = Counter[ComponentKind]()
         self.finished = Counter[tuple[ComponentKind, FinalStatus]]()
         self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
-
-    def count_started(self, kind: ComponentKind) -> None:
-        """Count a committed row."""
-        self.started[kind] += 1
 
     def count_finished(self, kind: ComponentKind, ending: Ending) -> None:
         """Count a stored final status, and the time since the request of a cancelled run."""
@@ -88,7 +85,6 @@ class Supervision:
     """Executes the runs of an engine, one call of `supervise` for each.
 
     Args:
-        catalog: the configured components.
         run_tasks: group for tasks that need the databases; the closing engine waits for them.
         counters: counts the stored endings.
         starts: the starts before which the work of a run does not begin.
@@ -114,8 +110,12 @@ class Supervision:
             ending = _keep_state(run, ending)
             stored = await self._store_in_time(run, ending)
         except asyncio.CancelledError:
-            # A tool cancelled every task of the process: store the end in a new one.
-            self._store_interrupted(run)
+            # A tool cancelled every task of the process: store the end in a new one, for which
+            # nothing waits. If another end is stored already, it remains.
+            interrupted = run.requested_end or _INTERRUPTED
+            run.stop(interrupted)
+            run.detach()
+            self._run_tasks.start(self._store(run, interrupted))
             raise
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
@@ -123,16 +123,6 @@ class Supervision:
             # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
-
-    def _store_interrupted(self, run: LiveRun) -> None:
-        """Start to store the end of a run whose supervisor was cancelled; nothing waits for it.
-
-        If another end is stored already, it remains.
-        """
-        ending = run.requested_end or _INTERRUPTED
-        run.stop(ending)
-        run.detach()
-        self._run_tasks.start(self._store(run, ending))
 
     async def _store_in_time(self, run: LiveRun, ending: Ending) -> Ending | None:
         """Store an end; return None if the database is unavailable for too long.
@@ -151,10 +141,11 @@ class Supervision:
         self, run: LiveRun, ending: Ending, unavailable: asyncio.Future[None] | None = None
     ) -> Ending:
         def on_stopped(late: bool) -> None:
-            self._run_tasks.start(_record_work_stopped(run, late))
+            work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
+            self._run_tasks.start(_record(run, work_stopped, "its abandoned work"))
 
         def on_change() -> None:
-            self._run_tasks.start(_record_holding(run))
+            self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
 
         def on_unavailable() -> None:
             if unavailable is not None and not unavailable.done():
@@ -299,19 +290,11 @@ def _publish_end(run: LiveRun, ending: Ending | None) -> None:
         run.stream.publish(*last)
 
 
-async def _record_work_stopped(run: LiveRun, late: bool) -> None:
-    work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
+async def _record(run: LiveRun, work: Work[object], ended: str) -> None:
     try:
-        await run.database.write(work_stopped)
+        await run.database.write(work)
     except errors.AgentctlError:
-        _log.warning("run %s: could not record that its abandoned work has ended", run.run_id)
-
-
-async def _record_holding(run: LiveRun) -> None:
-    try:
-        await run.database.write(_replace_holding(run))
-    except errors.AgentctlError:
-        _log.warning("run %s: could not record that a part of its work has ended", run.run_id)
+        _log.warning("run %s: could not record that %s has ended", run.run_id, ended)
 
 
 @unit

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from agentctl import errors
 from agentctl.records.audit import EXPIRE
@@ -180,42 +179,28 @@ async def delete_expired(
     for database in databases.get_open().values() if rows else ():
         # The earlier of two clocks: one server with a wrong clock must not delete for all.
         moment = min(now(), await database.clock())
-        await _delete_older(database, events, moment - EVENT_RETENTION)
-        await _delete_older(database, idempotency, moment - idempotency.KEY_LIFETIME)
+        before = moment - EVENT_RETENTION
+        await _delete_older(database, events.has_older(before), events.delete_older(before))
+        before = moment - idempotency.KEY_LIFETIME
+        has_older = idempotency.has_older(before)
+        await _delete_older(database, has_older, idempotency.delete_older(before))
         if database is databases.system and audit_days is not None:
-            await _delete_entries(database, moment - audit_days * DAY_MICROSECONDS)
-    await _remove_stale_locks(databases)
+            before = moment - audit_days * DAY_MICROSECONDS
+            has_older = audit.has_older(before - DAY_MICROSECONDS)
+            await _delete_older(database, has_older, _delete_and_record(before))
+    present = await databases.system.read(workers.list_workers())
+    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
 
 
-async def _remove_stale_locks(databases: Databases) -> None:
-    rows = await databases.system.read(workers.list_workers())
-    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in rows})
-
-
-class _ExpiringRepository(Protocol):
-    """A repository of rows with a limited lifetime."""
-
-    def has_older(self, before: int, /) -> Work[bool]: ...
-
-    def delete_older(self, before: int, /) -> Work[int]: ...
-
-
-async def _delete_older(database: Database, repository: _ExpiringRepository, before: int) -> None:
+async def _delete_older(database: Database, has_older: Work[bool], delete: Work[int]) -> None:
     """Delete unit by unit, so that other writers get their turn in between.
 
     A read first finds out whether there is anything to delete: it blocks no writer.
     """
-    for _ in range(MAXIMUM_UNITS):
-        if not await database.read(repository.has_older(before), size="large"):
-            return
-        await database.write(repository.delete_older(before))
-
-
-async def _delete_entries(system: Database, before: int) -> None:
-    if not await system.read(audit.has_older(before - DAY_MICROSECONDS), size="large"):
+    if not await database.read(has_older, size="large"):
         return
     for _ in range(MAXIMUM_UNITS):
-        if not await system.write(_delete_and_record(before)):
+        if not await database.write(delete):
             return
 
 
@@ -277,14 +262,12 @@ class ClockGuard:
 
     @property
     def is_trusted(self) -> bool:
-        """True if rows may be deleted by the wall clock."""
         return self._seen >= self._trusted_from
 
     def compare(self, newest: int | None) -> None:
-        """Trust the clock of a new process if it is at most a day ahead of the newest row.
+        """Trust the clock of a new process if it is at most a day ahead of `newest`.
 
-        Args:
-            newest: the time of that row; None without rows.
+        That is the time of the newest row; None without rows.
         """
         if newest is not None and self._wall() - newest <= HOLD:
             self._trusted_from = self._seen

@@ -47,34 +47,28 @@ class Starts:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def begin(self, run_id: str) -> None:
-        """Count a start."""
         self._number += 1
         self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
 
     def end(self, run_id: str) -> None:
         """Complete a start. Work that waits for no other start continues."""
-        if self._open.pop(run_id, None) is not None and self._waiting:
-            self._resume()
-
-    async def wait_for_earlier(self) -> None:
-        """Wait until the starts that are incomplete now are complete, if they are many."""
-        self._drop_expired()
-        if len(self._open) <= CROWD:
+        if self._open.pop(run_id, None) is None:
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._number, turn))
-        await asyncio.wait({turn}, timeout=LIMIT_SECONDS)
-
-    def _resume(self) -> None:
         oldest = next(iter(self._open.values())).number if self._open else self._number + 1
         while self._waiting and self._waiting[0][0] < oldest:
             _, turn = self._waiting.popleft()
             turn.set_result(None)
 
-    def _drop_expired(self) -> None:
+    async def wait_for_earlier(self) -> None:
+        """Wait until the starts that are incomplete now are complete, if they are many."""
         latest = asyncio.get_running_loop().time() - LIMIT_SECONDS
         while self._open and next(iter(self._open.values())).began < latest:
             self._open.popitem(last=False)
+        if len(self._open) <= CROWD:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._number, turn))
+        await asyncio.wait({turn}, timeout=LIMIT_SECONDS)
 
 
 class _Slot(NamedTuple):
@@ -89,11 +83,7 @@ class _Slot(NamedTuple):
 
 
 class MemberSlots:
-    """The slots of the members' runs of a process.
-
-    Args:
-        limits: the settings `[limits]`.
-    """
+    """The slots of the members' runs of a process."""
 
     def __init__(self, limits: Limits) -> None:
         self._per_run = limits.members_per_run
@@ -105,7 +95,6 @@ class MemberSlots:
 
     @property
     def waiting(self) -> int:
-        """Number of members that wait for a slot."""
         return sum(map(len, self._queues.values()))
 
     @contextlib.asynccontextmanager

@@ -35,12 +35,8 @@ _log = logging.getLogger("agentctl.runs")
 class Worker:
     """A process that executes runs. Belongs to the event loop that registers it.
 
-    Args:
-        databases: the system database has the row.
-        on_lost: see below.
-        heartbeat_seconds: time between two heartbeats.
-
     Attributes:
+        id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with the old id after other processes declared this
             worker dead and ended its runs. The worker is already registered under a new id.
     """
@@ -55,18 +51,13 @@ class Worker:
         self._databases = databases
         self.on_lost = on_lost
         self._heartbeat_seconds = heartbeat_seconds
-        self._id = new_id()
+        self.id = new_id()
         self._lock: WorkerLock | None = None
         self._tasks = Tasks()
         self._registration: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._rate_limited = RateLimitedLog(_log)
-
-    @property
-    def id(self) -> str:
-        """The owner of new runs. It changes when the worker was declared dead."""
-        return self._id
 
     async def register(self) -> None:
         """Take the lock, write the row and start the heartbeat, unless that is done already.
@@ -84,14 +75,14 @@ class Worker:
 
     async def _register(self) -> None:
         database = self._databases.system
-        lock = _acquire_lock(database, self._id)
+        lock = _acquire_lock(database, self.id)
         try:
-            await database.write(workers.register(_build_row(self._id)))
+            await database.write(workers.register(_build_row(self.id)))
         except BaseException:
             _remove_lock(lock)
             # The outcome may be unknown. If the row exists, it dies without a heartbeat; the id is
             # not used again.
-            self._id = new_id()
+            self.id = new_id()
             raise
         self._lock = lock
         self._thread = threading.Thread(
@@ -105,7 +96,7 @@ class Worker:
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         while not self._ended.wait(self._heartbeat_seconds):
             try:
-                if not database.write_blocking(workers.record_heartbeat(self._id, now())):
+                if not database.write_blocking(workers.record_heartbeat(self.id, now())):
                     self._register_again(loop, database)
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
@@ -113,7 +104,7 @@ class Worker:
                 self._rate_limited.log("the heartbeat failed", cause=error)
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        old, new = self._id, new_id()
+        old, new = self.id, new_id()
         lock = _acquire_lock(database, new)
         try:
             database.write_blocking(workers.register(_build_row(new)))
@@ -121,7 +112,7 @@ class Worker:
             _remove_lock(lock)
             raise
         _remove_lock(self._lock)
-        self._id, self._lock = new, lock
+        self.id, self._lock = new, lock
         _log.warning("worker %s was declared dead; it continues as %s", old, new)
         if self.on_lost is not None:
             # A closed event loop has no runs any more.
@@ -141,9 +132,9 @@ class Worker:
             return
         await call_in_thread(thread.join)
         try:
-            await self._databases.system.write(workers.remove(self._id))
+            await self._databases.system.write(workers.remove(self.id))
         except errors.AgentctlError as error:
-            _log.warning("the row of worker %s could not be removed: %s", self._id, error.detail)
+            _log.warning("the row of worker %s could not be removed: %s", self.id, error.detail)
             if self._lock is not None:
                 self._lock.release()
         else:

@@ -1,19 +1,23 @@
 """The events that a component emits while it works.
 
 The engine adds the first and the last event of the run, ids, numbers and times, and the names that
-clients see (docs/contract.md "Events": `RunContent`, `TeamToolCallStarted`, `StepCompleted`, ...).
+clients see (`agentctl.records.events`). The fields are members of the JSON of an event, except
+`delta`, whose name depends on the kind of text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from agentctl.records.events import EventKind
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """More text of the answer. The joined deltas of a run are its content."""
 
+    kind: ClassVar = EventKind.CONTENT
     delta: str
 
 
@@ -21,6 +25,7 @@ class Content:
 class ToolCallStarted:
     """The start of a tool call. `tool` is a copy of its entry in `Transcript.tools`."""
 
+    kind: ClassVar = EventKind.TOOL_CALL_STARTED
     tool: dict[str, Any]
 
 
@@ -28,6 +33,7 @@ class ToolCallStarted:
 class ToolCallCompleted:
     """The end of a tool call; `tool_call_error` shows a failure. `tool` is a copy of its entry."""
 
+    kind: ClassVar = EventKind.TOOL_CALL_COMPLETED
     tool: dict[str, Any]
 
 
@@ -35,6 +41,7 @@ class ToolCallCompleted:
 class Thinking:
     """More text of the thinking of a model or of an agent in code; not part of the answer."""
 
+    kind: ClassVar = EventKind.THINKING
     delta: str
 
 
@@ -42,6 +49,7 @@ class Thinking:
 class Progress:
     """Progress that a tool or an agent in code reports: a text, a fraction from 0 to 1, or both."""
 
+    kind: ClassVar = EventKind.PROGRESS
     text: str | None
     fraction: float | None
 
@@ -50,6 +58,7 @@ class Progress:
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
+    kind: ClassVar = EventKind.STEP_STARTED
     step_name: str
     step_index: int
 
@@ -58,6 +67,7 @@ class StepStarted:
 class StepCompleted:
     """The success of a workflow's step, with its output."""
 
+    kind: ClassVar = EventKind.STEP_COMPLETED
     step_name: str
     step_index: int
     content: str

@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    MutableMapping,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, InternalError
 from agentctl.records.document import Document
@@ -30,10 +23,6 @@ from agentctl.server.state import CALLER_KEY, LARGE_BYTES, Caller
 COMMENT_SECONDS = 15.0
 """Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 T = TypeVar("T")
 
 _JSON = b"application/json"
@@ -43,10 +32,7 @@ class BytesResponse(Response):
     """A complete response in two ASGI messages, cheaper than Starlette's `Response`.
 
     Args:
-        body: the body.
-        status: HTTP status.
         content_type: of the body; None for a response without one (204).
-        headers: further header fields.
     """
 
     def __init__(
@@ -93,7 +79,6 @@ class LargeResponse(BytesResponse):
 def document_response(
     document: Document[Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
-    """Return the bytes of a document as a response."""
     kind = LargeResponse if len(document.raw) > LARGE_BYTES else BytesResponse
     return kind(document.raw, status, headers=headers)
 
@@ -101,12 +86,10 @@ def document_response(
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
-    """Return a value as a JSON response."""
     return document_response(Document(orjson.dumps(value)), status, headers)
 
 
 def no_content_response() -> BytesResponse:
-    """Return a 204."""
     return BytesResponse(b"", 204, None)
 
 
@@ -120,7 +103,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     """Return the result of `work`; cancel it if the client disconnects first.
 
     Raises:
@@ -147,7 +130,7 @@ async def wait_for_first_events(
         AgentctlError: the run was refused.
     """
     try:
-        first = await cancel_on_disconnect(receive, _next_portion(events))
+        first = await cancel_on_disconnect(receive, anext(events, []))
     except BaseException:
         await events.aclose()
         raise
@@ -174,7 +157,6 @@ class EventStreamResponse(Response):
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
         encode: returns the bytes of a portion, or of an empty one at the end of the stream.
-        headers: further header fields.
     """
 
     def __init__(
@@ -248,10 +230,6 @@ async def _send_head(response: Response, send: Send) -> None:
     await send({"type": "http.response.start", **start})
 
 
-async def _next_portion(events: AsyncGenerator[list[StreamEvent]]) -> list[StreamEvent]:
-    return await anext(events, [])
-
-
 async def _send_part(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -268,11 +246,7 @@ _ETAG = b"etag"
 
 
 class KnownTags:
-    """The tags in `If-None-Match`, without the marks of weak ones.
-
-    Args:
-        headers: the raw header fields of a request, names in lower case.
-    """
+    """The tags in `If-None-Match`, without the marks of weak ones."""
 
     __slots__ = ("_any", "_tags")
 
@@ -296,13 +270,6 @@ def versioned_response(response: BytesResponse, version: str) -> BytesResponse:
     return response
 
 
-def not_modified_response(tag: bytes) -> BytesResponse:
-    """Return a 304 with its tag."""
-    response = BytesResponse(b"", 304, None)
-    response.raw_headers.append((_ETAG, tag))
-    return response
-
-
 def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Response:
     """Return a successful response with a tag, or a 304 if the client has that tag.
 
@@ -310,9 +277,6 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
 
     A response that has a tag keeps it. Otherwise the tag is a hash of the body, and a response of
     more than `LARGE_BYTES` gets none: it is not worth the time to hash it.
-
-    Args:
-        headers: the raw header fields of the request.
     """
     if not isinstance(response, BytesResponse) or response.status_code != 200:
         return response
@@ -324,5 +288,6 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
         response.raw_headers.append((_ETAG, tag))
     known = KnownTags(headers)
     if known and tag.decode("ascii").removeprefix("W/")[1:-1] in known:
-        return not_modified_response(tag)
+        response = BytesResponse(b"", 304, None)
+        response.raw_headers.append((_ETAG, tag))
     return response

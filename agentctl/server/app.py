@@ -105,7 +105,7 @@ async def running(app: Starlette) -> AsyncIterator[None]:
     state = get_app_state(app)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(Service.open(state.settings, create=True))
-        verifier = service.verifier
+        verifier = service.hosting.verifier()
         await service.prepare()
         state.service, state.verifier = service, verifier
         state.request_observers = [log_request]
@@ -119,5 +119,4 @@ async def running(app: Starlette) -> AsyncIterator[None]:
 
 
 def get_app_state(app: Starlette) -> AppState:
-    """Return the state of an application of `create_app`."""
     return cast(AppState, app.state.agentctl)

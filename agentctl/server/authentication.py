@@ -64,13 +64,9 @@ HeaderFields = Iterable[tuple[bytes, bytes]]
 
 
 def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[bytes, bytes]]:
-    """Return the header fields of a response with those of every response."""
-    given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
-    names = dict(given)
-    for field in _DEFAULT_HEADERS:
-        if field[0] not in names:
-            given.append(field)
-    return given
+    headers = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
+    names = dict(headers)
+    return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]
 
 
 class TrackedSend:
@@ -112,12 +108,7 @@ class _HeaderAddingSend(TrackedSend):
 
 
 class AuthenticationMiddleware:
-    """Identifies the caller and adds the common header fields to the response.
-
-    Args:
-        app: the next ASGI application.
-        state: state of the application.
-    """
+    """Identifies the caller and adds the common header fields to the response."""
 
     def __init__(self, app: ASGIApp, state: AppState) -> None:
         self.app = app
@@ -216,12 +207,7 @@ async def send_error_response(
 
 
 class CrossOriginMiddleware(CORSMiddleware):
-    """Starlette's CORS middleware without cookies, with error responses of our shape.
-
-    Args:
-        app: the next ASGI application.
-        origins: `server.cors_origins`.
-    """
+    """Starlette's CORS middleware without cookies, with error responses of our shape."""
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
         super().__init__(
@@ -236,16 +222,12 @@ class CrossOriginMiddleware(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
         """Return a 204 with the allowed methods and fields, or a 400."""
         response = super().preflight_response(request_headers)
-        allowed = response.status_code < 400
-        answer = (
-            BytesResponse(b"", 204, None)
-            if allowed
-            else error_response(BadRequest("Origin not allowed"))
-        )
-        kept = [
+        answer = BytesResponse(b"", 204, None)
+        if response.status_code >= 400:
+            answer = error_response(BadRequest("Origin not allowed"))
+        answer.raw_headers += [
             field
             for field in response.raw_headers
             if field[0].startswith(b"access-control-") or field[0] == b"vary"
         ]
-        answer.raw_headers = [*answer.raw_headers, *kept]
         return answer

@@ -92,14 +92,13 @@ class RequestBody:
         return self.check_json(values)
 
     def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
-        given = read_content_type(call)
-        media_type = given.partition(";")[0].strip().lower()
-        if media_type == JSON:
+        content_type = read_content_type(call)
+        media_type = content_type.partition(";")[0].strip().lower()
+        is_empty = not content_type and call.headers.get("content-length", "0") == "0"
+        if media_type == JSON or (is_empty and self.optional):
             return lambda content: self.check_json(_parse_json(content))
         if media_type == FORM and self.form:
             return lambda content: self.check_form(parse_pairs(content))
-        if not given and self.optional and call.headers.get("content-length", "0") == "0":
-            return lambda content: self.check_json(_parse_json(content))
         names = f"{JSON} or {FORM}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
 
@@ -127,10 +126,10 @@ def read_content_type(call: Call) -> str:
     for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
         if coding.strip().lower() not in ("", "identity"):
             raise UnsupportedMediaType("A body with a content encoding is not supported")
-    given, *others = call.headers.getlist("content-type") or [""]
+    content_type, *others = call.headers.getlist("content-type") or [""]
     if others:
         raise BadRequest("The header field Content-Type is given more than once")
-    return given
+    return content_type
 
 
 async def read_content(call: Call) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from starlette.types import Scope
 
-from agentctl.config.databases import is_loopback_host
+from agentctl.config.databases import is_loopback_host, parse_ip_address
 from agentctl.errors import CrossSiteRequest
 
 _WRONG_HOST = (
@@ -64,15 +64,15 @@ class OriginGuard:
             raise CrossSiteRequest(_WRONG_HOST)
         if b"*" in self._origins:
             return
-        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        origins = {value for name, value in scope["headers"] if name == b"origin"}
         if origins:
-            if any(not self._is_accepted_origin(origin, host) for origin in origins):
+            hosts = {origin.partition(b"://")[2].lower() for origin in origins - self._origins}
+            if hosts - {host.lower()}:
                 raise CrossSiteRequest(_WRONG_ORIGIN)
         elif fields.get(b"sec-fetch-site") in _OTHER_SITES and not _is_navigation(scope, fields):
             raise CrossSiteRequest(_WRONG_ORIGIN)
 
     def accepts(self, scope: Scope) -> bool:
-        """Return True if `check` accepts the request."""
         try:
             self.check(scope)
         except CrossSiteRequest:
@@ -80,13 +80,13 @@ class OriginGuard:
         return True
 
     def _check_name(self, host: bytes) -> bool:
-        name = _normalize(_remove_port(host))
+        has_port = b":" in host and not host.endswith(b"]")
+        name = _normalize(host.rpartition(b":")[0] if has_port else host)
         if name == self._name or name == "localhost" or name.endswith(".localhost"):
             return True
-        return _is_address(name) if self._everywhere else is_loopback_host(name)
-
-    def _is_accepted_origin(self, origin: bytes, host: bytes) -> bool:
-        return origin in self._origins or origin.partition(b"://")[2].lower() == host.lower()
+        if self._everywhere:
+            return parse_ip_address(name) is not None
+        return is_loopback_host(name)
 
 
 def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
@@ -97,13 +97,6 @@ def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
     )
 
 
-def _remove_port(host: bytes) -> bytes:
-    if host.endswith(b"]"):
-        return host
-    name, colon, _ = host.rpartition(b":")
-    return name if colon else host
-
-
 def _normalize(host: bytes) -> str:
     text = host.decode("latin-1").lower()
     if text.startswith("["):
@@ -111,18 +104,9 @@ def _normalize(host: bytes) -> str:
     return text.removesuffix(".")
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_unspecified(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = parse_ip_address(host)
+    if address is None:
         return host == "0"
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_unspecified

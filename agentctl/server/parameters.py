@@ -25,6 +25,8 @@ MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""
 
 Headers = Iterable[tuple[bytes, bytes]]
+_Declared = tuple[str, str, ValueType]
+"""The name of the parameter, its name in messages, and its type."""
 
 
 class Parameters:
@@ -39,19 +41,19 @@ class Parameters:
         self, parameters: Iterable[inspect.Parameter], path_names: Mapping[str, str]
     ) -> None:
         path_parameters = set(path_names.values())
-        declared = [each for each in parameters if each.name not in path_parameters]
+        declared = [item for item in parameters if item.name not in path_parameters]
         self._renamed = [names for names in path_names.items() if names[0] != names[1]]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
-        self._query: dict[str, ValueType] = {}
-        self._headers: dict[bytes, tuple[str, str, ValueType]] = {}
+        self._query: dict[str, _Declared] = {}
+        self._headers: dict[bytes, _Declared] = {}
         for parameter in declared:
             name, value_type = parameter.name, compile_type(parameter.annotation)
             header = find_declared(parameter.annotation, Header)
-            if header is not None:
+            if header is None:
+                self._query[name] = (name, name, value_type)
+            else:
                 field = header.alias
                 self._headers[field.lower().encode("ascii")] = (name, field, value_type)
-            else:
-                self._query[name] = value_type
 
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
@@ -72,47 +74,37 @@ class Parameters:
         """
         policy.check_path_params(path)
         values = {**self._defaults, **path}
-        for given, argument in self._renamed:
-            values[argument] = values.pop(given)
-        error = self._add_query(values, query) if query and self._query else None
+        for name_in_path, argument in self._renamed:
+            values[argument] = values.pop(name_in_path)
+        error: ValidationFailed | None = None
+        if query and self._query:
+            error = _add_values(values, self._query, parse_pairs(query))
         if self._headers:
-            error = error or self._add_headers(values, headers)
+            error = error or _add_values(values, self._headers, headers)
         return values, error
 
-    def _add_headers(self, values: dict[str, Any], headers: Headers) -> ValidationFailed | None:
-        first_error: ValidationFailed | None = None
-        seen = set[str]()
-        for field, content in headers:
-            if field not in self._headers:
-                continue
-            name, shown, value_type = self._headers[field]
-            try:
-                values[name] = _parse_once(shown, content.decode("latin-1"), value_type, seen)
-            except ValidationFailed as error:
-                first_error = first_error or error
-        return first_error
 
-    def _add_query(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
-        first_error: ValidationFailed | None = None
-        seen = set[str]()
-        for name, text in parse_pairs(query):
-            if name not in self._query:
-                continue
-            try:
-                values[name] = _parse_once(name, text, self._query[name], seen)
-            except ValidationFailed as error:
-                first_error = first_error or error
-        return first_error
-
-
-def _parse_once(name: str, text: str, value_type: ValueType, seen: set[str]) -> Any:
-    if name in seen:
-        raise ValidationFailed(f"{name} is given more than once")
-    seen.add(name)
-    try:
-        return value_type.parse(text)
-    except WrongValue as wrong:
-        raise ValidationFailed(f"{name} {wrong.problem}") from None
+def _add_values(
+    values: dict[str, Any], declared: Mapping[Any, _Declared], pairs: Iterable[tuple[Any, Any]]
+) -> ValidationFailed | None:
+    """Add the values of the pairs whose key is declared, and return the first error."""
+    error: ValidationFailed | None = None
+    seen = set[str]()
+    for key, text in pairs:
+        if key not in declared:
+            continue
+        name, public_name, value_type = declared[key]
+        if name in seen:
+            error = error or ValidationFailed(f"{public_name} is given more than once")
+            continue
+        seen.add(name)
+        try:
+            values[name] = value_type.parse(
+                text if isinstance(text, str) else text.decode("latin-1")
+            )
+        except WrongValue as wrong:
+            error = error or ValidationFailed(f"{public_name} {wrong.problem}")
+    return error
 
 
 def parse_pairs(text: bytes) -> list[tuple[str, str]]:

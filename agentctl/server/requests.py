@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Annotated, Any, Literal, NotRequired, Required
+from typing import Annotated, Any, Literal, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -36,140 +36,96 @@ from agentctl.requests import (
 )
 from agentctl.server.bodies import RequestBody
 
+Object = dict[str, Any] | None
+_AS_TEXT = "in a form a JSON object as text"
 
-class RunBody(TypedDict):
+
+class RunBody(TypedDict, total=False):
     """A run to start."""
 
     message: Required[Annotated[str, Field(min_length=1, description="Message to send")]]
-    stream: NotRequired[
-        Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[
+        bool, Field(description="Continue when the client disconnects", default=False)
     ]
-    background: NotRequired[
-        Annotated[
-            bool,
-            Field(description="Continue when the client disconnects", default=False),
-        ]
+    session_id: Annotated[
+        str | None,
+        Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
     ]
-    session_id: NotRequired[
-        Annotated[
-            str | None,
-            Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
-        ]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the run; administrators only")
     ]
-    user_id: NotRequired[
-        Annotated[
-            str | None,
-            Field(min_length=1, description="Owner of the run; administrators only"),
-        ]
+    metadata: Annotated[
+        Object,
+        Field(
+            description=f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}"
+        ),
     ]
-    metadata: NotRequired[
-        Annotated[
-            dict[str, Any] | None,
-            Field(
-                description="Stored with the run and given to the code of tools and agents; "
-                "in a form a JSON object as text"
-            ),
-        ]
+    session_state: Annotated[
+        Object, Field(description=f"Replaces these keys of the state of the session; {_AS_TEXT}")
     ]
-    session_state: NotRequired[
-        Annotated[
-            dict[str, Any] | None,
-            Field(
-                description="Replaces these keys of the state of the session; "
-                "in a form a JSON object as text"
-            ),
-        ]
+    dependencies: Annotated[
+        Object,
+        Field(description=f"Given to the code of tools and agents, and not stored; {_AS_TEXT}"),
     ]
-    dependencies: NotRequired[
-        Annotated[
-            dict[str, Any] | None,
-            Field(
-                description="Given to the code of tools and agents, and not stored; "
-                "in a form a JSON object as text"
-            ),
-        ]
-    ]
-    output_schema: NotRequired[
-        Annotated[
-            dict[str, Any] | None,
-            Field(
-                description="JSON Schema of an object: the answer must match it; "
-                "in a form a JSON object as text"
-            ),
-        ]
+    output_schema: Annotated[
+        Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
     ]
 
 
-class ResumeBody(TypedDict):
+class ResumeBody(TypedDict, total=False):
     """The position in the stream of a run; each field can also be a query parameter."""
 
-    last_event_index: NotRequired[
-        Annotated[
-            int | None,
-            Field(
-                ge=BEFORE_FIRST_EVENT,
-                le=MAXIMUM_EVENT_NUMBER,
-                description="Number of the last received event; without it the whole stream",
-            ),
-        ]
+    last_event_index: Annotated[
+        int | None,
+        Field(
+            ge=BEFORE_FIRST_EVENT,
+            le=MAXIMUM_EVENT_NUMBER,
+            description="Number of the last received event; without it the whole stream",
+        ),
     ]
-    session_id: NotRequired[Annotated[str | None, Field(description="Session of the run")]]
+    session_id: Annotated[str | None, Field(description="Session of the run")]
 
 
-class NewSessionBody(TypedDict):
+class NewSessionBody(TypedDict, total=False):
     """A session to create. The id of its component is in the field of its type."""
 
-    session_id: NotRequired[
-        Annotated[
-            str | None,
-            Field(pattern=SESSION_ID, description="Id of the session; by default a new one"),
-        ]
+    session_id: Annotated[
+        str | None, Field(pattern=SESSION_ID, description="Id of the session; by default a new one")
     ]
-    session_name: NotRequired[Annotated[str | None, Field(description="Name of the session")]]
-    session_state: NotRequired[
-        Annotated[dict[str, Any] | None, Field(description="State of the session")]
+    session_name: Annotated[str | None, Field(description="Name of the session")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the session; administrators only")
     ]
-    metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
-    user_id: NotRequired[
-        Annotated[
-            str | None, Field(min_length=1, description="Owner of the session; administrators only")
-        ]
-    ]
-    agent_id: NotRequired[
-        Annotated[str | None, Field(description="Id of the agent, for type=agent")]
-    ]
-    team_id: NotRequired[Annotated[str | None, Field(description="Id of the team, for type=team")]]
-    workflow_id: NotRequired[
-        Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
-    ]
+    agent_id: Annotated[str | None, Field(description="Id of the agent, for type=agent")]
+    team_id: Annotated[str | None, Field(description="Id of the team, for type=team")]
+    workflow_id: Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
 
 
-class UpdateSessionBody(TypedDict):
+class UpdateSessionBody(TypedDict, total=False):
     """New values for a session. Each given value replaces the whole stored value."""
 
-    session_name: NotRequired[Annotated[str, Field(description="Name of the session")]]
-    session_state: NotRequired[
-        Annotated[dict[str, Any] | None, Field(description="State of the session")]
-    ]
-    metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
+    session_name: Annotated[str, Field(description="Name of the session")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
 
 
 class RenameSessionBody(TypedDict):
     """A new name for a session."""
 
-    session_name: Required[Annotated[str, Field(description="Name of the session")]]
+    session_name: Annotated[str, Field(description="Name of the session")]
 
 
-class DeleteSessionsBody(TypedDict):
+class DeleteSessionsBody(TypedDict, total=False):
     """Sessions to delete in one transaction: all or none."""
 
     session_ids: Required[
         Annotated[
             list[str],
             Field(
-                min_length=1,
-                max_length=MAXIMUM_DELETED_SESSIONS,
-                description="Ids of the sessions",
+                min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Ids of the sessions"
             ),
         ]
     ]
@@ -181,100 +137,79 @@ MemoryText = Annotated[
 ]
 
 
-class NewMemoryBody(TypedDict):
+class NewMemoryBody(TypedDict, total=False):
     """A memory to store."""
 
     memory: Required[MemoryText]
-    topics: NotRequired[
-        Annotated[
-            list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
-        ]
+    topics: Annotated[
+        list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
     ]
-    user_id: NotRequired[
-        Annotated[
-            str | None,
-            Field(
-                min_length=1,
-                description="Owner of the memory; administrators only",
-            ),
-        ]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the memory; administrators only")
     ]
-    agent_id: NotRequired[
-        Annotated[str | None, Field(description="Id of the agent that it is from")]
-    ]
-    team_id: NotRequired[Annotated[str | None, Field(description="Id of the team that it is from")]]
+    agent_id: Annotated[str | None, Field(description="Id of the agent that it is from")]
+    team_id: Annotated[str | None, Field(description="Id of the team that it is from")]
 
 
-class UpdateMemoryBody(TypedDict):
+class UpdateMemoryBody(TypedDict, total=False):
     """New values for a memory. Each given value replaces the whole stored value."""
 
-    memory: NotRequired[MemoryText]
-    topics: NotRequired[
-        Annotated[list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")]
+    memory: MemoryText
+    topics: Annotated[
+        list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
     ]
 
 
-class DeleteMemoriesBody(TypedDict):
+class DeleteMemoriesBody(TypedDict, total=False):
     """Memories to delete: those with the ids, all or none; or every memory of a user."""
 
-    memory_ids: NotRequired[
-        Annotated[
-            list[str] | None,
-            Field(
-                min_length=1,
-                max_length=MAXIMUM_MEMORIES_DELETED,
-                description="Ids of the memories; not with `all`",
-            ),
-        ]
+    memory_ids: Annotated[
+        list[str] | None,
+        Field(
+            min_length=1,
+            max_length=MAXIMUM_MEMORIES_DELETED,
+            description="Ids of the memories; not with `all`",
+        ),
     ]
-    user_id: NotRequired[
-        Annotated[
-            str | None,
-            Field(
-                min_length=1,
-                description="Only memories of this user; required with `all` for administrators",
-            ),
-        ]
+    user_id: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Only memories of this user; required with `all` for administrators",
+        ),
     ]
-    all: NotRequired[
-        Annotated[bool, Field(description="Delete every memory of the user", default=False)]
-    ]
+    all: Annotated[bool, Field(description="Delete every memory of the user", default=False)]
 
 
-class ExplainBody(TypedDict):
+class ExplainBody(TypedDict, total=False):
     """A request to explain."""
 
     method: Required[Annotated[str, Field(description="HTTP method")]]
     path: Required[
         Annotated[str, Field(description="Path of the request, with or without a query")]
     ]
-    token: NotRequired[
-        Annotated[
-            str | None,
-            Field(
-                description="Token of the request; by default that of the caller, empty for none. "
-                "It is not stored."
-            ),
-        ]
+    token: Annotated[
+        str | None,
+        Field(
+            description="Token of the request; by default that of the caller, empty for none. "
+            "It is not stored."
+        ),
     ]
 
 
-class GrantBody(TypedDict):
+class GrantBody(TypedDict, total=False):
     """A scope for a service account."""
 
     scope: Required[Annotated[str, Field(description="Scope")]]
-    effect: NotRequired[
-        Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
-    ]
+    effect: Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
 
 
-class NewAccountBody(TypedDict):
+class NewAccountBody(TypedDict, total=False):
     """A service account to create."""
 
     name: Required[
         Annotated[
-            str,
-            Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts"),
+            str, Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts")
         ]
     ]
     scopes: Required[
@@ -287,30 +222,24 @@ class NewAccountBody(TypedDict):
             ),
         ]
     ]
-    expires_in_days: NotRequired[
-        Annotated[
-            int | None,
-            Field(
-                ge=1,
-                le=MAXIMUM_ACCOUNT_DAYS,
-                description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
-            ),
-        ]
+    expires_in_days: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAXIMUM_ACCOUNT_DAYS,
+            description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
+        ),
     ]
-    never_expires: NotRequired[
-        Annotated[
-            bool, Field(description="Never expire; not with `expires_in_days`", default=False)
-        ]
+    never_expires: Annotated[
+        bool, Field(description="Never expire; not with `expires_in_days`", default=False)
     ]
-    allow_privileged_scopes: NotRequired[
-        Annotated[
-            bool,
-            Field(
-                description="Required for scopes that write, delete, administer or manage service "
-                "accounts",
-                default=False,
-            ),
-        ]
+    allow_privileged_scopes: Annotated[
+        bool,
+        Field(
+            description="Required for scopes that write, delete, administer or manage service "
+            "accounts",
+            default=False,
+        ),
     ]
 
 
@@ -360,7 +289,8 @@ class BodyFields:
 
     def __init__(self, parameters: Iterable[Parameter], adapt: Adapt | None = None) -> None:
         self._parameters = [
-            (each.name, each.default, _choose_converter(each.annotation)) for each in parameters
+            (parameter.name, parameter.default, _choose_converter(parameter.annotation))
+            for parameter in parameters
         ]
         self._adapt = adapt
 
@@ -387,20 +317,11 @@ def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
     if value_type.kind is not tuple:
         return lambda value: value
     if value_type.item.kind is Grant:
-        return lambda value: tuple(Grant(**each) for each in value)
+        return lambda value: tuple(Grant(**grant) for grant in value)
     return tuple
 
 
 def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> RunRequest:
     """Build the request of a run from its body, a checked `RunBody`."""
-    return RunRequest(
-        message=body["message"],
-        session_id=body.get("session_id"),
-        user_id=body.get("user_id"),
-        background=body.get("background", False),
-        idempotency_key=idempotency_key,
-        metadata=body.get("metadata"),
-        session_state=body.get("session_state"),
-        output_schema=body.get("output_schema"),
-        dependencies=body.get("dependencies"),
-    )
+    names = RunRequest.__dataclass_fields__.keys() & body.keys()
+    return RunRequest(**{name: body[name] for name in names}, idempotency_key=idempotency_key)

@@ -22,22 +22,32 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
+from agentctl.auth.explain.checks import CHECKS
 from agentctl.declarations import Header, Query, Signature, find_declared
-from agentctl.errors import BadRequest, Unauthenticated, UnsupportedMediaType, ValidationFailed
+from agentctl.errors import (
+    BadRequest,
+    InvalidToken,
+    Unauthenticated,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
 from agentctl.operations import ROUTES
+from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteTable, has_encoded_slash
+from agentctl.records.times import now
 from agentctl.requests import (
     SessionLocator,
 )
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
-from agentctl.server.refusals import count_rejection
 from agentctl.server.requests import Adapt, BodyFields
 from agentctl.server.state import CALLER_KEY, Call
+from agentctl.service.audit_log import EntryCounter
+from agentctl.store.repositories.audit import NewAuditEntry
 
 if TYPE_CHECKING:
     from agentctl.server.bodies import RequestBody
@@ -118,9 +128,9 @@ class Operation(Route):
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
         self.declared, in_body = list[Parameter](), list[Parameter]()
-        for each in self.signature.parameters:
-            place = find_declared(each.annotation, (Query, Header))
-            (self.declared if each.name in in_path or place else in_body).append(each)
+        for item in self.signature.parameters:
+            place = find_declared(item.annotation, (Query, Header))
+            (self.declared if item.name in in_path or place else in_body).append(item)
         self.parameters = Parameters(self.declared, self.path_names)
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
         self.app = self._respond
@@ -235,7 +245,7 @@ class Dispatcher:
     def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
         self.routes = {route.name: route for route in routes}
         self.otherwise = otherwise
-        self._table = RouteTable({name: each.place for name, each in self.routes.items()})
+        self._table = RouteTable({name: route.place for name, route in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -243,18 +253,14 @@ class Dispatcher:
             return
 
         async def execute(tracked: Send) -> None:
-            await self._match_operation(scope).app(scope, receive, tracked)
+            failure = scope[CALLER_KEY].failure
+            path = path_below_root(scope)
+            match = policy.find_operation(self._table, scope["method"], path, failure)
+            scope["route"] = route = self.routes[match.operation]
+            scope["path_params"] = match.path_params
+            await route.app(scope, receive, tracked)
 
         await respond(execute, scope, receive, send)
-
-    def _match_operation(self, scope: Scope) -> Operation:
-        caller = scope[CALLER_KEY]
-        path = path_below_root(scope)
-        match = policy.find_operation(self._table, scope["method"], path, caller.failure)
-        route = self.routes[match.operation]
-        scope["route"] = route
-        scope["path_params"] = match.path_params
-        return route
 
 
 async def respond(
@@ -276,6 +282,28 @@ async def respond(
         if isinstance(error, Unauthenticated) and service is not None:
             count_rejection(service.hosting.audit_log.counter, error)
         await send_error_response(error, caller.request_id, tracked, scope, receive)
+
+
+def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
+    """Count a 401 for the audit log, which does not record each.
+
+    The causes are names of checks, so their number is fixed.
+    """
+    cause = "no credential"
+    if isinstance(failure, InvalidToken):
+        cause = failure.check if failure.check in CHECKS else "other"
+    entry = NewAuditEntry(
+        at=now(),
+        principal=None,
+        via="http",
+        operation=AUTHENTICATE,
+        resource=None,
+        outcome="denied",
+        status=Unauthenticated.status,
+        reason=cause,
+        request_id=None,
+    )
+    counter.count((AUTHENTICATE, cause), entry)
 
 
 def path_below_root(scope: Scope) -> str:

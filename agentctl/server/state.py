@@ -45,9 +45,7 @@ class ResponseBudget:
     def reserve(self, owner: str, size: int) -> Iterator[None]:
         """Count a response while the block sends it.
 
-        Args:
-            owner: the caller.
-            size: bytes of the response; one that is larger than the limit is sent alone.
+        A response that is larger than the limit is sent alone.
 
         Raises:
             Unavailable: too many bytes are under way.
@@ -84,7 +82,6 @@ class AppState:
     """State of one application.
 
     Attributes:
-        settings: the configuration.
         build_openapi_document: returns the document as JSON without a base path.
         service: the local backend of the operations; None while the application is not running.
         stopped: True after the application was running.
@@ -111,14 +108,14 @@ class AppState:
         Raises:
             Unavailable: the lifespan of the host application does not run this application.
         """
-        if self.service is None and self.stopped:
+        if self.service is not None:
+            return self.service
+        if self.stopped:
             raise Unavailable("The server is shutting down")
-        if self.service is None:
-            raise Unavailable(
-                "The application is not running: use `async with agentctl.server.running(app):`"
-                " in the lifespan of the host application"
-            )
-        return self.service
+        raise Unavailable(
+            "The application is not running: use `async with agentctl.server.running(app):`"
+            " in the lifespan of the host application"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import cast
 
 from agentctl import errors
@@ -14,6 +12,7 @@ from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_texts
 from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
 from agentctl.service.family import OperationFamily
+from agentctl.service.paging import pack_cursor, unpack_cursor
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow
 
@@ -28,15 +27,13 @@ class AuditOperations(OperationFamily):
             if not 1 <= filter.limit <= MAXIMUM_LIMIT:
                 raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
             check_texts(principal=filter.principal, operation=filter.operation)
-            before = None if filter.cursor is None else _decode_cursor(filter.cursor)
+            cursor = filter.cursor
+            before = None if cursor is None else unpack_cursor(cursor, _parse_position)
             work = audit.list_page(filter, before)
             page = await self.hosting.audit_log.database.read(work, size="large")
-            return build_document(
-                AuditPage(
-                    data=[_build_record(row) for row in page.rows],
-                    meta={"next_cursor": None if page.next is None else _encode_cursor(page.next)},
-                )
-            )
+            following = None if page.next is None else pack_cursor(f"{_PREFIX}{page.next}")
+            rows = [_build_record(row) for row in page.rows]
+            return build_document(AuditPage(data=rows, meta={"next_cursor": following}))
 
 
 def _build_record(row: AuditRow) -> AuditRecord:
@@ -55,24 +52,8 @@ def _build_record(row: AuditRow) -> AuditRecord:
     )
 
 
-def _encode_cursor(before: int) -> str:
-    text = f"{_PREFIX}{before}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _decode_cursor(cursor: str) -> int:
-    """Return the number of the last entry of the previous page.
-
-    Raises:
-        ValidationFailed: the cursor is not valid.
-    """
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
-        if not text.startswith(_PREFIX) or not 1 <= len(digits := text[len(_PREFIX) :]) <= 18:
-            raise ValueError
-        return int(digits)
-    except (ValueError, binascii.Error):
-        raise errors.ValidationFailed(
-            "cursor must be the next_cursor of an earlier response"
-        ) from None
+def _parse_position(text: str) -> int:
+    digits = text.removeprefix(_PREFIX)
+    if digits == text or not 1 <= len(digits) <= 18:
+        raise ValueError
+    return int(digits)

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from contextvars import Context
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -50,10 +51,7 @@ class EntryCounter:
     """
 
     def __init__(
-        self,
-        commit: Callable[..., Awaitable[None]],
-        *,
-        seconds: float = FLUSH_SECONDS,
+        self, commit: Callable[..., Awaitable[None]], *, seconds: float = FLUSH_SECONDS
     ) -> None:
         self._commit = commit
         self._seconds = seconds
@@ -186,9 +184,9 @@ class AuditLog:
 
         Public operations are never recorded: a monitor calls them every second.
         """
-        if operation in CHANGING_OPERATIONS:
-            return True
-        return self._reads and not isinstance(POLICY[operation], Public)
+        return operation in CHANGING_OPERATIONS or (
+            self._reads and not isinstance(POLICY[operation], Public)
+        )
 
     async def commit(self, *entries: NewAuditEntry) -> None:
         """Write entries and return when they are on disk.
@@ -227,6 +225,7 @@ class AuditLog:
                 _log.log("audit entry not written: %s (%s)", error.detail, error.cause)
 
 
+@dataclass(slots=True, eq=False)
 class AuditedCall:
     """One call of an operation: an async context manager that writes its audit entries.
 
@@ -244,30 +243,16 @@ class AuditedCall:
         path_params: the path parameters by name.
     """
 
-    __slots__ = (
-        "_appending", "_audit", "_created", "_decide", "_done", "_operation", "_path_params",
-        "_principal", "_request_id", "_resources",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        audit: AuditLog,
-        principal: Principal,
-        request_id: str,
-        decide: Callable[[], None],
-        operation: str,
-        path_params: Mapping[str, str],
-    ) -> None:
-        self._audit = audit
-        self._principal = principal
-        self._request_id = request_id
-        self._decide = decide
-        self._operation = operation
-        self._path_params = path_params
-        self._resources: list[str] = []
-        self._created: list[str] = []
-        self._appending = False
-        self._done = False
+    _audit: AuditLog
+    _principal: Principal
+    _request_id: str
+    _decide: Callable[[], None]
+    _operation: str
+    _path_params: Mapping[str, str]
+    _resources: list[str] = field(default_factory=list)
+    _created: list[str] = field(default_factory=list)
+    _appending: bool = False
+    _done: bool = False
 
     async def __aenter__(self) -> AuditedCall:
         try:
@@ -368,13 +353,10 @@ class AuditedCall:
             return
         if not self._audit.records(self._operation):
             return
-        if isinstance(error, errors.AgentctlError):
-            if isinstance(error, errors.Unavailable) and self._audit.database.write_failed:
-                return  # The entry would fail as well, after the same wait.
-            entry = self._build_entry("failed", error.status, error.error_code)
-        else:
-            entry = self._build_entry("failed", 500, errors.InternalError.error_code)
-        await self._audit.try_commit(entry)
+        if isinstance(error, errors.Unavailable) and self._audit.database.write_failed:
+            return  # The entry would fail as well, after the same wait.
+        known = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
+        await self._audit.try_commit(self._build_entry("failed", known.status, known.error_code))
 
     async def _commit_allowed(self) -> None:
         await self._audit.commit(self._build_entry("allowed"))

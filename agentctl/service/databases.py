@@ -213,7 +213,7 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
     read = partial(read_unbounded, entry)
     at("tables searched", 0, None)
     violations = await read(integrity.find_violations())
-    texts = [(f"{violation.rule}: {', '.join(violation.ids)}, ...") for violation in violations]
+    texts = [f"{violation.rule}: {', '.join(violation.ids)}, ..." for violation in violations]
     texts += await _check_sessions(read, at)
     for text in texts:
         yield wrong(check, text, _CHANGED_BY_HAND)

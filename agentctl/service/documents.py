@@ -14,12 +14,22 @@ from typing import Any, cast
 import orjson
 
 import agentctl
+from agentctl.records.items import (
+    SUMMARY_VIEWS,
+    WHOLE_FIELDS,
+    Child,
+    RunReader,
+    build_items,
+    cut_item,
+)
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.phase import build_phase
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
+from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
@@ -345,8 +355,13 @@ def read_run_documents(
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
     """
-    if view.view == "summary":
-        return (yield from _read_run_summaries(rows))
+    if view.view in SUMMARY_VIEWS:
+        summaries = yield from _read_run_summaries(rows)
+        if view.view == "phase":
+            return [orjson.dumps(_add_phase(summary)) for summary in summaries]
+        return summaries
+    if view.view == "items":
+        return (yield from _read_run_items(rows, view.cut, find_spans))
     members = yield from run_reads.list_children([row.run_id for row in rows])
     return [
         build_run_document(
@@ -357,6 +372,40 @@ def read_run_documents(
         )
         for row in rows
     ]
+
+
+def _add_phase(summary: bytes) -> dict[str, Any]:
+    run = orjson.loads(summary)
+    return {**run, "phase": build_phase(run)}
+
+
+@unit
+def _read_run_items(
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+) -> Steps[list[bytes]]:
+    child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
+    summaries = yield from _read_run_summaries([*child_rows, *rows])
+    children: dict[str | None, list[Child]] = {}
+    for child, summary in zip(child_rows, summaries, strict=False):
+        below = children.setdefault(child.parent_run_id, [])
+        below.append(Child(_add_phase(summary), child.input))
+    readers: dict[str, RunReader] = {}
+    found = []
+    for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
+        own = children.get(row.run_id, ())
+        spans = None if is_final(row.status) else find_spans(row.run_id)
+        member_ids = [child.run["run_id"] for child in own]
+        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        items = build_items(run, own, cut)
+        if not is_final(row.status):
+            root_id = yield from find_root_id(row)
+            if root_id not in readers:
+                readers[root_id] = yield from read_stored_items(root_id)
+            so_far = readers[root_id].runs.get(row.run_id)
+            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
+        whole = {name: run[name] for name in WHOLE_FIELDS}
+        found.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
+    return found
 
 
 @unit

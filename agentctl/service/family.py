@@ -21,8 +21,6 @@ class OperationFamily:
     `lookups`.
 
     Args:
-        hosting: the shared objects of the service.
-        principal: the caller.
         request_id: for the audit log; None: a new id, as for a command.
     """
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.records.document import Document
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
@@ -195,7 +196,7 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
-        row = yield from run_reads.get(run_id, self.visibility, summary=view.view == "summary")
+        row = yield from run_reads.get(run_id, self.visibility, summary=view.view in SUMMARY_VIEWS)
         if row is None:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, view, replay))
@@ -203,9 +204,10 @@ class Lookups:
     @unit
     def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
         spans = self._hosting.engine.find_spans(row.run_id)
-        if spans is None and view.view == "full" and not is_final(row.status):
-            if not replay:
-                return None
+        is_live = view.view not in SUMMARY_VIEWS and not is_final(row.status)
+        if is_live and not replay and (spans is None or view.view == "items"):
+            return None
+        if is_live and spans is None:
             spans = yield from read_stored_spans(row)
         (document,) = yield from read_run_documents([row], view, lambda _: spans)
         return document
@@ -230,7 +232,7 @@ class Lookups:
         """
         yield from self.session(session_id, where)
         # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from run_reads.get(run_id, EVERYONE, summary=view.view == "summary")
+        row = yield from run_reads.get(run_id, EVERYONE, summary=view.view in SUMMARY_VIEWS)
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, view, replay))

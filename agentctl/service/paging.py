@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
+from collections.abc import Callable
+from typing import TypeVar
 
 from agentctl import errors
 from agentctl.records.validation import check_text
@@ -16,6 +17,8 @@ from agentctl.requests import (
     RunView,
 )
 from agentctl.store.listing import Cursor, Slice
+
+T = TypeVar("T")
 
 
 def build_slice(noun: str, page: Page) -> Slice:
@@ -56,8 +59,7 @@ def encode_cursor(noun: str, page: Page, position: Cursor | None) -> str | None:
     if position is None:
         return None
     key, row_id = position
-    text = f"{noun}:{page.sort_by}:{page.sort_order}:{key}:{row_id}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return pack_cursor(f"{noun}:{page.sort_by}:{page.sort_order}:{key}:{row_id}")
 
 
 def _decode_cursor(noun: str, page: Page) -> Cursor | None:
@@ -68,18 +70,37 @@ def _decode_cursor(noun: str, page: Page) -> Cursor | None:
     """
     if page.cursor is None:
         return None
-    try:
-        padded = page.cursor + "=" * (-len(page.cursor) % 4)
-        text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
+
+    def parse(text: str) -> tuple[list[str], Cursor]:
         *bound, key, row_id = text.split(":", 4)
-        position = int(key), check_text("cursor", row_id)
-    except (ValueError, binascii.Error):
-        raise errors.ValidationFailed(
-            "cursor must be the next_cursor of an earlier response"
-        ) from None
+        return bound, (int(key), check_text("cursor", row_id))
+
+    bound, position = unpack_cursor(page.cursor, parse)
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
         raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
     return position
+
+
+def pack_cursor(text: str) -> str:
+    """Return a text as a cursor, which callers do not read."""
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def unpack_cursor(cursor: str, parse: Callable[[str], T]) -> T:
+    """Return the value of a cursor; `parse` raises ValueError for a text that has none.
+
+    Raises:
+        ValidationFailed: the cursor is not valid.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        return parse(
+            base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
+        )
+    except ValueError:
+        raise errors.ValidationFailed(
+            "cursor must be the next_cursor of an earlier response"
+        ) from None
 
 
 def check_run_view(view: RunView) -> None:

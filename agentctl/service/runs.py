@@ -196,32 +196,24 @@ class RunOperations(OperationFamily):
 
         In a database without the audit log the entry is committed first, but not for a repeated
         request.
+
+        Raises:
+            ValidationFailed: the idempotency key was used for a component in another database
+                (docs/decisions/0015). A database that is unavailable is left out.
         """
         database = self.lookups.database(submission.component.database)
         request = submission.idempotency
         if request is not None:
-            if database is not self.hosting.audit_log.database:
-                claimed = idempotency.is_claimed(request.principal, request.key, now())
-                if await database.read(claimed):
-                    return _refuse_new_run
-            await self._require_unclaimed_elsewhere(database, request)
-        return await call.prepare_entry(database)
-
-    async def _require_unclaimed_elsewhere(self, database: Database, request: Idempotency) -> None:
-        """Reject a key of a request for a component in another database (docs/decisions/0015).
-
-        Raises:
-            ValidationFailed: the key was used there. A database that is unavailable is left out.
-        """
-        for other in self.hosting.databases.get_open().values():
-            if other is database:
-                continue
             claimed = idempotency.is_claimed(request.principal, request.key, now())
-            with contextlib.suppress(errors.Unavailable):
-                if await other.read(claimed):
-                    raise errors.ValidationFailed(
-                        "The Idempotency-Key was used for another request"
-                    )
+            if database is not self.hosting.audit_log.database and await database.read(claimed):
+                return _refuse_new_run
+            for other in self.hosting.databases.get_open().values():
+                with contextlib.suppress(errors.Unavailable):
+                    if other is not database and await other.read(claimed):
+                        raise errors.ValidationFailed(
+                            "The Idempotency-Key was used for another request"
+                        )
+        return await call.prepare_entry(database)
 
     def _build_submission(
         self,
@@ -239,11 +231,11 @@ class RunOperations(OperationFamily):
         limit = self.hosting.settings.limits.message_bytes
         if len(request.message.encode()) > limit:
             raise errors.TooLarge(f"message must be at most {limit} bytes")
+        metadata = self._dump_object("metadata", request.metadata)
+        session_state = self._dump_object("session_state", request.session_state)
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
-        metadata = self._dump_object("metadata", request.metadata)
-        session_state = self._dump_object("session_state", request.session_state)
         session_id = check_session_id(session_id)
         user_id = self.lookups.resolve_owner(request.user_id)
         identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
@@ -284,12 +276,13 @@ class RunOperations(OperationFamily):
         from agentctl.runtime.models.structured_output import check_output_schema
 
         text = self._dump_object("output_schema", schema)
-        if schema is not None:
-            if not self.hosting.catalog.takes_output_schema(component):
-                raise errors.ValidationFailed(
-                    "output_schema is for agents and teams whose own model answers"
-                )
-            check_output_schema(schema)
+        if schema is None:
+            return None
+        if not self.hosting.catalog.takes_output_schema(component):
+            raise errors.ValidationFailed(
+                "output_schema is for agents and teams whose own model answers"
+            )
+        check_output_schema(schema)
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
@@ -316,18 +309,15 @@ class RunOperations(OperationFamily):
                 "Idempotency-Key must be 1 to 255 visible ASCII characters"
             )
         fields = [kind, component_id, request.message, request.session_id, request.user_id]
-        objects = [
-            [name, value]
-            for name, value in (
-                ("metadata", request.metadata),
-                ("session_state", request.session_state),
-                ("output_schema", request.output_schema),
-                ("dependencies", request.dependencies),
-                ("earlier", [[message.role, message.content] for message in earlier] or None),
-            )
-            if value is not None
-        ]
-        body = orjson.dumps([*fields, request.background, stream, *objects])
+        objects = {
+            "metadata": request.metadata,
+            "session_state": request.session_state,
+            "output_schema": request.output_schema,
+            "dependencies": request.dependencies,
+            "earlier": [[message.role, message.content] for message in earlier] or None,
+        }
+        parts = [[name, value] for name, value in objects.items() if value is not None]
+        body = orjson.dumps([*fields, request.background, stream, *parts])
         # A subject is never empty, so the empty owner represents callers without a subject.
         owner = self.principal.subject or ""
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
@@ -352,9 +342,7 @@ class RunOperations(OperationFamily):
         if filter.live and filter.status is not None:
             raise errors.ValidationFailed("live and status exclude each other: give one of them")
         check_texts(
-            component_id=filter.component_id,
-            session_id=filter.session_id,
-            user_id=filter.user_id,
+            component_id=filter.component_id, session_id=filter.session_id, user_id=filter.user_id
         )
         paging.check_run_view(filter.form)
         paging.check_id_prefix(filter.id_prefix)
@@ -395,18 +383,15 @@ class RunOperations(OperationFamily):
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> None:
-        """Raise NotFound unless the run is found."""
         await self.lookups.run_database(kind, component_id, run_id, session_id)
 
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
-        """Return the session of a run."""
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
 
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
-        """Return the runs below a run and the state of its session."""
         database = self.lookups.component_database(kind, component_id)
         return await database.read(documents.read_run_details(run))
 

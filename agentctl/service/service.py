@@ -27,9 +27,8 @@ from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
-from agentctl.service.hosting import Hosting
+from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
-from agentctl.service.readiness import Readiness
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
@@ -67,27 +66,12 @@ class Service:
 
     @property
     def settings(self) -> Settings:
-        """The configuration of the service."""
         return self.hosting.settings
-
-    @property
-    def verifier(self) -> Verifier:
-        """The verifier of credentials.
-
-        Raises:
-            InvalidKey: authorization is on and the keys are missing or rejected.
-        """
-        return self.hosting.verifier()
 
     def operations_for(
         self, principal: Principal, request_id: str | None = None
     ) -> ServiceOperations:
-        """Return the operations of a principal.
-
-        Args:
-            principal: the caller.
-            request_id: for the audit log; None: a new id.
-        """
+        """Return the operations of a principal; `request_id` as for `OperationFamily`."""
         return ServiceOperations(self.hosting, principal, request_id)
 
     async def prepare(self) -> None:
@@ -111,33 +95,17 @@ class Service:
             watch_workers(databases, monitor, self._worker, audit_days=keep_days)
         )
 
-    @property
-    def live_run_count(self) -> int:
-        """Number of live runs of this process, without the runs of members and steps."""
-        return len(self.hosting.engine.root_runs())
-
     async def drain(self) -> None:
         """Reject new runs and wait up to `server.drain_seconds` for the live ones."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)
-
-    async def cancel_runs(self) -> None:
-        """Cancel the runs of this process; streams of runs of other processes continue."""
-        await self.hosting.engine.cancel_runs()
-
-    async def stop_runs(self) -> None:
-        """Cancel the runs of this process and end all streams, before the server closes."""
-        await self.hosting.engine.close()
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:
         """Open a service and close it at the end, which cancels its live runs.
 
-        A database is opened when it is first needed, or by `prepare`.
-
-        Args:
-            settings: the configuration.
-            create: create missing databases; False: a missing database is an error.
+        A database is opened when it is first needed, or by `prepare`. A missing database is created
+        with `create`, and an error without.
         """
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)
@@ -162,18 +130,18 @@ class Service:
             accounts = AccountTokens(
                 stored_accounts, admin_scope=settings.authorization.admin_scope
             )
-            verifier = functools.cache(lambda: _build_verifier(settings, accounts))
+
+            @functools.cache
+            def build_verifier() -> Verifier:
+                from agentctl.auth.verifier import Verifier
+
+                return Verifier(settings, accounts)
+
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=audit_log, readiness=readiness, verifier=verifier,
+                audit_log=audit_log, readiness=readiness, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
-
-
-def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
-    from agentctl.auth.verifier import Verifier
-
-    return Verifier(settings, accounts)
 
 
 _log = logging.getLogger("agentctl.store")
@@ -195,8 +163,5 @@ def log_startup_warnings(settings: Settings) -> None:
         )
     for path in paths:
         if (kind := detect_filesystem(path)) in NETWORK_FILESYSTEMS:
-            _log.warning(
-                "%s is on a network filesystem (%s), where SQLite locks are not reliable",
-                path,
-                kind,
-            )
+            message = "%s is on a network filesystem (%s), where SQLite locks are not reliable"
+            _log.warning(message, path, kind)

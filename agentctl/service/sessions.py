@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+import contextlib
+from collections.abc import AsyncGenerator, Container
 from typing import cast
 
 import orjson
@@ -12,9 +13,10 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -43,6 +45,7 @@ from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
+from agentctl.transcripts import export
 
 LARGE_HISTORY_BYTES = 262_144
 """Bytes; a larger history is read in a thread and not on the event loop."""
@@ -62,9 +65,9 @@ class SessionOperations(OperationFamily):
             paging.check_id_prefix(filter.id_prefix)
             part = paging.build_slice("sessions", filter.page)
             work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
-            found = await database.read(work, size="unknown")
-            items = map(documents.build_summary_document, found.rows)
-            return Document(documents.build_page_document("sessions", items, filter.page, found))
+            page = await database.read(work, size="unknown")
+            items = map(documents.build_summary_document, page.rows)
+            return Document(documents.build_page_document("sessions", items, filter.page, page))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.
@@ -75,31 +78,29 @@ class SessionOperations(OperationFamily):
         """
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
-            row = self._new_row(session)
+            session_id = session.session_id
+            if session_id is not None:
+                check_session_id(session_id)
+            name, data = None, None
+            if session.component_id is not None:
+                component = self.lookups.component(session.type, session.component_id)
+                name = component.name
+                data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
+            row = sessions.build_session(
+                session_id or new_id(),
+                session.type,
+                user_id=self.lookups.resolve_owner(session.user_id),
+                now=now(),
+                component_id=session.component_id,
+                component_name=name,
+                component_data=data,
+                session_name=_check_name(session.session_name),
+                session_state=documents.dump_checked_json("session_state", session.session_state),
+                metadata=documents.dump_checked_json("metadata", session.metadata),
+            )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(row))
             return Document(documents.build_session_document(row, []))
-
-    def _new_row(self, session: NewSession) -> SessionRow:
-        given = session.session_id
-        session_id = new_id() if given is None else check_session_id(given)
-        name, data = None, None
-        if session.component_id is not None:
-            component = self.lookups.component(session.type, session.component_id)
-            name = component.name
-            data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
-        return sessions.build_session(
-            session_id,
-            session.type,
-            user_id=self.lookups.resolve_owner(session.user_id),
-            now=now(),
-            component_id=session.component_id,
-            component_name=name,
-            component_data=data,
-            session_name=_check_name(session.session_name),
-            session_state=documents.dump_checked_json("session_state", session.session_state),
-            metadata=documents.dump_checked_json("metadata", session.metadata),
-        )
 
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -112,7 +113,6 @@ class SessionOperations(OperationFamily):
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
     ) -> tuple[str, Document[SessionDetail] | None]:
-        """Return the version of a session, and the session unless its version is known."""
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
@@ -129,7 +129,6 @@ class SessionOperations(OperationFamily):
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> None:
-        """Raise NotFound unless the session is found."""
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
@@ -157,11 +156,16 @@ class SessionOperations(OperationFamily):
         self, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
         yield from self.lookups.session(session_id, where, lock=True)
-        changes = _build_changes(patch)
-        changed = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
-        if changed is None:
+        changes: dict[str, str | None] = {}
+        for name, value in patch.changes.items():
+            if name == "session_name":
+                changes[name] = _check_name(value)
+            else:
+                changes[name] = documents.dump_checked_json(name, value)
+        row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
+        if row is None:
             raise errors.NotFound("Session not found")
-        return changed
+        return row
 
     async def summarize_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -252,17 +256,29 @@ class SessionOperations(OperationFamily):
         live = await database.read(run_reads.list_live_in_session(session_id))
         if live:
             await call.commit_first(database)
+        actor, reason = self.principal.actor, "The session is deleted"
+        cancel = self.hosting.canceller.cancel
         cancels = [
-            self.hosting.canceller.cancel(
-                database,
-                run_id,
-                actor=self.principal.actor,
-                reason="The session is deleted",
-                wait=DELETION_WAIT,
-            )
+            cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
             for run_id in live
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
+
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncGenerator[bytes]:
+        """Yield a session with all its runs as a file; its reads are counted too."""
+        async with self.audit("export_session", session_id=session_id):
+            parts = export.export_session(self, session_id, where, format)
+            first = await anext(parts)
+        async with contextlib.aclosing(parts):
+            yield first
+            async for part in parts:
+                yield part
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
@@ -285,7 +301,7 @@ class SessionOperations(OperationFamily):
             before_seq=(yield from _find_seq(session_id, "before", query.before)),
             top_level=query.parent == "none",
             order=query.order,
-            summary=query.form.view == "summary",
+            summary=query.form.view in SUMMARY_VIEWS,
         )
         find_spans = self.hosting.engine.find_spans
         return (yield from documents.read_run_documents(rows, query.form, find_spans))
@@ -304,11 +320,10 @@ class SessionOperations(OperationFamily):
             return await self.lookups.read_session_run(database, session_id, run_id, where, form)
 
     async def find_turn(self, run_id: str) -> FoundTurn:
-        """Return the place of a turn."""
         for db_id in self.hosting.databases:
-            found = await self.hosting.databases[db_id].read(self._find_turn(run_id))
-            if found is not None:
-                state, newest = found
+            turn = await self.hosting.databases[db_id].read(self._find_turn(run_id))
+            if turn is not None:
+                state, newest = turn
                 return FoundTurn(
                     kind=cast("ComponentKind", state.component_type),
                     component_id=state.component_id,
@@ -320,7 +335,6 @@ class SessionOperations(OperationFamily):
         raise errors.NotFound("Run not found")
 
     async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
-        """Return the record of a turn."""
         database = self.hosting.databases[found.db_id]
         return await self.lookups.read_run(database, run_id)
 
@@ -350,20 +364,10 @@ def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | Non
     """
     if run_id is None:
         return None
-    found = yield from run_reads.get(run_id, EVERYONE, summary=True)
-    if found is None or found.session_id != session_id:
+    run = yield from run_reads.get(run_id, EVERYONE, summary=True)
+    if run is None or run.session_id != session_id:
         raise errors.ValidationFailed(f"{name} must be the id of a run of the session")
-    return found.seq
-
-
-def _build_changes(patch: SessionPatch) -> dict[str, str | None]:
-    changes: dict[str, str | None] = {}
-    for name, value in patch.changes.items():
-        if name == "session_name":
-            changes[name] = _check_name(value)
-        else:
-            changes[name] = documents.dump_checked_json(name, value)
-    return changes
+    return run.seq
 
 
 def _check_name(session_name: str) -> str:

@@ -17,18 +17,18 @@ from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
 from agentctl.cli.show.transcript.draw import SHORT_ID
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.cancel import CancelScreen
 from agentctl.top.connection import ConnectionState, describe_failure
 from agentctl.top.events import EventLog
 from agentctl.top.feed import Run, RunFeed, is_live
-from agentctl.top.head import Settings, count_runs, draw_head, draw_tabs
+from agentctl.top.head import ScreenSettings, count_runs, draw_head, draw_tabs
 from agentctl.top.help import HelpScreen
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import draw_facts
 from agentctl.top.tree import arrange_runs, list_descendants
 from agentctl.top.views import Form, View
+from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -89,7 +89,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, target: Target, feed: RunFeed, views: Sequence[View], settings: Settings
+        self, target: Target, feed: RunFeed, views: Sequence[View], settings: ScreenSettings
     ) -> None:
         super().__init__()
         self._target = target
@@ -209,7 +209,8 @@ class TopApp(App[None]):
                 await self._fill_pane_of(key)
 
     async def _fill_pane_of(self, key: str) -> None:
-        view, form, width = self._view, self._form, self._pane_width
+        view, form = self._view, self._form
+        width = self._pane.content_size.width - self._pane.scrollbar_size_vertical
         run = view.find_run(key)
         if form == "events" and run is not None:
             if self._drawn[:3] != (view.name, key, form):
@@ -218,8 +219,8 @@ class TopApp(App[None]):
             self._note_event()
             return
         self._stop_events()
-        wanted = (view.name, key, form, width, view.get_version(key))
-        if wanted == self._drawn:
+        drawing = (view.name, key, form, width, view.get_version(key))
+        if drawing == self._drawn:
             return
         try:
             title, text = await view.read_pane(key, form, width)
@@ -228,7 +229,7 @@ class TopApp(App[None]):
         except AgentctlError as failure:
             title, text = clean_line(key), Text(describe_failure(failure, None), "red")
         if (view, form, key) == (self._view, self._form, self._table.selected_key):
-            self._drawn = wanted
+            self._drawn = drawing
             self._draw_pane(title, text)
 
     def _follow_events(self, run: Run) -> None:
@@ -236,13 +237,13 @@ class TopApp(App[None]):
         while (parent := runs.get(str(root.get("parent_run_id")))) is not None:
             root = parent
 
-        def is_wanted(run_id: str) -> bool:
+        def is_visible(run_id: str) -> bool:
             if root is run or run_id == run["run_id"]:
                 return True
             below = list_descendants(runs.values(), [run["run_id"]])
-            return any(run_id == each["run_id"] for each in below)
+            return any(run_id == member["run_id"] for member in below)
 
-        self._events = EventLog(self._target.operations, root, is_wanted, self._note_event)
+        self._events = EventLog(self._target.operations, root, is_visible, self._note_event)
         self.run_worker(self._events.follow(), group="events", exclusive=True)
 
     def _stop_events(self) -> None:
@@ -261,9 +262,9 @@ class TopApp(App[None]):
             run_id = str(self._drawn[1])
             run = self.feed.runs.get(run_id) or {}
             title = f"{clean_line(run_id[:SHORT_ID])} · session {clean_line(run.get('session_id'))}"
-            text = (
-                draw_facts(run).append("\n\n").append_text(self._events.draw()) if run else Text("")
-            )
+            text = Text("")
+            if run:
+                text = draw_facts(run).append("\n\n").append_text(self._events.draw())
             self._draw_pane(title, text)
             self._pane.scroll_end(animate=False)
 
@@ -277,16 +278,12 @@ class TopApp(App[None]):
     def _pane(self) -> VerticalScroll:
         return self.query_one("#pane", VerticalScroll)
 
-    @property
-    def _pane_width(self) -> int:
-        return self._pane.content_size.width - self._pane.scrollbar_size_vertical
-
     def _draw_pane(self, title: str, text: Text) -> None:
         pane = self._pane
         pane.border_title = Text(title)
         forms = [name for name in FORMS if self.check_action("form", (name,))]
         names = ["transcript", *forms] if forms else []
-        choices = (f"[{each}]" if each == self._form else each for each in names)
+        choices = (f"[{name}]" if name == self._form else name for name in names)
         pane.border_subtitle = Text(" ".join(choices))
         self._write("#detail", text)
 
@@ -300,10 +297,10 @@ class TopApp(App[None]):
         is_open = self._is_open
         table.display, empty.display = bool(rows) and not is_open, not rows and not is_open
         if not rows:
-            found = view.empty if view.name in self._are_read else "reading …"
-            empty.update(
-                f"no {view.name} match the filter; Esc clears it" if self._words else found
-            )
+            text = view.empty if view.name in self._are_read else "reading …"
+            if self._words:
+                text = f"no {view.name} match the filter; Esc clears it"
+            empty.update(text)
         self._show_head()
 
     def _show_head(self) -> None:
@@ -330,11 +327,6 @@ class TopApp(App[None]):
     # Keys
 
     @property
-    def selected_key(self) -> str | None:
-        """The key of the row under the cursor; None without one."""
-        return self._table.selected_key
-
-    @property
     def _is_open(self) -> bool:
         return self.screen_stack[0].has_class("open")
 
@@ -344,7 +336,6 @@ class TopApp(App[None]):
 
     @on(DataTable.RowSelected)
     def action_open(self) -> None:
-        """Show the pane on the whole screen."""
         if self._table.selected_key is not None:
             self._set_open(True)
 
@@ -373,7 +364,6 @@ class TopApp(App[None]):
         self._pane_wake.set()
 
     def action_view(self, at: int) -> None:
-        """Show a view."""
         if at < len(self._views) and self._views[at] is not self._view:
             self._view = self._views[at]
             self._form = "transcript"
@@ -384,7 +374,6 @@ class TopApp(App[None]):
             self._wake.set()
 
     def action_list_runs(self) -> None:
-        """Show the runs of the selected session or component."""
         key = self._table.selected_key
         words = None if key is None else self._view.find_filter(key)
         if words is not None:
@@ -396,6 +385,7 @@ class TopApp(App[None]):
         field.add_class("open")
         field.focus()
 
+    @on(Input.Submitted, "#filter")
     def _close_filter(self) -> None:
         self.query_one("#filter").remove_class("open")
         self._table.focus()
@@ -404,10 +394,6 @@ class TopApp(App[None]):
     def _filter(self, event: Input.Changed) -> None:
         self._words = event.value
         self._show()
-
-    @on(Input.Submitted, "#filter")
-    def _end_filter(self) -> None:
-        self._close_filter()
 
     def action_sort(self) -> None:
         name = self._view.name

@@ -13,17 +13,17 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
-from agentctl.cli.show.transcript.model import clean_line
-from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import AgentctlError
 from agentctl.records.kinds import component_of_run, find_component
-from agentctl.records.phase import describe_holding
+from agentctl.records.phase import describe_holding, describe_run
+from agentctl.records.times import format_elapsed
 from agentctl.requests import CancelRequest
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled
 from agentctl.top.texts import format_age
+from agentctl.transcripts.model import clean_line
+from agentctl.transcripts.texts import get_look
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -186,6 +186,5 @@ class CancelScreen(ModalScreen[None]):
             return Text(f"{clean_line(run_id[:SHORT_ID])} {self._failures[run_id]}\n", "red")
         phase = describe_run(run)
         sentence = f": {clean_line(phase.sentence)}" if phase.sentence else ""
-        return Text(
-            f"{clean_line(run_id[:SHORT_ID])} {phase.glyph} {clean_line(phase.words)}{sentence}\n"
-        )
+        state = f"{get_look(phase).glyph} {clean_line(phase.words)}"
+        return Text(f"{clean_line(run_id[:SHORT_ID])} {state}{sentence}\n")

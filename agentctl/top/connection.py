@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden, InvalidToken, Unauthenticated
 from agentctl.records.times import format_span
+from agentctl.transcripts.model import clean_line
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 """Seconds before the next try; they double with each failure."""
@@ -33,11 +34,9 @@ class ConnectionState:
         self._next = 0.0
 
     def ask(self) -> None:
-        """Note the begin of a request."""
         self._asked = time.monotonic()
 
     def succeed(self) -> None:
-        """Note an answer."""
         self.problem, self._is_refused, self._pause, self._asked = "", False, 0.0, None
         self.answered_at, self._answered = time.time(), time.monotonic()
 
@@ -59,11 +58,8 @@ class ConnectionState:
     @property
     def is_lost(self) -> bool:
         """True if the last try failed, or if a request has had no answer for a while."""
-        return bool(self.problem) or self._is_slow
-
-    @property
-    def _is_slow(self) -> bool:
-        return self._asked is not None and time.monotonic() - self._asked >= SLOW_SECONDS
+        is_slow = self._asked is not None and time.monotonic() - self._asked >= SLOW_SECONDS
+        return bool(self.problem) or is_slow
 
     def describe(self) -> str:
         """Return since when there is no answer, the next try, and the reason; '' with answers."""
@@ -74,9 +70,7 @@ class ConnectionState:
         words = "access refused" if self._is_refused else "no answer"
         begin = f"{words} since {since} UTC, for {format_span(silent)}"
         if self._asked is not None:
-            return f"{begin} · waiting for the server" + (
-                f"\n{self.problem}" if self.problem else ""
-            )
+            return f"{begin} · waiting for the server\n{self.problem}".rstrip("\n")
         left = max(0.0, self._next - time.monotonic())
         return f"{begin} · trying again in {left:.0f} s\n{self.problem}"
 
@@ -94,11 +88,9 @@ def _describe_rejection(token: str | None) -> str:
         return "the server requires a token: set AGENTCTL_TOKEN, or use --token-file"
     from agentctl.auth.tokens.mint import inspect_token
 
-    try:
-        found = inspect_token(token)
-    except InvalidToken:
-        found = {}
     again = "start top again with a new one"
-    if found.get("expired"):
-        return f"the token expired at {clean_line(found['times'].get('exp'))}: {again}"
+    with suppress(InvalidToken):
+        content = inspect_token(token)
+        if content["expired"]:
+            return f"the token expired at {clean_line(content['times'].get('exp'))}: {again}"
     return f"the server rejects the token, which may be revoked or expired: {again}"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from agentctl.cli.show.answer import parse_event
 from agentctl.cli.show.event_lines import describe_event
-from agentctl.cli.show.transcript.model import clean_line, parse_time
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
+from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import component_of_run, find_component
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
+from agentctl.transcripts.model import clean_line, parse_time
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -95,25 +95,20 @@ class EventLog:
         if event.seq <= self._last:
             return
         self._last, self._state = event.seq, ""
-        data = parse_event(event)
-        run_id = str(data.get("run_id"))
+        parsed = parse_event(event.name, event.data, event.seq)
+        run_id = parsed.run_id
         if not self._only(run_id):
             return
-        is_text = event.name.endswith(("Content", "ContentDelta"))
-        if is_text:
-            lines = [str(data.get("content") or data.get("reasoning_content") or "")]
-        else:
-            lines = describe_event(event.name, data)
+        is_text = parsed.kind in TEXT_KINDS
+        line = parsed.text if is_text else describe_event(parsed)
         last = self._lines[-1] if self._lines else None
         if is_text and last is not None and last.is_text and last.run_id == run_id:
-            last.text = (last.text + lines[0])[-MAXIMUM_LINE:]
-        else:
-            moment = parse_time(data.get("at"))
+            last.text = (last.text + parsed.text)[-MAXIMUM_LINE:]
+        elif line is not None:
+            moment = parse_time(parsed.at)
             when = moment.strftime("%H:%M:%S.%f")[:12] if moment else ""
-            name = clean_line((find_component(data) or ("", ""))[1])
-            self._lines.extend(
-                _Line(run_id, when, name, line[-MAXIMUM_LINE:], is_text) for line in lines
-            )
+            name = clean_line((find_component(parsed.data) or ("", ""))[1])
+            self._lines.append(_Line(run_id, when, name, line[-MAXIMUM_LINE:], is_text))
         self._changed()
 
     def draw(self) -> Text:

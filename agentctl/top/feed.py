@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.progress import run_all
-from agentctl.cli.show.transcript.model import parse_time
-from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.errors import NotFound
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
+from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -124,12 +124,12 @@ class RunFeed:
                 return {**last, "status": "deleted", "stopped_at": last.get("created_at")}
 
         results = await run_all(run_ids, read, at_once=CONCURRENT_READS)
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         for run_id, result in zip(run_ids, results, strict=True):
             if isinstance(result, BaseException):
                 raise result
-            found[run_id] = result
-        return found
+            runs[run_id] = result
+        return runs
 
     def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
         at, clock = time.monotonic(), time.time()
@@ -146,8 +146,9 @@ class RunFeed:
                 was_live = run_id in self.runs and is_live(self.runs[run_id])
                 ended = at if was_live else at - _age(run.get("finished_at"), clock)
                 self._ended_at[run_id] = ended
-                phase = describe_run(run).name
-                self._ends.append(_Ended(ended, phase, _own_tokens(run)))
+                tokens = (run.get("metrics") or {}).get("total_tokens")
+                own_tokens = tokens if isinstance(tokens, int) else 0
+                self._ends.append(_Ended(ended, describe_run(run).name, own_tokens))
             is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
             if is_recent or run_id in self.pinned or not is_settled(run):
                 kept[run_id] = run
@@ -180,8 +181,3 @@ class RunFeed:
 def _age(moment: object, clock: float) -> float:
     parsed = parse_time(moment)
     return COUNTED_SECONDS + 1 if parsed is None else max(0.0, clock - parsed.timestamp())
-
-
-def _own_tokens(run: Run) -> int:
-    tokens = (run.get("metrics") or {}).get("total_tokens")
-    return tokens if isinstance(tokens, int) else 0

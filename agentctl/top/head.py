@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.records.times import format_span
 from agentctl.top.connection import ConnectionState
 from agentctl.top.feed import RunFeed
+from agentctl.transcripts.model import clean_line
 
 PHASES = ("running", "stopping", "queued")
 ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ScreenSettings:
     """The choices for the screen.
 
     Attributes:
@@ -33,7 +33,7 @@ class Settings:
 
 
 def draw_head(
-    place: str, settings: Settings, state: ConnectionState, width: int, *, paused: bool
+    place: str, settings: ScreenSettings, state: ConnectionState, width: int, *, paused: bool
 ) -> Text:
     """Return the target, the caller and the choices, with the time of the last answer (UTC).
 
@@ -63,12 +63,12 @@ def count_runs(feed: RunFeed) -> str:
     return f"{states} · ended in {since}: {ends} · {rate} tokens/min"
 
 
-def draw_tabs(names: Sequence[str], shown: str, sort: str, words: str) -> Text:
+def draw_tabs(names: Sequence[str], selected: str, sort: str, words: str) -> Text:
     """Return the names of the views with their keys, the order and the filter of the list."""
     tabs = Text()
     for at, name in enumerate(names, 1):
-        is_shown = name == shown
-        label = f"[{at} {name}]" if is_shown else f" {at} {name} "
-        tabs.append(label, "bold" if is_shown else "none").append(" ")
+        is_selected = name == selected
+        label = f"[{at} {name}]" if is_selected else f" {at} {name} "
+        tabs.append(label, "bold" if is_selected else "none").append(" ")
     tabs.append(f"· sort: {sort}")
     return tabs.append(f" · filter: {clean_line(words)}" if words else "")

@@ -38,20 +38,19 @@ class RecordTable(DataTable[Text]):
             columns: of the view; one that is too wide for the screen is left out.
             width: columns of the screen.
         """
-        shown = [at for at, column in enumerate(columns) if width >= column.least]
-        layout = self._measure([columns[at] for at in shown], rows, shown, width)
+        visible = [at for at, column in enumerate(columns) if width >= column.least]
+        layout = self._measure([columns[at] for at in visible], rows, visible, width)
         selected, row_at, offset = self.selected_key, self.cursor_row, self.scroll_y
-        is_new = layout != self._widths
-        if is_new:
+        if layout != self._widths:
             self._widths, self._row_ids = layout, []
             self.clear(columns=True)
-            for at in shown:
+            for at in visible:
                 column = columns[at]
                 label = Text(column.name, justify="right" if column.is_right else "left")
                 self.add_column(label, width=layout[column.name], key=column.name)
-        self._columns_shown = [columns[at].name for at in shown]
+        self._columns_shown = [columns[at].name for at in visible]
         self._latest = {
-            row.key: [_cut(row.cells[at], columns[at], layout) for at in shown] for row in rows
+            row.key: [_cut(row.cells[at], columns[at], layout) for at in visible] for row in rows
         }
         keys = [row.key for row in rows]
         if keys != self._row_ids:
@@ -82,13 +81,13 @@ class RecordTable(DataTable[Text]):
             self._shown_cells[key] = texts
 
     def _measure(
-        self, columns: Sequence[Column], rows: Sequence[TableRow], shown: list[int], width: int
+        self, columns: Sequence[Column], rows: Sequence[TableRow], visible: list[int], width: int
     ) -> dict[str, int]:
         screen = (width, tuple(column.name for column in columns))
         known = self._widths if screen == self._fitted else {}
         self._fitted = screen
         layout: dict[str, int] = {}
-        for at, column in zip(shown, columns, strict=True):
+        for at, column in zip(visible, columns, strict=True):
             longest = max((row.cells[at].cell_len for row in rows), default=0)
             needed = max(len(column.name), min(longest, column.most))
             layout[column.name] = max(needed, known.get(column.name, 0))

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
-from agentctl.cli.show.transcript.model import RunView, build_run_view, clean_line, parse_time
-from agentctl.cli.show.transcript.texts import Look, describe_run, format_tokens
 from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.records.kinds import Record, find_component
-from agentctl.records.times import format_span, now
+from agentctl.records.phase import describe_run
+from agentctl.records.times import format_elapsed, format_span, now
 from agentctl.top.feed import is_live
 from agentctl.top.tree import Row
+from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
+from agentctl.transcripts.texts import Look, format_tokens, get_look
 
 MAXIMUM_WIDTH = 100
 """Columns of a transcript; a timeline has the whole width."""
@@ -50,7 +50,9 @@ def build_cells(row: Row) -> list[Text]:
 def format_state(run: Record) -> Text:
     """Return glyph and words of a run's state, in their color; `!` if its work goes on."""
     phase = describe_run(run)
-    text = Text(f"{phase.glyph} {clean_line(phase.words)}", STYLES.get(phase.color, phase.color))
+    look = get_look(phase)
+    style = STYLES.get(look.color, look.color)
+    text = Text(f"{look.glyph} {clean_line(phase.words)}", style)
     return text.append("!", "yellow") if phase.warning else text
 
 
@@ -72,27 +74,24 @@ def format_age(moment: object) -> str:
 
 
 def _describe_last(run: Record) -> str:
-    phase = describe_run(run)
-    if phase.sentence:
-        return phase.sentence
-    given = str(run.get("input") or "")
-    if not given:
-        return ""
-    return given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+    if sentence := describe_run(run).sentence:
+        return sentence
+    text = str(run.get("input") or "")
+    return text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}…"
 
 
 def draw_facts(run: Record) -> Text:
     """Return the facts about a run: state, duration, tokens, tools, members, cancel and end."""
-    view = RunView(run, "", "")
+    drawn = DrawnRun(run)
     phase = describe_run(run)
     facts = []
-    if (seconds := view.seconds) is not None:
+    if (seconds := drawn.seconds) is not None:
         facts.append(format_elapsed(seconds))
     if isinstance(total := run.get("total_tokens"), int):
         facts.append(
             f"{total:,} token{'' if total == 1 else 's'}{' so far' if is_live(run) else ''}"
         )
-    elif tokens := format_tokens(view):
+    elif tokens := format_tokens(drawn):
         facts.append(tokens)
     for field, noun in (("tool_calls", "tool call"), ("member_count", "member")):
         count = run.get(field)
@@ -121,7 +120,7 @@ def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], 
         given = str(run.get("input") or "")
         if len(given) > _LONGEST_INPUT:
             run = {**run, "input": f"{given[:_LONGEST_INPUT]}…"}
-        printer.print_run(build_run_view(run, children))
+        printer.print_run(build_drawn_run(run, children))
         printer.print()
     return Text.from_ansi("".join(lines).rstrip("\n"))
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentctl.cli.show.transcript.model import clean_line
-from agentctl.cli.show.transcript.texts import describe_run
 from agentctl.records.kinds import find_component
+from agentctl.records.phase import describe_run
 from agentctl.top.feed import Run, is_live
+from agentctl.transcripts.model import clean_line
 
 FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")
 

@@ -6,16 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.transcript.draw import STYLES
-from agentctl.cli.show.transcript.model import clean_line
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
-from agentctl.records.times import format_span
+from agentctl.records.times import format_elapsed, format_span
 from agentctl.requests import (
     MAXIMUM_LIMIT,
     Page,
@@ -36,6 +34,7 @@ from agentctl.top.texts import (
     number,
 )
 from agentctl.top.tree import SORTS, arrange_runs
+from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -87,17 +86,10 @@ class View(Protocol):
         sorts: the names of the orders.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def empty(self) -> str: ...
-
-    @property
-    def columns(self) -> Sequence[Column]: ...
-
-    @property
-    def sorts(self) -> Sequence[str]: ...
+    name: str
+    empty: str
+    columns: Sequence[Column]
+    sorts: Sequence[str]
 
     async def refresh(self) -> None:
         """Read the records. An `AgentctlError` leaves the previous ones."""
@@ -109,11 +101,11 @@ class View(Protocol):
 
     def find_run(self, key: str) -> Run | None:
         """Return the summary of a run with this key; None in lists of other records."""
-        ...
+        return None
 
     def find_filter(self, key: str) -> str | None:
         """Return the words that filter the runs of a row; None if there are none."""
-        ...
+        return None
 
     def get_version(self, key: str) -> object:
         """Return a value that differs after the pane of the row may have changed."""
@@ -124,12 +116,12 @@ class View(Protocol):
         ...
 
 
-class RunsView:
+class RunsView(View):
     """The live runs, and those that ended in the last minute."""
 
     name = "runs"
     empty = "no live runs; a run that ends stays here for a minute"
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         Column("RUN", most=21),
         Column("STATUS", most=14),
         Column("COMPONENT", most=18),
@@ -138,7 +130,7 @@ class RunsView:
         Column("TOKENS", least=70, most=11, is_right=True),
         Column("LAST", most=200),
     )
-    sorts: ClassVar[Sequence[str]] = tuple(SORTS)
+    sorts: Sequence[str] = tuple(SORTS)
 
     def __init__(self, feed: RunFeed) -> None:
         self.feed = feed
@@ -164,12 +156,12 @@ class RunsView:
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:
         operations = self.feed.operations
-        run: Record = (await operations.get_run(key, form=RunView(cut=CUT))).value
+        run: Record = (await operations.get_run(key, form=RunView("items", CUT))).value
         children: dict[str, list[Record]] = {}
         if run.get("member_runs"):
             # One request for all members, which begin after their run.
             where = SessionLocator(db_id=self.feed.filter.db_id)
-            query = SessionRunsQuery(where, after=key, form=RunView(cut=CUT))
+            query = SessionRunsQuery(where, after=key, form=RunView("items", CUT))
             session_id = str(run["session_id"])
             for each in (await operations.get_session_runs(session_id, query)).value:
                 children.setdefault(str(each.get("parent_run_id")), []).append(each)
@@ -181,12 +173,12 @@ class RunsView:
         return title, draw_runs([merged], children, width)
 
 
-class SessionsView:
+class SessionsView(View):
     """The sessions, the last used first."""
 
     name = "sessions"
     empty = "no sessions yet"
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         Column("SESSION", most=20),
         Column("STATUS", most=12),
         Column("COMPONENT", most=18),
@@ -196,7 +188,7 @@ class SessionsView:
         Column("USED", is_right=True),
         Column("NAME", most=200),
     )
-    sorts: ClassVar[Sequence[str]] = ("last used", "tokens", "runs")
+    sorts: Sequence[str] = ("last used", "tokens", "runs")
 
     def __init__(self, operations: Operations, filter: RunFilter) -> None:
         self._operations = operations
@@ -235,9 +227,6 @@ class SessionsView:
             cell(session.get("session_name") or ""),
         ]
 
-    def find_run(self, key: str) -> Run | None:
-        return None
-
     def find_filter(self, key: str) -> str | None:
         return f"session:{key}"
 
@@ -248,7 +237,7 @@ class SessionsView:
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:
         where = SessionLocator(db_id=self._filter.db_id)
-        query = SessionRunsQuery(where, SESSION_RUNS, order="desc", form=RunView(cut=CUT))
+        query = SessionRunsQuery(where, SESSION_RUNS, order="desc", form=RunView("items", CUT))
         runs = (await self._operations.get_session_runs(key, query)).value
         children: dict[str, list[Record]] = {}
         for run in reversed(runs):
@@ -263,7 +252,7 @@ class SessionsView:
 
 
 @dataclass(slots=True)
-class ComponentsView:
+class ComponentsView(View):
     """The agents, teams and workflows, with their live runs."""
 
     operations: Operations
@@ -333,9 +322,6 @@ class ComponentsView:
             cell(record.get("description") or record.get("name") or "", style),
         ]
 
-    def find_run(self, key: str) -> Run | None:
-        return None
-
     def find_filter(self, key: str) -> str | None:
         return key
 
@@ -351,7 +337,10 @@ class ComponentsView:
             "mode": record.get("mode"),
             "model": f"{model.get('model')} ({model.get('provider')})" if model else None,
             "tools": ", ".join(each.get("name", "?") for each in record.get("tools") or []),
-            "members": ", ".join(_name_member(each) for each in record.get("members") or []),
+            "members": ", ".join(
+                str(member.get("agent_id") or member.get("team_id") or member.get("name"))
+                for member in record.get("members") or []
+            ),
             "steps": ", ".join(str(each.get("name")) for each in record.get("steps") or []),
             "database": record.get("db_id"),
         }
@@ -362,7 +351,7 @@ class ComponentsView:
 
 
 @dataclass(slots=True)
-class WorkersView:
+class WorkersView(View):
     """The processes that execute runs, from the system database; not on a server.
 
     Args:
@@ -418,12 +407,6 @@ class WorkersView:
             rows.append(TableRow(key, cells))
         return rows
 
-    def find_run(self, key: str) -> Run | None:
-        return None
-
-    def find_filter(self, key: str) -> str | None:
-        return None
-
     def get_version(self, key: str) -> object:
         return self._workers.get(key)
 
@@ -437,10 +420,6 @@ class WorkersView:
             text.append(f"\ndead: {worker.death}", "red")
             text.append("\nanother process ends its runs; agentctl runs doctor shows them", "none")
         return f"worker {clean_line(key)}", text
-
-
-def _name_member(member: Record) -> str:
-    return str(member.get("agent_id") or member.get("team_id") or member.get("name"))
 
 
 def _has_words(record: Record, words: str) -> bool:

@@ -148,7 +148,7 @@ def _paragraph(comment: str) -> list[str]:
 
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
-    from agentctl.config.environment import variable_name
+    from agentctl.config.tables import variable_name
     from agentctl.records.value_types import field_types
 
     defaults = {field.name: field for field in dataclasses.fields(cls)}

@@ -68,7 +68,7 @@ def _topics() -> Iterator[str]:
         if name not in _IN_SECTIONS:
             yield f'.SH "{_escape(topic.summary.upper())}"'
             yield ".nf"
-            yield from map(_escape, topic.text().splitlines())
+            yield from map(_escape, topic.text.splitlines())
             yield ".fi"
 
 

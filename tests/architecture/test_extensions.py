@@ -1,4 +1,4 @@
-"""The core works without extensions, and each extension is what its registration says."""
+"""The core works without extensions, and each extension has what it registers."""
 
 from __future__ import annotations
 

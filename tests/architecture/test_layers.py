@@ -18,7 +18,7 @@ BASE = {
     "errors", "event_loop", "records", "extensions", "declarations", "requests", "operations",
     "partial_operations", "config",
 }  # fmt: skip
-LOWER = BASE | {"auth", "store", "runtime"}
+LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
     "": {"agents"},
@@ -32,6 +32,7 @@ BELOW: dict[str, set[str]] = {
     "operations": {"declarations", "errors", "records", "requests"},
     "partial_operations": {"errors", "operations"},
     "config": {"errors", "records", "extensions"},
+    "transcripts": {"errors", "records", "requests"},
     "auth": BASE,
     "store": BASE,
     "runtime": BASE | {"agents"},
@@ -41,7 +42,7 @@ BELOW: dict[str, set[str]] = {
     "remote": BASE,
     "cli": LOWER | {"runs", "service", "server", "remote"},
     "interop": LOWER | {"runs", "service", "server", "remote", "cli"},
-    "top": BASE | {"auth", "cli", "service"},
+    "top": BASE | {"auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself."""

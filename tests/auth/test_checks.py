@@ -18,12 +18,12 @@ from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET
 from tests.auth.hostile import CASES, OURS, RS, SERVERS, THEIRS, signed
 from tests.auth.test_fuzz import claim_names, names, values
-from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
 
 bounded = settings(max_examples=100, derandomize=True)
 any_text = st.text(st.characters(codec=None))
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
-HMAC = jws.KeySet.from_pems([SECRET.decode()], "HS256")
+HMAC = load_texts([SECRET.decode()], "HS256")
 
 CLAIM_STEPS: dict[str, Callable[[dict[str, Any], ClaimRules, float], object]] = {
     "exp": claims.check_exp,
@@ -92,7 +92,7 @@ def test_signature_check_rejects_any_bytes(
     signing_input: bytes, signature: bytes, algorithm: str
 ) -> None:
     text = OURS.pem if algorithm == "RS256" else SECRET.decode()
-    keys = jws.KeySet.from_pems([text], algorithm)
+    keys = load_texts([text], algorithm)
     parts = jws.TokenParts(signing_input, {}, b"{}", signature)
     with pytest.raises(InvalidToken) as refusal:
         jws.check_signature(parts, keys.keys)
@@ -119,7 +119,7 @@ def each_check(header: str, server: str) -> Iterator[tuple[str, Callable[[], Any
     given_settings = Settings(authorization=SERVERS[server])
     rules, keys = (
         ClaimRules.from_settings(given_settings),
-        jws.KeySet.from_pems([OURS.pem], "RS256"),
+        load_texts([OURS.pem], "RS256"),
     )
     found: dict[str, Any] = {}
     maximum = given_settings.limits.token_bytes
@@ -160,5 +160,5 @@ def test_checks_run_in_the_order_of_the_table() -> None:
 
 
 def test_verified_token_has_its_key() -> None:
-    keys = jws.KeySet.from_pems([THEIRS.pem, OURS.pem], "RS256")
+    keys = load_texts([THEIRS.pem, OURS.pem], "RS256")
     assert jws.verify_token(signed(RS), keys).key is keys.keys[1]

@@ -25,10 +25,11 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from tests.auth.forge import NOW, SECRET, hs, token
+from tests.auth.verifiers import load_texts
 
 pytestmark = pytest.mark.slow
 
-KEYS = KeySet.from_pems([SECRET.decode()], "HS256")
+KEYS = load_texts([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
 bounded = settings(max_examples=150, derandomize=True)
 
@@ -164,7 +165,7 @@ def test_any_jwk_members_are_accepted_or_rejected(entries: list[dict[str, Any]])
 def test_any_key_text_is_accepted_or_rejected(text: str, algorithm: str) -> None:
     for form in (text, f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----"):
         with suppress(InvalidKey):
-            KeySet.from_pems([form], algorithm)
+            load_texts([form], algorithm)
 
 
 @bounded

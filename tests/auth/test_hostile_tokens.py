@@ -31,7 +31,7 @@ from tests.auth.hostile_signatures import (
     server,
     sets,
 )
-from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
 
 TABLE = [*CASES, *SIGNATURES, *dict(sets())]
 
@@ -43,7 +43,7 @@ def verifier(name: str) -> Verifier:
 
 
 def keys() -> KeySet:
-    return KeySet.from_pems([OURS.pem], "RS256")
+    return load_texts([OURS.pem], "RS256")
 
 
 def catch_invalid_token(act: Callable[[], object], text: str) -> InvalidToken:

@@ -19,7 +19,8 @@ from agentctl.auth.keys.files import (
     read_private_key,
     write_private_key,
 )
-from agentctl.auth.keys.generate import read_public_keys
+from agentctl.auth.keys.keyring import read_key_files
+from agentctl.config.settings import Authorization
 from agentctl.errors import InvalidKey
 from tests.auth.forge import SECRET, rsa_pair
 
@@ -117,20 +118,22 @@ def test_public_key_file_must_not_be_world_writable(tmp_path: Path) -> None:
     path = tmp_path / "public.pem"
     path.write_text(rsa_pair().pem)
     path.chmod(0o644)
-    assert len(read_public_keys(path, "RS256")) == 1
+    authorization = Authorization(verification_key_files=(path,))
+    assert read_key_files(authorization)
     path.chmod(0o646)
     with pytest.raises(InvalidKey):
-        read_public_keys(path, "RS256")
+        read_key_files(authorization)
 
 
 def test_readable_secret_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(SECRET)
     path.chmod(0o644)
+    authorization = Authorization(algorithm="HS256", verification_key_files=(path,))
     with pytest.raises(InvalidKey):
-        read_public_keys(path, "HS256")
+        read_key_files(authorization)
     path.chmod(0o600)
-    assert len(read_public_keys(path, "HS256")) == 1
+    assert read_key_files(authorization) == {path: SECRET}
 
 
 def _missing(path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.auth.forge import (
     token,
 )
 from tests.auth.hostile import confusions
+from tests.auth.verifiers import load_texts
 
 PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
 RSA, OTHER, EC, P384, ED = rsa_pair(1), rsa_pair(2), ec_pair(), ec_pair("P-384"), ed_pair()
@@ -213,7 +214,7 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
 def test_weak_and_wrong_key_texts_are_rejected(name: str) -> None:
     text, algorithm = REFUSED_TEXTS[name]
     with pytest.raises(InvalidKey) as refusal:
-        KeySet.from_pems([text], algorithm)
+        load_texts([text], algorithm)
     told = f"{refusal.value.detail} {refusal.value.cause} {refusal.value.hint}"
     assert "\n" not in told
     assert not any(line in told for line in text.split() if len(line) > 12), "no key material"
@@ -224,7 +225,7 @@ def test_binary_key_that_ends_with_a_line_break_is_rejected(ending: bytes) -> No
     while not (point := _new_point()).endswith(ending):
         pass
     with pytest.raises(InvalidKey, match="is a key, not a shared secret"):
-        KeySet.from_pems([point.decode("utf-8", "surrogateescape")], "HS256")
+        load_texts([point.decode("utf-8", "surrogateescape")], "HS256")
 
 
 def _new_point() -> bytes:
@@ -246,7 +247,7 @@ ACCEPTED_TEXTS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", ACCEPTED_TEXTS)
 def test_valid_key_texts_are_accepted(name: str) -> None:
-    assert KeySet.from_pems([ACCEPTED_TEXTS[name][0]], ACCEPTED_TEXTS[name][1])
+    assert load_texts([ACCEPTED_TEXTS[name][0]], ACCEPTED_TEXTS[name][1])
 
 
 @pytest.mark.parametrize(
@@ -274,24 +275,24 @@ def test_valid_key_texts_are_accepted(name: str) -> None:
 )
 def test_error_names_the_problem_of_a_key(name: str, told: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
-        KeySet.from_pems([REFUSED_TEXTS[name][0]], REFUSED_TEXTS[name][1])
+        load_texts([REFUSED_TEXTS[name][0]], REFUSED_TEXTS[name][1])
     assert told in f"{refusal.value.detail} {refusal.value.hint}"
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED_TEXTS if name.startswith("A05")])
 def test_key_used_as_a_secret_is_reported(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
-        KeySet.from_pems([REFUSED_TEXTS[name][0]], "HS256")
+        load_texts([REFUSED_TEXTS[name][0]], "HS256")
     assert refusal.value.detail == "Key 1 is a key, not a shared secret"
 
 
 def test_empty_key_set_is_rejected() -> None:
     with pytest.raises(InvalidKey):
-        KeySet.from_pems([], "RS256")
+        load_texts([], "RS256")
 
 
 def test_pem_keys_are_tried_in_order() -> None:
-    keys = KeySet.from_pems([OTHER.pem, RSA.pem], "RS256")
+    keys = load_texts([OTHER.pem, RSA.pem], "RS256")
     for pair in (RSA, OTHER):
         assert (
             verify_token(token({"alg": "RS256", "kid": "any"}, {}, rs(pair)), keys).payload == b"{}"
@@ -299,13 +300,13 @@ def test_pem_keys_are_tried_in_order() -> None:
 
 
 def test_pem_text_may_have_several_keys_and_remarks() -> None:
-    keys = KeySet.from_pems([f"first\n{OTHER.pem}\r\n# second\n{RSA.pem}\n"], "RS256")
+    keys = load_texts([f"first\n{OTHER.pem}\r\n# second\n{RSA.pem}\n"], "RS256")
     assert len(keys.keys) == 2
     assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
 
 
 def test_line_breaks_at_the_end_of_a_secret_are_removed() -> None:
-    keys = KeySet.from_pems([SECRET.decode() + "\r\n"], "HS512")
+    keys = load_texts([SECRET.decode() + "\r\n"], "HS512")
     assert verify_token(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)
 
 
@@ -548,14 +549,14 @@ def test_token_without_kid_uses_the_only_key() -> None:
 
 def test_pem_keys_and_a_jwks_verify_together() -> None:
     named_set = KeySet.from_jwks({"keys": [named(RSA_JWK, "a")]})
-    keys = named_set.merge(KeySet.from_pems([OTHER.pem], "RS256"))
+    keys = named_set.merge(load_texts([OTHER.pem], "RS256"))
     for header, pair in (({"kid": "a"}, RSA), ({"kid": "x"}, OTHER), ({}, OTHER), ({}, RSA)):
         assert verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     for header, pair in (({"kid": "a"}, OTHER), ({"kid": "x"}, RSA)):
         with pytest.raises(InvalidToken):
             verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     with pytest.raises(InvalidKey):
-        named_set.merge(KeySet.from_pems([OTHER.pem], "RS384"))
+        named_set.merge(load_texts([OTHER.pem], "RS384"))
     with pytest.raises(InvalidKey):
         named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "a")]}))
     both = named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
@@ -563,7 +564,7 @@ def test_pem_keys_and_a_jwks_verify_together() -> None:
 
 
 def test_pem_keys_and_a_jwks_key_without_kid() -> None:
-    both = KeySet.from_jwks({"keys": [RSA_JWK]}).merge(KeySet.from_pems([OTHER.pem], "RS256"))
+    both = KeySet.from_jwks({"keys": [RSA_JWK]}).merge(load_texts([OTHER.pem], "RS256"))
     for pair in (RSA, OTHER):
         assert verify_token(token({"alg": "RS256"}, {}, rs(pair)), both)
     assert verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(OTHER)), both)
@@ -577,7 +578,7 @@ def test_merged_sets_keep_all_keys() -> None:
         for jwk, kid in ((RSA_JWK, "a"), (OTHER_JWK, "b"))
     )
     assert [entry.kid for entry in one.merge(two).skipped] == ["ec a", "ec b"]
-    pems = [KeySet.from_pems([pair.pem], "RS256") for pair in (RSA, OTHER)]
+    pems = [load_texts([pair.pem], "RS256") for pair in (RSA, OTHER)]
     joined = pems[0].merge(pems[1])
     assert joined.unnamed == (*pems[0].unnamed, *pems[1].unnamed)
     assert len(one.merge(joined).keys) == 3
@@ -596,7 +597,7 @@ def test_error_names_the_entry_of_a_jwks() -> None:
             KeySet.from_jwks({"keys": entries}, algorithm="RS256")
         assert refusal.value.detail == f"JWKS key {number} has no kty"
     with pytest.raises(InvalidKey) as refusal:
-        KeySet.from_pems([RSA.pem, "x"], "RS256")
+        load_texts([RSA.pem, "x"], "RS256")
     assert refusal.value.detail == "Key 2 is not a PEM public key"
 
 
@@ -636,7 +637,7 @@ def test_generated_keys_are_accepted(algorithm: str) -> None:
     name = keys.signing_key_thumbprint(private, algorithm)
     assert len(name) == 43
     if algorithm.startswith("HS"):
-        assert KeySet.from_pems([private.decode()], algorithm)
+        assert load_texts([private.decode()], algorithm)
         for publish in (keys.build_public_jwks, keys.build_public_pem):
             with pytest.raises(InvalidKey):
                 publish(private, algorithm)
@@ -645,7 +646,7 @@ def test_generated_keys_are_accepted(algorithm: str) -> None:
     assert not {"d", "p", "q", "k"} & jwks["keys"][0].keys()
     (key,) = KeySet.from_jwks(jwks).keys
     assert (key.kid, key.spec.name, keys.key_thumbprint(key)) == (name, algorithm, name)
-    assert KeySet.from_pems([keys.build_public_pem(private, algorithm).decode()], algorithm)
+    assert load_texts([keys.build_public_pem(private, algorithm).decode()], algorithm)
     assert keys.build_public_jwks(private, algorithm, "mine")["keys"][0]["kid"] == "mine"
 
 
@@ -668,6 +669,6 @@ def test_invalid_signing_keys_are_rejected(data: bytes) -> None:
 
 
 def test_repr_hides_the_secret() -> None:
-    shown = repr(KeySet.from_pems([SECRET.decode()], "HS256"))
+    shown = repr(load_texts([SECRET.decode()], "HS256"))
     assert SECRET.decode() not in shown
     assert hashlib.sha256(SECRET).hexdigest() not in shown

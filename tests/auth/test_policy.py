@@ -74,6 +74,7 @@ CONTRACT = {
     "delete_session": "sessions:<id>:delete",
     "rename_session": "sessions:<id>:write",
     "summarize_session": "sessions:<id>:write",
+    "export_session": "sessions:<id>:read",
     "get_session_runs": "sessions:<id>:read",
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",

@@ -11,10 +11,11 @@ from itertools import count
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from agentctl.auth.tokens.jws import KeySet, verify_token
+from agentctl.auth.tokens.jws import verify_token
 from agentctl.errors import InvalidKey
 from tests.auth.forge import b64, compact, ec_pair, hs, rsa_pair, token
 from tests.auth.test_keys import EC_JWK, explicit
+from tests.auth.verifiers import load_texts
 
 DER = serialization.Encoding.DER
 
@@ -22,7 +23,7 @@ DER = serialization.Encoding.DER
 def refusal(text: str) -> str:
     """Return the error of a secret, or an empty text if it is valid."""
     try:
-        KeySet.from_pems([text], "HS256")
+        load_texts([text], "HS256")
     except InvalidKey as failure:
         return failure.detail
     return ""
@@ -56,7 +57,7 @@ def random_bytes_like(alphabet: str, length: int = 40) -> str:
     ids=range(14),
 )
 def test_random_secrets_are_accepted(text: str) -> None:
-    assert KeySet.from_pems([text], "HS256")
+    assert load_texts([text], "HS256")
 
 
 def test_secret_needs_five_different_bytes() -> None:
@@ -161,7 +162,7 @@ def test_deeply_nested_text_is_accepted() -> None:
 @pytest.mark.parametrize("end", ["X", "=", " ", "\t", "\u00a0", "\0"])
 def test_only_line_breaks_are_removed(end: str) -> None:
     secret = secrets.token_urlsafe(40) + end
-    keys = KeySet.from_pems([secret + "\r\n\n"], "HS256")
+    keys = load_texts([secret + "\r\n\n"], "HS256")
     assert verify_token(token({"alg": "HS256"}, {}, hs(secret.encode())), keys)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from agentctl.auth.explain.checks import JWT_CHECKS
+from agentctl.auth.keys.material import parse_keys
+from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jwk import public_jwk
+from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
 from tests.auth.forge import NOW, Pair, rs, rsa_pair, token
@@ -41,6 +45,14 @@ def pem_only(**more: Any) -> Authorization:
 def bearer(claims: dict[str, Any], pair: Pair = OLD, **header: Any) -> str:
     """An Authorization header with an RS256 token."""
     return "Bearer " + token({"alg": "RS256", **header}, claims, rs(pair))
+
+
+def load_texts(texts: Iterable[str], algorithm: str) -> KeySet:
+    """A key set of PEM public keys, or of shared secrets."""
+    spec = get_algorithm(algorithm)
+    numbered = enumerate(texts, start=1)
+    keys = [key for number, text in numbered for key in parse_keys(text, spec, f"Key {number}")]
+    return KeySet.from_keys(spec, keys)
 
 
 def jwks(*named: tuple[str, Pair]) -> str:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentctl.cli.durations import format_elapsed, parse_ago, parse_until
+from agentctl.cli.durations import parse_ago, parse_until
 from agentctl.errors import UsageError
-from agentctl.records.times import format_span
+from agentctl.records.times import format_elapsed, format_span
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.auth.keys.material import parse_keys
+from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from tests.cli.conftest import Agentctl
 from tests.cli.projects import make_project
@@ -27,7 +29,7 @@ def test_generate_writes_a_key_pair(agentctl: Agentctl, home: Path, algorithm: s
     private, public = home / "new/my.pem", home / "new/my.pub.pem"
     assert (_mode(private), _mode(public) & 0o133) == (0o600, 0)
     assert "PRIVATE KEY" in private.read_text()
-    KeySet.from_pems([public.read_text()], algorithm)
+    assert parse_keys(public.read_text(), get_algorithm(algorithm), "A key")
     assert "PRIVATE" not in public.read_text() + ended.stdout + ended.stderr
     assert len(key_id) == 43
 

@@ -13,6 +13,7 @@ import pytest
 
 from agentctl.config import load_settings
 from agentctl.config.extras import build_extra_command
+from agentctl.interop.mcp.settings import McpEndpoint
 from tests.commands import Result, run_command
 from tests.docs.pages import page
 from tests.mcp.http_server import serve_http
@@ -150,6 +151,6 @@ def test_configuration_of_the_page_loads(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(f"{model}{servers.text}\n{endpoint.text}")
     settings = load_settings(file, {})
-    assert settings.mcp_endpoint.enabled
+    assert settings.get_table(McpEndpoint).enabled
     files, shop = settings.mcp_servers
     assert (files.command, shop.url) == ("mcp-server-files", "https://shop.example.org/mcp")

@@ -20,10 +20,12 @@ from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.markdown import split_blocks
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import create_page
-from agentctl.cli.show.transcript.texts import Look
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.interop.agentos.backend import view_run
+from agentctl.requests import RunView
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.texts import Look
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command
@@ -33,14 +35,20 @@ _numbers = itertools.count()
 
 
 def draw(
-    page: dict[str, Any], *, form: Format = "text", width: int = 80, look: Look | None = None
+    page: dict[str, Any],
+    *,
+    form: Format = "text",
+    width: int = 80,
+    look: Look | None = None,
+    cut: int | None = None,
 ) -> str:
     """Draw a session with its runs, as the command does."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     written: list[str] = []
     children: dict[str, list[dict[str, Any]]] = {}
     for run in page["runs"]:
-        children.setdefault(str(run.get("parent_run_id")), []).append(run)
+        items = dict(view_run(run, RunView("items", cut), page["runs"]))
+        children.setdefault(str(run.get("parent_run_id")), []).append(items)
     with (
         patch.dict(os.environ, {"COLUMNS": str(width), "TERM": "dumb"}),
         using_io(IO(io.StringIO(), out, io.StringIO())),
@@ -48,7 +56,7 @@ def draw(
         shown = create_page(form, look or Look(), written.append)
         shown.print_session(page["session"], f"{len(children['None'])} runs")
         for number, run in enumerate(children["None"], 1):
-            shown.print_run(build_run_view(run, children), number)
+            shown.print_run(build_drawn_run(run, children), number)
             shown.print_details(run)
         shown.print_foot("all runs: --all")
     return "".join(written)
@@ -94,10 +102,10 @@ def test_cut_results_have_their_length(page: dict[str, Any]) -> None:
     run = next(run for run in page["runs"] if run["tools"])
     run["messages"], run["content"] = [], ""
     run["tools"] = [{"tool_call_id": "1", "tool_name": "dump", "tool_args": {},
-                     "tool_call_error": False, "result": "r" * 20_000,
-                     "truncated": {"characters": 5_000_000}}]  # fmt: skip
-    assert "ƒ dump()  5,000,000 characters, --full " in draw({**page, "runs": [run]})
-    marked = draw({**page, "runs": [run]}, form="markdown")
+                     "tool_call_error": False, "result": "r" * 5_000_000}]  # fmt: skip
+    drawn = draw({**page, "runs": [run]}, cut=20_000)
+    assert "ƒ dump()  5,000,000 characters, --full " in drawn
+    marked = draw({**page, "runs": [run]}, form="markdown", cut=20_000)
     assert "`dump()` done · 5,000,000 characters, --full" in marked
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentctl.operations import Operations
+from agentctl.records.sessions import ExportFormat
 from agentctl.requests import (
     AccountFilter,
     Grant,
@@ -66,6 +68,14 @@ def filled_sessions(shared: Backends) -> dict[str, str]:
 
 
 SUMMARY = RunView("summary")
+ITEMS = RunView("items")
+
+
+async def read_export(
+    operations: Operations, session_id: str, form: ExportFormat = "json"
+) -> bytes:
+    """Return the whole file of a session."""
+    return b"".join([part async for part in operations.export_session(session_id, format=form)])
 
 
 def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
@@ -146,6 +156,19 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
         "get_sessions prefix": lambda operations: operations.get_sessions(
             SessionFilter(id_prefix="missing-one")
         ),
+        "get_session_runs items": lambda operations: operations.get_session_runs(
+            "t1", SessionRunsQuery(form=RunView("items", 10))
+        ),
+        "get_session_run items": lambda operations: operations.get_session_run(
+            "w1", ids["w1"], form=ITEMS
+        ),
+        "get_runs phases": lambda operations: operations.get_runs(RunFilter(form=RunView("phase"))),
+        "get_team_run items": lambda operations: operations.get_component_run(
+            "team", "crew", ids["t1"], form=ITEMS
+        ),
+        "get_run items of a failure": lambda operations: operations.get_run(ids["e1"], form=ITEMS),
+        "export_session": lambda operations: read_export(operations, "t1"),
+        "export_session missing": lambda operations: read_export(operations, "missing"),
         "get_run summary": lambda operations: operations.get_run(ids["t1"], form=SUMMARY),
         "get_run cut": lambda operations: operations.get_run(ids["t1"], form=RunView(cut=1)),
         "get_run bad cut": lambda operations: operations.get_run(ids["t1"], form=RunView(cut=0)),
@@ -228,6 +251,15 @@ async def test_reads_are_equal(
         shared.compare_engines(f"{name} as {caller}", normalize(here))
     kinds = {here[0] for here, _ in outcomes.values()}
     assert kinds == {"answered", "failed"}
+
+
+async def test_transcripts_are_equal(shared: Backends, filled_sessions: dict[str, str]) -> None:
+    token = shared.there.token("owner", *READER)
+    async with shared.local(token) as local, shared.remote(token) as remote:
+        for session in filled_sessions.keys() - {"memory"}:
+            here = await read_export(local, session, "markdown")
+            assert here == await read_export(remote, session, "markdown")
+            assert here.startswith(b"# ")
 
 
 async def test_reads_of_an_owner_are_not_empty(

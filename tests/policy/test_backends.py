@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
-from agentctl.operations import ROUTES
+from agentctl.operations import ROUTES, Operations
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -178,12 +178,19 @@ def session_rows() -> Iterator[Row]:
         yield from rows_of_session(name, f"/sessions/{name}")
 
 
+async def read_export(operations: Operations, session_id: str) -> bytes:
+    return b"".join([part async for part in operations.export_session(session_id)])
+
+
 def rows_of_session(name: str, path: str) -> Iterator[Row]:
     yield Row(
         "get_session_by_id", f"GET {path}", lambda operations: operations.get_session_by_id(name)
     )
     yield Row(
         "get_session_runs", f"GET {path}/runs", lambda operations: operations.get_session_runs(name)
+    )
+    yield Row(
+        "export_session", f"GET {path}/export", lambda operations: read_export(operations, name)
     )
     run = f"{path}/runs/{ABSENT_RUN}"
     yield Row("get_session_run", f"GET {run}", lambda p: p.get_session_run(name, ABSENT_RUN))
@@ -315,7 +322,7 @@ async def call_locally(scenario_data: Scenario, ask: HttpRequest, row: Row) -> t
     header = ask.headers.get("Authorization")
     try:
         try:
-            principal = await service.verifier.identify(header)
+            principal = await service.hosting.verifier().identify(header)
         except Unauthenticated:
             if not isinstance(POLICY[row.operation], Public):
                 raise

@@ -1,11 +1,11 @@
 """The names of the states of runs.
 
-`phases.json` has the cases; the tests of the console read it too. It is an array of objects:
+`phases.json` has the cases. It is an array of objects:
 
     case: what the case shows
     run: a run record, with the fields that matter here
     at: the time of the reading, an RFC 3339 text
-    phase: the expected result, with the fields of `Phase`
+    phase: the expected result, with the fields of `Phase` and of `PhaseLook`
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import pytest
 
 from agentctl.records.phase import describe_phase
 from agentctl.records.times import parse_rfc3339
+from agentctl.transcripts.texts import get_look
 
 CASES = json.loads(Path(__file__).with_name("phases.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
 def test_state_has_one_name(case: dict[str, Any]) -> None:
-    assert asdict(describe_phase(case["run"], parse_rfc3339(case["at"]))) == case["phase"]
+    phase = describe_phase(case["run"], parse_rfc3339(case["at"]))
+    assert {**asdict(phase), **get_look(phase)._asdict()} == case["phase"]
 
 
 def test_cases_cover_every_state() -> None:

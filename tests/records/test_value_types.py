@@ -113,7 +113,7 @@ def test_texts_of_parameters_are_parsed(number: int, truth: bool) -> None:
         (Size | None, "medium", "must be one of: small, large"),
         (ParsedTimestamp, "today", "must be an RFC 3339 date-time, such as 2026-11-20T08:18:10Z"),
         (dict[str, Any], "{", "must be a JSON object"),
-        (list[str], "a", "must be a list, each element a text"),
+        (list[str], "a", "must be a list, each element a string"),
         (str, "\ud800", "must not contain NUL or lone surrogates"),
     ],
 )
@@ -128,7 +128,7 @@ def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, probl
     [
         ([], "", "must be a JSON object"),
         ({}, ".name", "is required"),
-        ({"name": 1}, ".name", "must be a text"),
+        ({"name": 1}, ".name", "must be a string"),
         ({"name": "a\0"}, ".name", "must not contain NUL or lone surrogates"),
         ({"name": None, "size": []}, ".size", "must be one of: small, large"),
         ({"name": None, "count": True}, ".count", "must be an integer from 1 to 9"),
@@ -146,7 +146,7 @@ def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, probl
             "has a field that is not known; known fields: scope, effect",
         ),
         ({"name": None, "extra": {"a": 2**63}}, ".extra", "holds an integer of more than 64 bits"),
-        ({"name": None, "labels": {"a b": 1}}, '."a b"', "must be a text"),
+        ({"name": None, "labels": {"a b": 1}}, '."a b"', "must be a string"),
         ({"name": None, "labels": {"A": ""}}, ".A", "must be lower-case letters"),
     ],
 )

@@ -15,6 +15,7 @@ from agentctl import errors
 from agentctl.operations import Operations
 from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
+from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
 from agentctl.requests import (
     CancelRequest,
@@ -184,7 +185,7 @@ def _fail_handshakes(
 
 def test_idle_server_times_out(serve: Serve) -> None:
     server = serve(None)
-    failure = _failure(server.url, read_timeout=0.05)
+    failure = _failure(server.url, timeouts=Timeouts(read=0.05))
     assert isinstance(failure, errors.Unavailable)
     assert failure.detail == "The server did not respond in time"
 
@@ -194,7 +195,7 @@ def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
     threading.Timer(0.3, server.release.set).start()
 
     async def cancel() -> bytes:
-        async with RemoteOperations(server.url, None, read_timeout=0.1) as operations:
+        async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
             request = CancelRequest("s", wait=10)
             return (await operations.cancel_run("agent", "a", "r", request)).raw
 
@@ -204,12 +205,14 @@ def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
 def test_foreground_run_has_no_timeout(serve: Serve) -> None:
     server = serve(None, answer())
     request = RunRequest("hi", background=True)
-    failure = _failure(server.url, lambda o: o.create_run("agent", "a", request), read_timeout=0.1)
+    failure = _failure(
+        server.url, lambda o: o.create_run("agent", "a", request), timeouts=Timeouts(read=0.1)
+    )
     assert failure.detail == "The server did not respond in time"
     threading.Timer(0.3, server.release.set).start()
 
     async def run() -> bytes:
-        async with RemoteOperations(server.url, None, read_timeout=0.1) as operations:
+        async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
             return (await operations.create_run("agent", "a", RunRequest("hi"))).raw
 
     assert asyncio.run(run()) == b"{}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from agentctl.operations import Operations
+from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from agentctl.requests import (
     AccountFilter,
@@ -94,6 +95,10 @@ READS: list[tuple[Call, str]] = [
     (
         lambda o: o.get_session_by_id("s", WHERE),
         "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions",
+    ),
+    (
+        lambda o: read_export(o.export_session("s", WHERE, format="markdown")),
+        "/sessions/s/export?type=team&user_id=u%2F1&db_id=other&table=sessions&format=markdown",
     ),
     (lambda o: o.get_session_runs("s"), "/sessions/s/runs"),
     (
@@ -243,6 +248,10 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         "DELETE", f"/service-accounts/{ODD_QUOTED}", None,
     ),
 ]  # fmt: skip
+
+
+async def read_export(parts: AsyncIterator[bytes]) -> Document[Any]:
+    return Document(b"".join([part async for part in parts]))
 
 
 def _call(url: str, call: Call, token: str | None = None) -> Any:

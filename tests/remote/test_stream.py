@@ -11,6 +11,7 @@ import pytest
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
+from agentctl.remote.connection import Timeouts
 from agentctl.requests import (
     ResumeRequest,
     RunRequest,
@@ -99,7 +100,7 @@ def test_broken_connection_is_an_error(serve: Serve) -> None:
 
 def test_idle_stream_times_out(serve: Serve) -> None:
     server = serve(stream_head(), b"event: RunStarted\ndata: {}\n\n", None)
-    failure = _failure(server.url, stream_timeout=0.1)
+    failure = _failure(server.url, timeouts=Timeouts(stream=0.1))
     assert failure.detail == "The server did not respond in time"
 
 

@@ -319,7 +319,7 @@ async def test_shutdown_releases_followers_of_other_processes(
                 wait_until_final(hosting.engine, main_database(other), hosting.changes, run_id)
             )
             await asyncio.sleep(0.05)
-            await other.stop_runs()
+            await other.hosting.engine.close()
             assert [event.name for event in await following] == ["RunStarted"]
             with pytest.raises(errors.Unavailable):
                 await waiting
@@ -333,7 +333,7 @@ async def test_shutdown_sends_the_last_event_to_followers(deployment: Deployment
             for service in (owner, other)
         ]
         await asyncio.sleep(0.05)
-        await owner.stop_runs()
+        await owner.hosting.engine.close()
         for found in await asyncio.gather(*follows):
             assert [event.name for event in found] == ["RunStarted", "RunCancelled"]
 

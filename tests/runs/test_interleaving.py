@@ -29,9 +29,9 @@ from agentctl.requests import (
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
+from agentctl.runs.stream import Recorder
 from agentctl.runtime.component import Component
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit

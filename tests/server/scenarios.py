@@ -378,6 +378,15 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}?limit=0", "me", 422, ("limit",))
     yield Scenario(operation, "GET /sessions/theirs/runs", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+    yield Scenario(operation, f"{path}?view=items", "me", 200, ('"items":[{',), ('"messages"',))
+    yield Scenario(operation, f"{path}?view=phase", "me", 200, ('"words":"completed"',))
+    yield Scenario(operation, f"{path}?view=none", "me", 422, ("view",))
+    operation, path = "export_session", "GET /sessions/mine/export"
+    yield Scenario(operation, path, "me", 200, ('{"session":{', "{agent_run}"))
+    yield Scenario(operation, f"{path}?format=markdown", "me", 200, ("\n## 1. me, ",))
+    yield Scenario(operation, f"{path}?format=xml", "me", 422, ("format",))
+    yield Scenario(operation, "GET /sessions/theirs/export", "me", 404, NOT_FOUND)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_session_run", "GET /sessions/mine/runs/{agent_run}"
     yield Scenario(operation, path, "me", 200, ("{agent_run}",))
     yield Scenario(operation, f"{path}?type=workflow", "me", 404, NOT_FOUND)

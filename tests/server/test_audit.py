@@ -22,7 +22,7 @@ from agentctl.requests import (
     AuditFilter,
 )
 from agentctl.server import create_app, running
-from agentctl.server.refusals import count_rejection
+from agentctl.server.routing import count_rejection
 from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter
 from agentctl.service.service import Service
 from agentctl.store.repositories.audit import NewAuditEntry

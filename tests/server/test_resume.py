@@ -212,3 +212,26 @@ def test_key_of_a_deleted_run_is_a_conflict(server: ThreadedServer) -> None:
         "detail": "The run of this Idempotency-Key was deleted",
         "error_code": "CONFLICT",
     }
+
+
+def test_items_are_streamed_and_resumed(pair: Pair) -> None:
+    one, other = pair
+    run_id = begin(one, "trickle")[0][1]["run_id"]
+    path = f"/agents/trickle/runs/{run_id}/events?view=items"
+    headers = as_caller(other, "me")
+    with httpx2.stream("GET", other.url + path, headers=headers, timeout=20) as answer:
+        found = parse_events(answer.iter_lines())
+        changed = [next(found) for _ in range(3)]
+    assert {name for name, _, _ in changed} == {"ItemsChanged"}
+    stop(one, "trickle", run_id)
+    items = one.client.get(f"/runs/{run_id}?view=items", headers=headers).json()["items"]
+    (item,) = [each for each in items if each["type"] != "prompt"]
+    after = {"Last-Event-ID": str(changed[-1][2])}
+    with httpx2.stream("GET", one.url + path, headers=headers | after, timeout=20) as rest:
+        changed += list(parse_events(rest.iter_lines()))
+    text = ""
+    for _, data, _ in changed:
+        for change in data["changes"]:
+            text += change.get("added") or change.get("item", {}).get("text", "")
+    assert text == item["text"]
+    assert changed[-1][1]["changes"][0]["run"]["status"] == "CANCELLED"

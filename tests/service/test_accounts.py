@@ -57,7 +57,7 @@ async def list_accounts(operations: ServiceOperations, **given: Any) -> list[dic
 
 async def operations_of_token(service: Service, token: str) -> ServiceOperations:
     """Return the operations of the principal of a token."""
-    return service.operations_for(await service.verifier.identify(f"Bearer {token}"))
+    return service.operations_for(await service.hosting.verifier().identify(f"Bearer {token}"))
 
 
 async def failed_check(service: Service, token: str) -> str:

@@ -79,14 +79,6 @@ def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
     return (_diagnose_by_reason if entry is None else entry.diagnose)(facts, reason)
 
 
-def _diagnose_length(facts: CredentialFacts, reason: str) -> Diagnosis:
-    return Diagnosis(
-        f"{len(facts.token)} bytes",
-        f"a token may have {facts.settings.limits.token_bytes} bytes (limits.token_bytes)",
-        "request a token with fewer claims or scopes, or raise limits.token_bytes",
-    )
-
-
 MISSING_CREDENTIAL = Diagnosis(
     "no Authorization header",
     "the request has no credential",
@@ -147,25 +139,22 @@ def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     if facts.parts is None:
         return Diagnosis("no header", reason, _COPY_AGAIN)
     header, expected, fact = facts.header, facts.keys.spec.name, _found_header(facts)
-    if header.get("alg") != expected:
-        return _diagnose_algorithm(fact, header.get("alg"), expected)
+    alg = header.get("alg")
+    if alg != expected:
+        cause = f"authorization.algorithm is {expected}, the alg of the token is {quote_value(alg)}"
+        remedy = f"have the token signed with {expected}"
+        if isinstance(alg, str) and alg.casefold() == "none":
+            cause = f"{cause}: it is not signed"
+        elif isinstance(alg, str) and alg in ALGORITHMS:
+            remedy = f'{remedy}, or set authorization.algorithm = "{alg}" and keys for it'
+        elif isinstance(alg, str) and alg.upper() in ALGORITHMS:
+            cause = f"{cause}: upper and lower case differ"
+        return Diagnosis(fact, cause, remedy)
     if "typ" in header and "typ" in reason:
         cause = f"typ is {quote_value(header['typ'])}: the token has another purpose"
         remedy = "send the access token; its typ is JWT, at+jwt or absent"
         return Diagnosis(fact, cause, remedy)
     return Diagnosis(fact, reason, "configure the issuer to omit that header member")
-
-
-def _diagnose_algorithm(fact: str, alg: object, expected: str) -> Diagnosis:
-    cause = f"authorization.algorithm is {expected}, the alg of the token is {quote_value(alg)}"
-    remedy = f"have the token signed with {expected}"
-    if isinstance(alg, str) and alg.casefold() == "none":
-        return Diagnosis(fact, f"{cause}: it is not signed", remedy)
-    if isinstance(alg, str) and alg in ALGORITHMS:
-        remedy = f'{remedy}, or set authorization.algorithm = "{alg}" and keys for it'
-    elif isinstance(alg, str) and alg.upper() in ALGORITHMS:
-        cause = f"{cause}: upper and lower case differ"
-    return Diagnosis(fact, cause, remedy)
 
 
 def _found_key(facts: CredentialFacts) -> str:
@@ -243,17 +232,20 @@ def _describe_time(value: float, facts: CredentialFacts) -> str:
     return f"{format_rfc3339(int(value * 1_000_000))}, {describe_distance(value, facts.now)}"
 
 
+def _diagnose_missing(name: str, reason: str) -> Diagnosis:
+    cause = f"{reason}, and authorization.require_{name} is on"
+    return Diagnosis("none", cause, f"configure the issuer to add {name}")
+
+
 def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
     def describe(facts: CredentialFacts) -> str:
-        value = (facts.claims or {}).get(name)
+        value = facts.claims.get(name)
         return absent if value is None else _describe_time(value, facts)
 
     def diagnose_time(facts: CredentialFacts, reason: str) -> Diagnosis:
-        claims = facts.claims or {}
-        if name not in claims:
-            cause = f"{reason}, and authorization.require_{name} is on"
-            return Diagnosis("none", cause, f"configure the issuer to add {name}")
-        value = claims[name]
+        if name not in facts.claims:
+            return _diagnose_missing(name, reason)
+        value = facts.claims[name]
         quoted, issuer = quote_value(value), "configure the issuer to write seconds"
         if isinstance(value, bool) or not isinstance(value, int | float):
             return Diagnosis(quoted, f"{reason}: it is {quoted}", f"{issuer} since 1970")
@@ -274,7 +266,7 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
 
 def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
     def describe(facts: CredentialFacts) -> str:
-        value = quote_value((facts.claims or {}).get(name))
+        value = quote_value(facts.claims.get(name))
         expected = facts.rules.issuer if name == "iss" else facts.rules.audience
         return f"{value}, not compared: {setting}" if expected is None else value
 
@@ -282,7 +274,7 @@ def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
 
 
 def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
-    value, expected = (facts.claims or {}).get("iss"), str(facts.rules.issuer)
+    value, expected = facts.claims.get("iss"), str(facts.rules.issuer)
     cause = f"authorization.issuer is {quote_value(expected)}{_difference(value, expected)}"
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add iss")
@@ -290,7 +282,7 @@ def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
-    claims, expected = facts.claims or {}, facts.rules.audience
+    claims, expected = facts.claims, facts.rules.audience
     value = claims.get("aud")
     if expected is None or "configured" not in reason:
         remedy = "configure the issuer to write a string, or an array of at most 16 strings"
@@ -314,17 +306,10 @@ def _difference(value: object, expected: str) -> str:
     return f": {difference}" if difference else ""
 
 
-def _found_sub(facts: CredentialFacts) -> str:
-    claims = facts.claims or {}
-    return quote_value(claims["sub"]) if "sub" in claims else "none: the caller has no name"
-
-
 def _diagnose_sub(facts: CredentialFacts, reason: str) -> Diagnosis:
-    claims = facts.claims or {}
-    if "sub" not in claims:
-        cause = f"{reason}, and authorization.require_sub is on"
-        return Diagnosis("none", cause, "configure the issuer to add sub")
-    value = claims["sub"]
+    if "sub" not in facts.claims:
+        return _diagnose_missing("sub", reason)
+    value = facts.claims["sub"]
     if isinstance(value, str) and is_reserved_subject(value.strip()):
         cause = f"{reason}: only the server uses names that start so"
         return Diagnosis(quote_value(value), cause, "request a token with another sub")
@@ -332,8 +317,8 @@ def _diagnose_sub(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _found_scopes(facts: CredentialFacts) -> str:
-    unread = describe_unread_permissions(facts.claims or {})
-    scopes = _describe_scopes((facts.claims or {}).get("scopes"), facts)
+    unread = describe_unread_permissions(facts.claims)
+    scopes = _describe_scopes(facts.claims.get("scopes"), facts)
     return f"{scopes}; {unread}" if unread else scopes
 
 
@@ -342,7 +327,7 @@ def _describe_scopes(value: object, facts: CredentialFacts) -> str:
         return "none"
     if not isinstance(value, list):
         return f"{quote_value(value)} is not an array: it grants nothing"
-    valid = sorted(check_scopes(facts.claims or {}, facts.rules, facts.now))
+    valid = sorted(check_scopes(facts.claims, facts.rules, facts.now))
     ignored = [
         entry
         for entry in value
@@ -356,15 +341,8 @@ def _describe_scopes(value: object, facts: CredentialFacts) -> str:
     return f"{text}; not well-formed: {malformed}" if ignored else text
 
 
-def _found_session_id(facts: CredentialFacts) -> str:
-    claims = facts.claims or {}
-    return quote_value(claims["session_id"]) if "session_id" in claims else "none"
-
-
-def _diagnose_session_id(facts: CredentialFacts, reason: str) -> Diagnosis:
-    value = (facts.claims or {}).get("session_id")
-    remedy = "use 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, or omit the claim"
-    return Diagnosis(quote_value(value), reason, remedy)
+def _quote_claim(name: str, absent: str) -> Callable[[CredentialFacts], str]:
+    return lambda facts: quote_value(facts.claims[name]) if name in facts.claims else absent
 
 
 def _account_check(name: str, demands: str, remedy: str, fact: str = "") -> Check:
@@ -380,7 +358,11 @@ _LENGTH = Check(
     "length",
     "the token is not longer than limits.token_bytes",
     lambda facts: f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes",
-    _diagnose_length,
+    lambda facts, reason: Diagnosis(
+        f"{len(facts.token)} bytes",
+        f"a token may have {facts.settings.limits.token_bytes} bytes (limits.token_bytes)",
+        "request a token with fewer claims or scopes, or raise limits.token_bytes",
+    ),
 )
 _TRANSPORT = Check(
     "transport",
@@ -409,7 +391,7 @@ JWT_CHECKS: tuple[Check, ...] = (
     Check(
         "claims.form",
         "the payload is one strict JSON object",
-        lambda facts: join_some(list(map(quote_value, facts.claims or ()))) or "no claims",
+        lambda facts: join_some(list(map(quote_value, facts.claims))) or "no claims",
         lambda facts, reason: Diagnosis(
             "no claims", reason, "configure the issuer to sign one JSON object in UTF-8"
         ),
@@ -444,10 +426,22 @@ JWT_CHECKS: tuple[Check, ...] = (
         _compared("aud", "authorization.verify_audience is off"),
         _diagnose_aud,
     ),
-    Check("claims.sub", "sub is a plain name that is not reserved", _found_sub, _diagnose_sub),
+    Check(
+        "claims.sub",
+        "sub is a plain name that is not reserved",
+        _quote_claim("sub", "none: the caller has no name"),
+        _diagnose_sub,
+    ),
     Check("claims.scopes", "scopes are well-formed; others grant nothing", _found_scopes),
     Check(
-        "claims.session_id", "session_id is a session id", _found_session_id, _diagnose_session_id
+        "claims.session_id",
+        "session_id is a session id",
+        _quote_claim("session_id", "none"),
+        lambda facts, reason: Diagnosis(
+            quote_value(facts.claims.get("session_id")),
+            reason,
+            "use 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, or omit the claim",
+        ),
     ),
 )
 """The checks of a JWT, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class CredentialFacts:
         stale: changed key files were rejected, so `keys` are the previous ones.
         now: the current time, in seconds since the epoch.
         parts: the segments of the token; None if it is not a JWT.
-        claims: the unverified claims; None if they cannot be read.
+        claims: the unverified claims, empty if they cannot be read.
     """
 
     token: str
@@ -41,7 +42,7 @@ class CredentialFacts:
     stale: bool
     now: float
     parts: TokenParts | None
-    claims: RawClaims | None
+    claims: RawClaims
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -60,13 +61,11 @@ def collect_facts(
     """Parse a credential as far as possible, without verifying anything."""
     rules = ClaimRules.from_settings(settings)
     parts: TokenParts | None = None
-    members: RawClaims | None = None
-    try:
+    claims: RawClaims = {}
+    with suppress(InvalidToken):
         parts = parse_token(token, maximum=settings.limits.token_bytes)
-        members = parse_claims(parts.payload)
-    except InvalidToken:
-        pass
-    return CredentialFacts(token, settings, rules, keys, stale, now, parts, members)
+        claims = parse_claims(parts.payload)
+    return CredentialFacts(token, settings, rules, keys, stale, now, parts, claims)
 
 
 def describe_keys(keys: KeySet) -> str:

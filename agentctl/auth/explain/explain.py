@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 from agentctl.auth import policy
 from agentctl.auth.explain.checks import (
@@ -63,14 +63,7 @@ class ExplainedCheck:
     remedy: str | None = None
 
     def record(self) -> ExplainStep:
-        """Return the step of the record."""
-        return ExplainStep(
-            name=self.name,
-            outcome=self.outcome,
-            found=self.found,
-            cause=self.cause,
-            remedy=self.remedy,
-        )
+        return cast(ExplainStep, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +294,7 @@ def _explain_denial(
         return _decide_by_credential(report.with_check(step), caller)
     assert caller.principal is not None
     granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
-    claims = {} if caller.facts is None else caller.facts.claims or {}
+    claims = {} if caller.facts is None else caller.facts.claims
     cause, remedy = explain_denial(match, caller.principal, claims, admin_scope)
     text = f"needs {needed}; granted: {granted or 'no scopes'}"
     step = ExplainedCheck("policy", "failed", text, cause, remedy)

@@ -35,8 +35,13 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
     try:
         # Without O_NONBLOCK the open of a FIFO without a writer would block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise InvalidKey(
+            f"Key file {path} does not exist",
+            hint="`agentctl keys generate` or `agentctl init` creates one",
+        ) from None
     except OSError as failure:
-        raise _read_error(path, failure) from None
+        raise build_file_error(f"Key file {path} cannot be read", failure) from None
     except ValueError:
         raise InvalidKey("The path of the key file contains a NUL character") from None
     try:
@@ -44,7 +49,7 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAXIMUM_KEY_FILE + 1)
     except OSError as failure:
-        raise _read_error(path, failure) from None
+        raise build_file_error(f"Key file {path} cannot be read", failure) from None
     finally:
         os.close(descriptor)
     if len(data) > MAXIMUM_KEY_FILE:
@@ -76,14 +81,14 @@ def write_private_key(path: Path, data: bytes) -> None:
     except OSError as failure:
         with suppress(OSError):
             path.unlink()
-        raise _write_error(path, failure) from None
+        raise build_file_error(f"Key file {path} cannot be written", failure) from None
 
 
 def _create_file(path: Path) -> int:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
-        raise _write_error(path, failure) from None
+        raise build_file_error(f"Key file {path} cannot be written", failure) from None
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     except FileExistsError:
@@ -91,7 +96,7 @@ def _create_file(path: Path) -> int:
             f"Key file {path} already exists", hint="use another path; a key is never overwritten"
         ) from None
     except OSError as failure:
-        raise _write_error(path, failure) from None
+        raise build_file_error(f"Key file {path} cannot be written", failure) from None
 
 
 def _check_file(path: Path, status: os.stat_result, private: bool) -> None:
@@ -112,19 +117,6 @@ def _check_file(path: Path, status: os.stat_result, private: bool) -> None:
         )
 
 
-def _read_error(path: Path, failure: OSError) -> InvalidKey:
-    if isinstance(failure, FileNotFoundError):
-        return InvalidKey(
-            f"Key file {path} does not exist",
-            hint="`agentctl keys generate` or `agentctl init` creates one",
-        )
-    return InvalidKey(f"Key file {path} cannot be read", cause=os.strerror(failure.errno or 0))
-
-
-def _write_error(path: Path, failure: OSError) -> InvalidKey:
-    return InvalidKey(f"Key file {path} cannot be written", cause=os.strerror(failure.errno or 0))
-
-
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder, among the callers of this function.
@@ -136,7 +128,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
-        raise _file_error(folder, "opened", failure) from None
+        raise build_file_error(f"{folder} cannot be opened", failure) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,7 +152,7 @@ def replace_file(path: Path, data: bytes) -> None:
         write_with_mode_of(new, data, real)
         move_file(new, real)
     except OSError as failure:
-        raise _file_error(path, "written", failure) from None
+        raise build_file_error(f"{path} cannot be written", failure) from None
 
 
 def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
@@ -194,5 +186,6 @@ def link_old_file(path: Path, backup: Path) -> None:
             raise
 
 
-def _file_error(path: Path, what: str, failure: OSError) -> InvalidKey:
-    return InvalidKey(f"{path} cannot be {what}", cause=os.strerror(failure.errno or 0))
+def build_file_error(detail: str, failure: OSError) -> InvalidKey:
+    """Build the error of a failed operation on a file, with the text of the system as the cause."""
+    return InvalidKey(detail, cause=os.strerror(failure.errno or 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -14,8 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from agentctl.auth.keys.files import read_key_file
-from agentctl.auth.keys.material import VerificationKey, parse_keys
+from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
@@ -117,15 +115,3 @@ def encode_public_pem(key: SigningKey) -> bytes:
         InvalidKey: it is a shared secret.
     """
     return key.public().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def read_public_keys(path: Path, algorithm: str) -> list[VerificationKey]:
-    """Read the verification keys of a file: PEM public keys, or the secret of an HS algorithm.
-
-    Raises:
-        InvalidKey: the file or a key is rejected, or other users can read a secret.
-    """
-    spec = get_algorithm(algorithm)
-    data = read_key_file(path, private=spec.family == "oct")
-    text = data.decode("utf-8", "surrogateescape")
-    return parse_keys(text, spec, f"Key file {path}")

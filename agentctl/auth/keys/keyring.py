@@ -78,15 +78,9 @@ class Keyring:
 
     def _must_wait(self, stamps: list[FileStamp]) -> bool:
         before, self._last_seen = self._last_seen, stamps
-        if (
-            stamps == before
-            or self._waited >= MAXIMUM_POLLS
-            or not _is_written_in_place(before, stamps)
-        ):
-            self._waited = 0
-            return False
-        self._waited += 1
-        return True
+        must_wait = self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps)
+        self._waited = self._waited + 1 if must_wait else 0
+        return must_wait
 
 
 def _key_files(authorization: Authorization) -> tuple[Path, ...]:
@@ -153,18 +147,18 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         for path in authorization.verification_key_files
     ]
     in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
-    if authorization.jwks_file is None and not in_turn and has_remote_keys(authorization):
-        return KeySet(spec, {})
-    if authorization.jwks_file is None and not in_turn:
-        raise InvalidKey(
-            "Authorization is on, but no verification key is configured",
-            hint="set authorization.verification_key_files, authorization.jwks_file, "
-            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
-        )
-    if authorization.jwks_file is None:
+    if authorization.jwks_file is not None:
+        key_set = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
+        return key_set.merge(KeySet.from_keys(spec, in_turn)) if in_turn else key_set
+    if in_turn:
         return KeySet.from_keys(spec, in_turn)
-    key_set = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
-    return key_set.merge(KeySet.from_keys(spec, in_turn)) if in_turn else key_set
+    if has_remote_keys(authorization):
+        return KeySet(spec, {})
+    raise InvalidKey(
+        "Authorization is on, but no verification key is configured",
+        hint="set authorization.verification_key_files, authorization.jwks_file, "
+        "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
+    )
 
 
 def _entry_label(number: int, count: int) -> str:

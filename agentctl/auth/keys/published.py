@@ -104,7 +104,6 @@ class JwksFile:
         return entries
 
     def removal_times(self) -> dict[str, int | None]:
-        """Return the times as `PemFile.removal_times` does."""
         return {
             name: _parse_mark(entry.get(REMOVE_AFTER_MEMBER))
             for entry in self.entries
@@ -112,7 +111,6 @@ class JwksFile:
         }
 
     def with_new_key(self, old: str, new: SigningKey, remove_after: int) -> bytes:
-        """Return the content as `PemFile.with_new_key` does."""
         entries = [
             {**entry, REMOVE_AFTER_MEMBER: format_rfc3339(remove_after)}
             if entry_thumbprint(entry) == old
@@ -124,7 +122,6 @@ class JwksFile:
         return self._encode(entries)
 
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
-        """Return the content as `PemFile.without_keys` does."""
         return self._encode(
             [entry for entry in self.entries if entry_thumbprint(entry) not in thumbprints]
         )

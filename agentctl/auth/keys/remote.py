@@ -119,7 +119,6 @@ class RemoteKeys:
 
     @property
     def state(self) -> RemoteKeyState:
-        """The state now."""
         moment, now = self._monotonic(), self._clock()
         error = self._error
         return RemoteKeyState(

@@ -8,7 +8,6 @@ between two steps all tokens still verify, and the rotation can be started again
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -95,8 +94,17 @@ class Rotation:
                 hint="move it to a file, add that to verification_key_files, restart the servers",
             )
         homes = self.publishing_files
+        if not homes and self._spec.family == "oct":
+            raise InvalidKey(
+                "A file in verification_key_files has one shared secret, a rotation needs two",
+                hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
+            )
         if not homes:
-            raise self._unpublished_error()
+            add = "add it to verification_key_files or to the JWKS"
+            raise InvalidKey(
+                f"No verification key file has the public key of {self._key_file}",
+                hint=f"{add}: `agentctl keys jwks` prints it",
+            )
         if self._key_id and any(isinstance(self._published[path], JwksFile) for path in homes):
             raise InvalidKey(
                 f"The new key would have the kid {self._key_id!r} of the old one in the same JWKS",
@@ -152,10 +160,8 @@ class Rotation:
                 files.link_old_file(self._key_file, backup)
             files.move_file(self._next_file, self._key_file)
         except OSError as failure:
-            raise InvalidKey(
-                f"The new key cannot replace {self._key_file}",
-                cause=os.strerror(failure.errno or 0),
-            ) from None
+            detail = f"The new key cannot replace {self._key_file}"
+            raise files.build_file_error(detail, failure) from None
         return backup
 
     def remove_old_keys(self) -> None:
@@ -181,17 +187,6 @@ class Rotation:
             if self.old_thumbprint in file.removal_times()
         ]
 
-    def _unpublished_error(self) -> InvalidKey:
-        if self._spec.family == "oct":
-            return InvalidKey(
-                "A file in verification_key_files has one shared secret, a rotation needs two",
-                hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
-            )
-        return InvalidKey(
-            f"No verification key file has the public key of {self._key_file}",
-            hint="add it to verification_key_files or to the JWKS: `agentctl keys jwks` prints it",
-        )
-
     def _load_or_generate_key(self) -> SigningKey:
         with suppress(InvalidKey):
             return load_signing_key(read_private_key(self._next_file), self._spec)
@@ -202,9 +197,7 @@ class Rotation:
             self._next_file.unlink(missing_ok=True)
             files.write_with_mode_of(self._next_file, data, self._key_file)
         except OSError as failure:
-            raise InvalidKey(
-                f"{self._next_file} cannot be written", cause=os.strerror(failure.errno or 0)
-            ) from None
+            raise files.build_file_error(f"{self._next_file} cannot be written", failure) from None
         return load_signing_key(data, self._spec)
 
     def _write(self, changed: Mapping[Path, bytes]) -> None:

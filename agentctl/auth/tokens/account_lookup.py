@@ -70,15 +70,6 @@ class AccountStore(Protocol):
         ...
 
 
-def account_subject(account_id: str) -> str:
-    """Return the subject of an account.
-
-    It is built from the id and not from the name, so that an account with a reused name does not
-    inherit data.
-    """
-    return f"sa:{account_id}"
-
-
 @dataclass(frozen=True, slots=True)
 class _CachedAccount:
     """A result of the database. `fresh_until` is on the monotonic clock."""
@@ -159,7 +150,8 @@ class AccountTokens:
             raise InvalidToken(_UNKNOWN, check="account.known")
         self._unknown_limit.give_back(rationed)
         principal = Principal(
-            subject=account_subject(account.id),
+            # Not built from the name: an account with a reused name must not inherit data.
+            subject=f"sa:{account.id}",
             scopes=account.scopes,
             admin=self._admin_scope in account.scopes,
         )

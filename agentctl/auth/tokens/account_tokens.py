@@ -41,7 +41,6 @@ def is_account_token(token: str) -> bool:
 
 
 def generate_account_token(prefix: str) -> str:
-    """Generate a random token."""
     secret = int.from_bytes(os.urandom(_SECRET_BYTES), "big")
     body = account_token_prefix(prefix) + _base62(secret, _SECRET_WIDTH)
     return body + _checksum(body)

@@ -14,7 +14,7 @@ from typing import Any
 
 from jwt.api_jws import PyJWS
 
-from agentctl.auth.keys.material import VerificationKey, parse_keys
+from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.tokens.algorithms import ALGORITHMS, AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk, reason_to_skip
 from agentctl.errors import InvalidKey, InvalidToken
@@ -81,21 +81,6 @@ class KeySet:
         return cls(spec, by_kid, skipped=tuple(skipped))
 
     @classmethod
-    def from_pems(cls, texts: Iterable[str], algorithm: str) -> KeySet:
-        """Build a key set from PEM public keys, or for HS algorithms from the shared secret.
-
-        Raises:
-            InvalidKey: a text is rejected, or there is none.
-        """
-        spec = get_algorithm(algorithm)
-        keys = [
-            key
-            for number, text in enumerate(texts, start=1)
-            for key in parse_keys(text, spec, f"Key {number}")
-        ]
-        return cls.from_keys(spec, keys)
-
-    @classmethod
     def from_keys(cls, spec: AlgorithmSpec, keys: Iterable[VerificationKey]) -> KeySet:
         """Build a key set from keys without `kid`, which are tried in order.
 
@@ -126,7 +111,6 @@ class KeySet:
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:
-        """All keys of the set."""
         return (*self.by_kid.values(), *self.unnamed)
 
 

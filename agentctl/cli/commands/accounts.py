@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from agentctl.cli.options import Fields, Output, Yes
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import (
     CommonFormat,
-    Format,
     resolve_format,
     show_page,
     show_record,
@@ -126,7 +125,7 @@ async def create_account(
     """
     account = NewAccount(
         name=name,
-        scopes=tuple(Grant(each) for each in scope),
+        scopes=tuple(map(Grant, scope)),
         expires_in_days=None if expires_in is None else _parse_days(expires_in),
         never_expires=never_expires,
         allow_privileged_scopes=allow_privileged_scopes,
@@ -138,9 +137,19 @@ async def create_account(
             failure.hint = "to grant them, pass --allow-privileged-scopes"
         raise
     record: Record = created.value
-    for line in _account_lines(record):
-        note(line)
-    _show_token(created, record, output)
+    note(f"service account {record.get('name')} ({record.get('id')})")
+    note(f"  grants:  {_format_scopes(record)}")
+    note(f"  expires: {_format_expiry(record)}")
+    note("  the token is shown once")
+    token = record.get("token")
+    if not isinstance(token, str):
+        raise Unavailable(
+            "The response has no token", hint="revoke the account and create another one"
+        )
+    if output is None:
+        write_line(token)
+    else:
+        show_record(created, _CREATED_COLUMNS, output, id_field="id")
     target.report_done(f"created service account {record.get('name')}")
 
 
@@ -159,14 +168,6 @@ def _parse_days(text: str) -> int:
     return span // _DAY
 
 
-def _account_lines(account: Record) -> Iterator[str]:
-    """Yield the lines that describe a new account, never its token."""
-    yield f"service account {account.get('name')} ({account.get('id')})"
-    yield f"  grants:  {_format_scopes(account)}"
-    yield f"  expires: {_format_expiry(account)}"
-    yield "  the token is shown once"
-
-
 def _format_expiry(account: Record) -> str:
     end = account.get("expires_at")
     if end is None:
@@ -178,18 +179,6 @@ def _format_expiry(account: Record) -> str:
     return f"in {format_span(ahead.total_seconds())} ({format_time(str(end))})"
 
 
-def _show_token(created: Document[Any], account: Record, output: Format | None) -> None:
-    token = account.get("token")
-    if not isinstance(token, str):
-        raise Unavailable(
-            "The response has no token", hint="revoke the account and create another one"
-        )
-    if output is None:
-        write_line(token)
-    else:
-        show_record(created, _CREATED_COLUMNS, output, id_field="id")
-
-
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target(without=("sort_by",))
 async def list_accounts(
@@ -199,9 +188,9 @@ async def list_accounts(
     fields: Fields = None,
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     document = await target.operations.list_service_accounts(filter)
-    show_page(document, _LIST_COLUMNS, form, id_field="id", fields=fields)
+    show_page(document, _LIST_COLUMNS, output_format, id_field="id", fields=fields)
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
@@ -216,13 +205,13 @@ async def revoke_account(
     Its sessions and runs stay. A new account with the same name does not see them.
     """
     check_confirmable(yes=yes)
-    account_id, shown = account, f"service account {account}"
+    account_id, text = account, f"service account {account}"
     if _UUID.fullmatch(account) is None:
         account_id = await _resolve_account_id(target, account)
-        shown = f"{shown} ({account_id})"
-    confirm(f"Revoke {shown}, {target.place}?", yes=yes)
+        text = f"{text} ({account_id})"
+    confirm(f"Revoke {text}, {target.place}?", yes=yes)
     await target.operations.revoke_service_account(account_id)
-    target.report_done(f"revoked {shown}")
+    target.report_done(f"revoked {text}")
 
 
 async def _resolve_account_id(target: Target, name: str) -> str:
@@ -243,12 +232,12 @@ async def _resolve_account_id(target: Target, name: str) -> str:
         if record.get("state") == "expired" and expired is None:
             expired = str(record["id"])
     if expired is None and is_id_prefix(name):
-        found = {
+        names = {
             str(record.get("id")): str(record.get("name"))
             async for record in _find_accounts(target, None)
             if str(record.get("id")).startswith(name)
         }
-        if (account_id := choose_id("service accounts", name, found)) != name:
+        if (account_id := choose_id("service accounts", name, names)) != name:
             return account_id
     if expired is None:
         hint = f"list them with: {target.command('accounts list')}"
@@ -258,8 +247,8 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 async def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
     def read(cursor: str | None) -> Awaitable[Document[Any]]:
-        wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
-        return target.operations.list_service_accounts(wanted)
+        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+        return target.operations.list_service_accounts(AccountFilter(name, page))
 
     async for rows in read_pages(read):
         for record in rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import typer
@@ -15,7 +15,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from agentctl.remote.connection import Connection, RawResponse, Request
+    from agentctl.remote.connection import Connection, Request
 
 EXAMPLE = "agentctl api GET /sessions --query limit=5"
 
@@ -52,9 +52,17 @@ async def call_api(
         raise UsageError("`api` needs a server", hint="select one with --url or --context")
     request = _build_request(method, path, query, body)
     async with connection.open_raw(request) as received:
-        response = received.response
-        note_detail(f"content type: {response.headers.get('content-type', 'none')}")
-        await _print_body(received)
+        content_type = received.response.headers.get("content-type", "none")
+        note_detail(f"content type: {content_type}")
+        beginning, last = b"", b"\n"
+        async for chunk in received.read_chunks():
+            write_bytes(chunk)
+            last = chunk[-1:] or last
+            if len(beginning) < _KEPT_ERROR_BYTES:
+                beginning += chunk
+        if last != b"\n" and current_io().out_is_terminal:
+            write_bytes(b"\n")
+        received.check_status(beginning)
 
 
 def _build_request(method: str, path: str, query: list[str] | None, body: str | None) -> Request:
@@ -83,20 +91,5 @@ def _build_request(method: str, path: str, query: list[str] | None, body: str | 
     quoted = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
     # The response of a run in the foreground comes at its end.
     wait = None if verb == "POST" else 0.0
-    return Request(verb, quoted, tuple(pairs), _read_body(body), extra_wait=wait)
-
-
-def _read_body(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else parse_object("--body", read_text_or_stdin(text, "body"))
-
-
-async def _print_body(received: RawResponse) -> None:
-    beginning, last = b"", b"\n"
-    async for chunk in received.read_chunks():
-        write_bytes(chunk)
-        last = chunk[-1:] or last
-        if len(beginning) < _KEPT_ERROR_BYTES:
-            beginning += chunk
-    if last != b"\n" and current_io().out_is_terminal:
-        write_bytes(b"\n")
-    received.check_status(beginning)
+    content = None if body is None else read_text_or_stdin(body, "body")
+    return Request(verb, quoted, tuple(pairs), parse_object("--body", content), extra_wait=wait)

@@ -103,13 +103,15 @@ async def list_audit(
     """List audit entries, newest first."""
     from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     document = await target.operations.get_audit(filter)
-    if form == "json":
-        show_page(document, AUDIT_COLUMNS, form, id_field="seq", fields=fields)
+    if output_format == "json":
+        show_page(document, AUDIT_COLUMNS, output_format, id_field="seq", fields=fields)
         return
     page: Any = document.value
-    show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq", fields=fields)
+    show_list(
+        build_document(page["data"]), AUDIT_COLUMNS, output_format, id_field="seq", fields=fields
+    )
     if next_cursor := page["meta"].get("next_cursor"):
         note(f"more entries exist; next page: --cursor {next_cursor}")
 
@@ -136,9 +138,9 @@ async def tail_audit(
     """
     import asyncio
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     last = await _newest_number(target)
-    if form == "tsv":
+    if output_format == "tsv":
         write_line("\t".join(column.name for column in AUDIT_COLUMNS.tsv))
     known = {
         row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
@@ -146,12 +148,12 @@ async def tail_audit(
     if lines:
         recent = await _last_rows(target, filter, lines, last)
         known |= {row["seq"] for row in recent}
-        _write_rows(recent, form)
+        _write_rows(recent, output_format)
     while True:
         await asyncio.sleep(POLL_SECONDS)
         rows = await _rows_after_with_retry(target, last - LATE_ROWS)
         new = [row for row in rows if row["seq"] not in known and _matches_filter(row, filter)]
-        _write_rows(new, form)
+        _write_rows(new, output_format)
         if rows:
             last = max(last, rows[-1]["seq"])
             known = {row["seq"] for row in rows}
@@ -186,10 +188,10 @@ async def export_audit(
                 write_json(part)
 
 
-def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
+def _read_pages(target: Target, filter: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
     return read_pages(
         lambda cursor: target.operations.get_audit(
-            wanted if cursor is None else replace(wanted, cursor=cursor)
+            filter if cursor is None else replace(filter, cursor=cursor)
         )
     )
 
@@ -201,26 +203,26 @@ async def _newest_number(target: Target) -> int:
     return 0
 
 
-async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
-    found: list[AuditRow] = []
-    async with aclosing(_read_pages(target, wanted)) as pages:
+async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[AuditRow]:
+    entries: list[AuditRow] = []
+    async with aclosing(_read_pages(target, filter)) as pages:
         async for rows in pages:
-            found += [row for row in rows if row["seq"] <= last]
-            if len(found) >= lines:
+            entries += [row for row in rows if row["seq"] <= last]
+            if len(entries) >= lines:
                 break
-    return found[:lines][::-1]
+    return entries[:lines][::-1]
 
 
 async def _rows_after(target: Target, last: int) -> list[AuditRow]:
-    found: list[AuditRow] = []
+    entries: list[AuditRow] = []
     async with aclosing(_read_pages(target, AuditFilter(limit=PAGE_SIZE))) as pages:
         async for rows in pages:
             new = [row for row in rows if row["seq"] > last]
-            found += new
-            check_row_count(found)
+            entries += new
+            check_row_count(entries)
             if len(new) < len(rows):
                 break
-    return found[::-1]
+    return entries[::-1]
 
 
 async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
@@ -237,42 +239,36 @@ async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
     return await _rows_after(target, last)
 
 
-def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
-    return all(
-        value is None or row[name] == value
-        for name, value in (
-            ("principal", wanted.principal),
-            ("operation", wanted.operation),
-            ("outcome", wanted.outcome),
-        )
-    )
+def _matches_filter(row: AuditRow, filter: AuditFilter) -> bool:
+    values = {name: getattr(filter, name) for name in ("principal", "operation", "outcome")}
+    return all(value is None or row[name] == value for name, value in values.items())
 
 
-def _write_rows(rows: list[AuditRow], form: Format) -> None:
+def _write_rows(rows: list[AuditRow], output_format: Format) -> None:
     import orjson
 
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None
     for row in rows:
-        if form in ("json", "jsonl"):
+        if output_format in ("json", "jsonl"):
             write_json(orjson.dumps(row))
-        elif form in ("table", "wide"):
+        elif output_format in ("table", "wide"):
             at, *others = (column.short(row) or "-" for column in _TAIL_COLUMNS)
             for line in wrap_with_indent(f"{at}  ", "  ".join(others), width):
                 write_line(line)
-        elif form == "tsv":
+        elif output_format == "tsv":
             write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))
         else:
             write_line(str(row["seq"]))
 
 
 async def _read_lines(
-    target: Target, wanted: AuditFilter, counter: Counter
+    target: Target, filter: AuditFilter, counter: Counter
 ) -> AsyncGenerator[bytes]:
     import orjson
 
     rows: list[AuditRow]
-    async for rows in _read_pages(target, wanted):
+    async for rows in _read_pages(target, filter):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)

@@ -28,10 +28,11 @@ from agentctl.cli.options import (
     TeamId,
     Url,
     WorkflowId,
+    load_optional_settings,
     resolve_admin_scope,
 )
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_json
-from agentctl.cli.show.table import Column
+from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import (
     LocalRules,
@@ -49,7 +50,7 @@ from agentctl.records.routes import RouteMatch
 from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
-    from agentctl.records.authorization import ExplainRecord, ExplainStep
+    from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.system import MeRecord
 
@@ -78,30 +79,22 @@ NoToken = Annotated[bool, typer.Option("--no-token", help="Explain a request wit
 _NO_SCOPE = {"token": "(any valid token)", "nothing": "(public)"}
 
 _WHOAMI_COLUMNS = [
-    Column("principal"),
-    Column("admin"),
+    *plain_columns("principal", "admin"),
     Column("auth_mode", heading="authorization"),
     Column("scopes", lambda record: ", ".join(record["scopes"]), look="whole"),
 ]
 _CAN_I_COLUMNS = [
-    Column("allowed"),
-    Column("principal"),
-    Column("asked"),
-    Column("by"),
+    *plain_columns("allowed", "principal", "asked", "by"),
     Column("required_scopes", lambda record: ", ".join(record["required_scopes"]), look="whole"),
 ]
-_STEP_COLUMNS = [
-    Column("name", heading="step"),
-    Column("outcome"),
-    Column("found", look="whole"),
-]
+_STEP_COLUMNS = [Column("name", heading="step"), Column("outcome"), Column("found", look="whole")]
 _ALL_STEP_COLUMNS = [*_STEP_COLUMNS, Column("cause"), Column("remedy")]
 _SCOPE_COLUMNS = [
     Column("scope", lambda entry: entry["scope"] or _NO_SCOPE[entry["needs"]]),
     Column("also_as", lambda entry: ", ".join(entry["forms"][1:]), look="whole"),
     Column(
         "opens",
-        lambda entry: ", ".join(each["operation"] for each in entry["operations"]),
+        lambda entry: ", ".join(operation["operation"] for operation in entry["operations"]),
         look="whole",
     ),
 ]
@@ -115,16 +108,15 @@ async def whoami(target: Target, output: Output = None) -> None:
     In local mode that is the user of this machine, with all rights.
     """
     from agentctl.cli.show.tokens import token_times
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     me = await target.operations.get_me()
-    if form == "json":
+    if output_format == "json":
         write_json(me.raw)
         return
     record = {**me.value, **token_times(target.token)}
-    times = [Column(name) for name in record if name not in me.value]
-    show_record(build_document(record), [*_WHOAMI_COLUMNS, *times], form, id_field="principal")
+    times = plain_columns(*(name for name in record if name not in me.value))
+    show_record(record, [*_WHOAMI_COLUMNS, *times], output_format, id_field="principal")
 
 
 @app.command("can-i", epilog="Example: agentctl auth can-i POST /agents/writer/runs && echo yes")
@@ -144,14 +136,12 @@ async def can_i(
     Give a scope (agents:run), an operation (create_agent_run), or a method with a path. The answer
     ignores which sessions and runs you can see; `agentctl auth explain` covers that.
     """
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
-    question = parse_question(what, path, {name: given for name, given in ids.items() if given})
+    question = parse_question(what, path, {name: value for name, value in ids.items() if value})
     me = (await target.operations.get_me()).value
     answer = answer_question(question, me)
-    show_record(build_document(answer), _CAN_I_COLUMNS, form, id_field="allowed")
+    show_record(answer, _CAN_I_COLUMNS, output_format, id_field="allowed")
     if not answer["allowed"]:
         raise typer.Exit(1)
 
@@ -179,25 +169,21 @@ def explain_request(
     token to explain; if only one is given, it is both. Exit code 0 if the request is allowed, 1 if
     not.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     if no_token and token_file is not None:
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
-    run_until_done(_explain(options, (method, path), token, (form, every)))
+    run_until_done(_explain(options, (method, path), token, (output_format, every)))
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
 def list_scopes(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List every scope, its forms, and the operations that it grants."""
-    from agentctl.auth.policy import build_scope_table
-    from agentctl.cli.options import load_optional_settings, resolve_admin_scope
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings, _ = load_optional_settings(config)
-    table = build_scope_table(resolve_admin_scope(settings))
-    show_list(build_document(table), _SCOPE_COLUMNS, form, id_field="scope", fields=fields)
+    table = policy.build_scope_table(resolve_admin_scope(settings))
+    show_list(table, _SCOPE_COLUMNS, output_format, id_field="scope", fields=fields)
 
 
 async def _explain(
@@ -206,9 +192,7 @@ async def _explain(
     token: str | None,
     look: tuple[Format, bool],
 ) -> None:
-    from agentctl.requests import (
-        ExplainRequest,
-    )
+    from agentctl.requests import ExplainRequest
 
     rules = LocalRules(reads_token=True)
     async with open_target(options, rules, fallback_token=token or None) as target:
@@ -220,34 +204,30 @@ async def _explain(
             raise typer.Exit(1)
 
 
-def _show_explanation(document: Document[ExplainRecord], form: Format, every: bool) -> None:
+def _show_explanation(
+    document: Document[ExplainRecord], output_format: Format, every: bool
+) -> None:
     """Write the checks to stdout, and the decision to stderr.
 
     A table has the check that decides alone, without `every`.
     """
-    from agentctl.records.document import build_document
-
     record = document.value
-    if form == "json":
+    if output_format == "json":
         write_json(document.raw)
     else:
-        whole = form not in ("table", "wide")
+        whole = output_format not in ("table", "wide")
         steps = list(record["steps"])
-        if form == "table" and not every:
-            steps = _select_deciding(record)
+        if output_format == "table" and not every:
+            failed = [step for step in steps if step["outcome"] == "failed"]
+            steps = failed or [step for step in steps if step["outcome"] == "passed"][-1:]
         columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
-        show_list(build_document(steps), columns, form, id_field="name")
+        show_list(steps, columns, output_format, id_field="name")
     for line in _verdict_lines(record):
         note(line)
-    if form == "table" and not every:
+    if output_format == "table" and not every:
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
         note(f"{counts['passed']} checks passed{reached} (--all shows them)")
-
-
-def _select_deciding(record: ExplainRecord) -> list[ExplainStep]:
-    steps = [step for step in record["steps"] if step["outcome"] == "failed"]
-    return steps or [step for step in record["steps"] if step["outcome"] == "passed"][-1:]
 
 
 def _verdict_lines(record: ExplainRecord) -> list[str]:
@@ -307,7 +287,7 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Quest
         return Question(what, scope=what)
     raise UsageError(
         f"{what!r} is neither a scope nor an operation",
-        hint=_nearest_operation(what) or "`agentctl auth scopes` lists both",
+        hint=_suggest_operation(what),
     )
 
 
@@ -331,41 +311,34 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
             raise UsageError(f"{_OPTIONS[name]} has no effect with {what}")
 
 
-def _nearest_operation(what: str) -> str | None:
+def _suggest_operation(what: str) -> str:
     if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
         return f"add a path: agentctl auth can-i {what.upper()} /agents"
     near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
-    return f"did you mean {near!r}?" if near else None
+    return f"did you mean {near!r}?" if near else "`agentctl auth scopes` lists both"
 
 
 def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
     """Answer a question: allowed or not, the reason, and the required scopes.
-
-    Args:
-        asked: the question.
-        me: the identity of the caller.
 
     Raises:
         UsageError: the scope does not exist.
     """
     held = frozenset(me["scopes"])
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
-    answer = {"allowed": False, "principal": me["principal"], "asked": asked.asked, "by": None}
-    if asked.match is None:
-        return answer | _answer_about_scope(asked.scope, principal)
-    needed = {"required_scopes": list(policy.required_scopes(*asked.match))}
-    try:
-        policy.authorize(principal, *asked.match)
-    except Forbidden:
-        return answer | needed
-    return answer | needed | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
-
-
-def _answer_about_scope(scope: str, principal: Principal) -> dict[str, Any]:
-    needed = {"required_scopes": [scope]}
-    if scope not in principal.scopes:
-        check_mintable_scopes((scope,), resolve_admin_scope(None))
+    answer: dict[str, Any] = {"allowed": False, "principal": me["principal"]}
+    answer |= {"asked": asked.asked, "by": None}
+    if asked.match is not None:
+        answer["required_scopes"] = list(policy.required_scopes(*asked.match))
+        try:
+            policy.authorize(principal, *asked.match)
+        except Forbidden:
+            return answer
+        return answer | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
+    answer["required_scopes"] = [asked.scope]
+    if asked.scope not in held:
+        check_mintable_scopes((asked.scope,), resolve_admin_scope(None))
     if principal.admin:
-        return {"allowed": True, "by": "the caller is an administrator", **needed}
-    by = find_covering_scope(principal.scopes, scope)
-    return needed if by is None else {"allowed": True, "by": f"granted by {by}", **needed}
+        return answer | {"allowed": True, "by": "the caller is an administrator"}
+    by = find_covering_scope(held, asked.scope)
+    return answer if by is None else answer | {"allowed": True, "by": f"granted by {by}"}

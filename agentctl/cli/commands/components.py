@@ -26,27 +26,27 @@ def _format_model(record: Record) -> object:
 
 def _format_members(record: Record) -> str:
     members = record.get("members") or []
-    return ", ".join(str(each.get("agent_id") or each.get("team_id")) for each in members)
+    return ", ".join(str(member.get("agent_id") or member.get("team_id")) for member in members)
 
 
-def _format_steps(record: Record) -> str:
-    return " > ".join(str(step.get("name")) for step in record.get("steps") or [])
-
-
-def _format_tools(record: Record) -> str:
-    return ", ".join(str(tool.get("name")) for tool in record.get("tools") or [])
+def _format_names(record: Record, field: str, separator: str) -> str:
+    return separator.join(str(part.get("name")) for part in record.get(field) or [])
 
 
 _COLUMNS: dict[ComponentKind, list[Column]] = {
-    "agent": [Column("model", _format_model), Column("tools", _format_tools, look="text")],
+    "agent": [
+        Column("model", _format_model),
+        Column("tools", lambda record: _format_names(record, "tools", ", "), look="text"),
+    ],
     "team": [
         Column("mode"),
         Column("model", _format_model),
         Column("members", _format_members, look="text"),
     ],
-    "workflow": [Column("steps", _format_steps, look="text")],
+    "workflow": [
+        Column("steps", lambda record: _format_names(record, "steps", " > "), look="text")
+    ],
 }
-
 
 _EXAMPLES: dict[ComponentKind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
 """Component ids of the demo, so that the examples work."""
@@ -72,9 +72,9 @@ def _build_group(kind: ComponentKind) -> CommandApp:
     )
     @with_target()
     async def list_components(target: Target, output: Output = None, fields: Fields = None) -> None:
-        form = resolve_format(output)
+        output_format = resolve_format(output)
         document = await target.operations.get_components(kind)
-        show_list(document, columns, form, id_field=names.id_field, fields=fields)
+        show_list(document, columns, output_format, id_field=names.id_field, fields=fields)
 
     @group.command(
         "get",
@@ -83,15 +83,12 @@ def _build_group(kind: ComponentKind) -> CommandApp:
     )
     @with_target()
     async def get_component(
-        target: Target,
-        component_id: ComponentId,
-        output: Output = None,
-        fields: Fields = None,
+        target: Target, component_id: ComponentId, output: Output = None, fields: Fields = None
     ) -> None:
-        form = resolve_format(output)
+        output_format = resolve_format(output)
         document = await target.operations.get_component(kind, component_id)
-        shown = [*columns, Column("session_table"), Column("db_id")]
-        show_record(document, shown, form, id_field=names.id_field, fields=fields)
+        all_columns = [*columns, Column("session_table"), Column("db_id")]
+        show_record(document, all_columns, output_format, id_field=names.id_field, fields=fields)
 
     return group
 

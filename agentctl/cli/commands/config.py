@@ -12,7 +12,7 @@ import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 
@@ -35,14 +35,12 @@ def show_config(
 ) -> None:
     """Show every effective value; secrets are masked."""
     from agentctl.config import effective_settings, load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     tables = effective_settings(settings)
-    if form == "json":
-        whole = {**tables, "sources": settings.sources} if sources else tables
-        write_json(build_document(whole).raw)
+    if output_format == "json":
+        write_value({**tables, "sources": settings.sources} if sources else tables)
         return
     rows = [
         {"key": key, "value": value, "source": settings.sources.get(key)}
@@ -50,7 +48,7 @@ def show_config(
     ]
     columns = [Column("key"), Column("value", look="whole")]
     columns += [Column("source", look="whole")] if sources else []
-    show_list(build_document(rows), columns, form, id_field="key")
+    show_list(rows, columns, output_format, id_field="key")
 
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
@@ -85,6 +83,12 @@ def check_config(config: Config = None) -> None:
     note(f"{settings.path} is valid: {_count_components(settings)}")
 
 
+def _count_components(settings: Settings) -> str:
+    lists = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
+    counts = {kind: len(components) for kind, components in lists.items()}
+    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+
+
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
 def config_path(config: Config = None) -> None:
     """Print the path of the configuration file."""
@@ -100,14 +104,3 @@ def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         else:
             for entry in table:
                 yield from ((f"{name}.{entry['id']}.{key}", entry[key]) for key in entry)
-
-
-def _count_components(settings: Settings) -> str:
-    counts = {
-        "agent": len(settings.agents),
-        "team": len(settings.teams),
-        "workflow": len(settings.workflows),
-    }
-    return ", ".join(
-        f"{count} {name if count == 1 else name + 's'}" for name, count in counts.items()
-    )

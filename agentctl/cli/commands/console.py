@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli.commands.token import confirm_admin, note_summary
+from agentctl.cli.commands.token import sign_token
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
@@ -64,9 +64,9 @@ def console(
     The token is on stdout only. Paste it into the page, which keeps it in memory.
     """
     import getpass
+    import webbrowser
     from datetime import UTC, datetime
 
-    from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
     from agentctl.cli.show.output import write_line
     from agentctl.config import load_settings
@@ -79,27 +79,16 @@ def console(
     page = f"{(url or _base_url(settings)).rstrip('/')}/console"
     if settings.authorization.enabled:
         span = parse_until(expires_in, now=datetime.now(UTC))
-        scopes = scope or _SCOPES
-        mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
-        confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
-        token = mint.mint_token(settings, sub or getpass.getuser(), scopes, span)
-        note_summary(token)
-        write_line(token)
+        user = sub or getpass.getuser()
+        write_line(sign_token(settings, user, scope or _SCOPES, span, yes=yes))
     else:
         note("authorization is off: the console asks for no token")
     note(f"console: {page}")
-    if not no_open:
-        _open_browser(page)
+    if not no_open and not webbrowser.open(page):
+        note("no browser can be started here: open the page yourself")
 
 
 def _base_url(settings: Settings) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
     name = f"[{host}]" if ":" in host else host
     return settings.server.url or f"http://{name}:{settings.server.port}"
-
-
-def _open_browser(page: str) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page):
-        note("no browser can be started here: open the page yourself")

@@ -22,12 +22,10 @@ app = CommandApp(
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
-    ),
-]
+_NAME = typer.Argument(
+    metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
+)
+Name = Annotated[str, _NAME]
 
 _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file", look="whole")]
 
@@ -70,22 +68,15 @@ def add_context(
 @app.command("list", epilog="Example: agentctl context list -o json")
 def list_contexts(output: Output = None, fields: Fields = None) -> None:
     """List the contexts."""
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     stored = contexts.load_contexts()
     rows = [_build_record(context, stored) for context in stored.by_name.values()]
-    show_list(build_document(rows), _COLUMNS, form, id_field="name", fields=fields)
+    show_list(rows, _COLUMNS, output_format, id_field="name", fields=fields)
 
 
 @app.command("use", epilog="Example: agentctl context use demo")
 def use_context(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
-        ),
-    ] = None,
+    name: Annotated[str | None, _NAME] = None,
     none: Annotated[bool, typer.Option("--none", help="Select no context: work locally")] = False,
 ) -> None:
     """Select the current context."""
@@ -120,13 +111,11 @@ def show_context(
     output: Output = None,
 ) -> None:
     """Show one context; without NAME the current one."""
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     stored = contexts.load_contexts()
     context = _find_current() if name is None else contexts.find_context(stored, name)
     record = _build_record(context, stored)
-    show_record(build_document(record), _COLUMNS, form, id_field="name")
+    show_record(record, _COLUMNS, output_format, id_field="name")
 
 
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")

@@ -12,13 +12,13 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, DbId, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config, run_until_done
 from agentctl.errors import NotFound
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Database
+    from agentctl.config.settings import Database, Settings
     from agentctl.service.databases import DatabaseStatus
     from agentctl.store.schema import Migration
 
@@ -33,17 +33,19 @@ OnlyDatabase = Annotated[
 
 _STATUS = Columns(
     tsv=[
-        Column(name)
-        for name in (
-            "db_id", "engine", "state", "schema", "newest", "pending", "bytes", "wal_bytes",
-            "sessions", "runs", "estimated", "url", "problem",
-        )
+        *plain_columns("db_id", "engine", "state", "schema", "newest", "pending"),
+        *plain_columns("bytes", "wal_bytes", "sessions", "runs", "estimated", "url", "problem"),
     ],
     table=[
         Column("db_id", heading="id"),
         Column("state"),
         Column("engine"),
-        Column("schema", lambda record: _format_version(record["schema"], record["newest"])),
+        Column(
+            "schema",
+            lambda record: (
+                "" if record["schema"] is None else f"{record['schema']} of {record['newest']}"
+            ),
+        ),
         Column("pending", lambda record: ", ".join(record["pending"]), look="text"),
         Column("bytes", lambda record: _format_size(record["bytes"]), heading="size"),
         Column("wal_bytes", lambda record: _format_size(record["wal_bytes"]), heading="log"),
@@ -51,23 +53,18 @@ _STATUS = Columns(
         Column("runs", lambda record: _format_count(record, "runs")),
         Column("url", look="text"),
     ],
-)  # fmt: skip
+)
 _MIGRATIONS = Columns(
-    tsv=[Column("db_id"), Column("migration"), Column("outcome"), Column("statements")],
+    tsv=plain_columns("db_id", "migration", "outcome", "statements"),
     table=[
-        Column("db_id"),
-        Column("migration"),
-        Column("outcome"),
+        *plain_columns("db_id", "migration", "outcome"),
         Column("statements", lambda record: "; ".join(record["statements"]), look="text"),
     ],
 )
 _BACKUP = [
-    Column(name)
-    for name in (
-        "file", "db_id", "bytes", "seconds", "taken_at", "schema", "sessions", "runs", "rows",
-        "sha256",
-    )
-]  # fmt: skip
+    *plain_columns("file", "db_id", "bytes", "seconds", "taken_at"),
+    *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
+]
 
 
 @app.command("status", epilog="Example: agentctl db status -o json")
@@ -77,21 +74,22 @@ def show_status(config: Config = None, db: OnlyDatabase = None, output: Output =
     Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
     too new.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     entries = select_databases(config, db)
-    found: list[DatabaseStatus] = []
+    statuses: list[DatabaseStatus] = []
 
     async def look() -> None:
         from agentctl.service.databases import read_database_status
 
         for entry in entries:
             async with showing_progress(f"inspecting {entry.id}"):
-                found.append(await read_database_status(entry))
+                statuses.append(await read_database_status(entry))
 
     run_until_done(look())
-    _show([each.record() for each in found], _STATUS, form, "db_id")
-    failures = [each.failure for each in found if each.failure is not None]
-    for failure in sorted(failures, key=lambda each: -each.exit_code)[:1]:
+    records = [status.record() for status in statuses]
+    show_list(records, _STATUS, output_format, id_field="db_id")
+    failures = [status.failure for status in statuses if status.failure is not None]
+    for failure in sorted(failures, key=lambda failure: -failure.exit_code)[:1]:
         with adding_config(config):
             raise failure
 
@@ -110,14 +108,14 @@ def migrate(
     Each migration is applied completely or not at all. Back up the database first, and stop the
     servers: they wait while a migration is applied.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     entries = select_databases(config, db)
     records: list[dict[str, object]] = []
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
     finally:
-        if records or form not in ("table", "wide"):
-            _show(records, _MIGRATIONS, form, "migration")
+        if records or output_format not in ("table", "wide"):
+            show_list(records, _MIGRATIONS, output_format, id_field="migration")
 
 
 async def _migrate(
@@ -136,7 +134,7 @@ async def _migrate(
         if not plan.migrations:
             note(f"{where} is up to date, schema version {plan.version}")
         elif dry_run:
-            records += [_migration_row(entry, each, "pending") for each in plan.migrations]
+            records += [_migration_row(entry, one, "pending") for one in plan.migrations]
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
         else:
             async with showing_progress(counter):
@@ -170,22 +168,22 @@ def check(config: Config = None, db: OnlyDatabase = None, output: Output = None)
     """
     from agentctl.cli.commands.doctor import check_findings, show_findings
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     entries = select_databases(config, db)
     findings: list[Any] = []
-    run_until_done(_check(entries, findings))
-    show_findings(findings, form)
+
+    async def check_entries() -> None:
+        from agentctl.service.databases import check_integrity
+
+        for entry in entries:
+            counter = Counter("")
+            async with showing_progress(counter):
+                async for finding in check_integrity(entry, counter.show):
+                    findings.append(finding)
+
+    run_until_done(check_entries())
+    show_findings(findings, output_format)
     check_findings(findings)
-
-
-async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
-    from agentctl.service.databases import check_integrity
-
-    for entry in entries:
-        counter = Counter("")
-        async with showing_progress(counter):
-            async for finding in check_integrity(entry, counter.show):
-                findings.append(finding)
 
 
 @app.command("backup", epilog="Example: agentctl db backup /backups/agentctl-2026-11-20.db")
@@ -200,25 +198,26 @@ def back_up(
     Servers continue to write; the copy has everything that was committed when it started. For
     PostgreSQL, prints the pg_dump command instead.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     entry = select_databases(config, db)[0]
     from agentctl.config.databases import is_sqlite_url
 
     if is_sqlite_url(entry.url):
-        run_until_done(_back_up(entry, file, form))
+        run_until_done(_back_up(entry, file, output_format))
     else:
         _print_dump(entry, file)
 
 
-async def _back_up(entry: Database, file: Path, form: Format) -> None:
-    from agentctl.records.document import build_document
+async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
     from agentctl.service.databases import back_up
 
     counter = Counter("")
     async with showing_progress(counter):
-        made = await back_up(entry, file.absolute(), counter.show)
-    show_record(build_document(made), _BACKUP, form, id_field="file")
-    note(f"copied {entry.id} to {made['file']} and checked it; to restore it see docs/databases.md")
+        backup = await back_up(entry, file.absolute(), counter.show)
+    show_record(backup, _BACKUP, output_format, id_field="file")
+    note(
+        f"copied {entry.id} to {backup['file']} and checked it; to restore it see docs/databases.md"
+    )
 
 
 def _print_dump(entry: Database, file: Path) -> None:
@@ -244,24 +243,16 @@ def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
     from agentctl.config import load_settings
 
     discard_log()  # the command reports the failure
-    settings = load_settings(config)
-    if db is None:
-        return settings.databases
-    chosen = [entry for entry in settings.databases if entry.id == db]
-    if not chosen:
+    return find_databases(load_settings(config), db)
+
+
+def find_databases(settings: Settings, db: str | None) -> Sequence[Database]:
+    """Return all databases, or the one with this id; errors as those of `select_databases`."""
+    entries = [entry for entry in settings.databases if db in (None, entry.id)]
+    if not entries:
         ids = ", ".join(entry.id for entry in settings.databases)
         raise NotFound(f"Database {db!r} not found", hint=f"configured databases: {ids}")
-    return chosen
-
-
-def _show(records: list[dict[str, object]], columns: Columns, form: Format, id_field: str) -> None:
-    from agentctl.records.document import build_document
-
-    show_list(build_document(records), columns, form, id_field=id_field)
-
-
-def _format_version(version: object, newest: object) -> str:
-    return "" if version is None else f"{version} of {newest}"
+    return entries
 
 
 def _format_count(record: Mapping[str, Any], name: str) -> str:

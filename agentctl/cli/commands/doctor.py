@@ -55,7 +55,7 @@ def doctor(
     output: Output = None,
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     findings: list[Finding] = []
     if url is not None:
         if config is not None:
@@ -66,7 +66,7 @@ def doctor(
         raise UsageError("--token-file and --insecure-http need --url")
     else:
         run_until_done(_examine(config, findings))
-    show_findings(findings, form)
+    show_findings(findings, output_format)
     check_findings(findings)
 
 
@@ -114,13 +114,11 @@ async def _examine(config: Config, findings: list[Finding]) -> None:
             findings += await run_step(step)
 
 
-def show_findings(findings: Sequence[Finding], form: Format) -> None:
+def show_findings(findings: Sequence[Finding], output_format: Format) -> None:
     """Write the findings; the table format has lines, without repeated ones and nothing cut."""
-    from agentctl.records.document import build_document
-
-    if form not in ("table", "wide"):
+    if output_format not in ("table", "wide"):
         records = [asdict(finding) for finding in findings]
-        show_list(build_document(records), _COLUMNS, form, id_field="check")
+        show_list(records, _COLUMNS, output_format, id_field="check")
         return
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None

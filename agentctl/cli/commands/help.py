@@ -25,24 +25,15 @@ def show_help(
         lines = [f"  {name:<{width}}{topic.summary}" for name, topic in TOPICS.items()]
         write_line("\n".join(["Help topics:", *lines, "", "Example:", f"  {EXAMPLE}"]))
     elif len(words) == 1 and words[0] in TOPICS:
-        write_line(TOPICS[words[0]].text())
+        write_line(TOPICS[words[0]].text)
     else:
-        write_line(_format_command_help(context.find_root(), words))
-
-
-def _format_command_help(root: Any, words: list[str]) -> str:
-    """Return the help of the command that the words name.
-
-    Raises:
-        UsageError: there is no such command and no such topic.
-    """
-    context = root
-    for word in words:
-        command = getattr(context.command, "commands", {}).get(word)
-        if command is None:
-            raise UsageError(
-                f"no help for {' '.join(words)!r}",
-                hint="`agentctl help` lists the topics, `agentctl --help` the commands",
-            )
-        context = typer.Context(command, info_name=word, parent=context)
-    return str(context.get_help())
+        place: Any = context.find_root()
+        for word in words:
+            command = getattr(place.command, "commands", {}).get(word)
+            if command is None:
+                raise UsageError(
+                    f"no help for {' '.join(words)!r}",
+                    hint="`agentctl help` lists the topics, `agentctl --help` the commands",
+                )
+            place = typer.Context(command, info_name=word, parent=place)
+        write_line(place.get_help())

@@ -32,7 +32,6 @@ and in another:
   agentctl runs start --agent assistant --message "hello" --url http://127.0.0.1:7777
 """
 
-
 _PACKAGES = ("langgraph", "mcp")
 """Kinds of agents that need a package, and an extra, of the same name."""
 
@@ -67,20 +66,19 @@ def init(
     private = directory / "keys" / "signing.pem"
     check_absent(*files, private, public_path(private))
     create_directory(directory)
-    written: list[Path] = []
+    written = list[Path]()
     try:
         for path, text in files.items():
             create_file(path, text.encode())
             written.append(path)
         pair = write_key_pair(private, _ALGORITHM)
     except BaseException:
-        for file in written:
-            file.unlink(missing_ok=True)
+        for path in written:
+            path.unlink(missing_ok=True)
         raise
-    for made in (*written, pair.private, pair.public):
-        note(f"wrote {made}")
-    _note_next_steps(directory, _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT)
-    _note_missing_package(agent)
+    for file in (*written, pair.private, pair.public):
+        note(f"wrote {file}")
+    _note_next_steps(directory, agent)
 
 
 def _read_files(agent: AgentKind | None) -> dict[str, str]:
@@ -97,19 +95,16 @@ def _read_files(agent: AgentKind | None) -> dict[str, str]:
     }
 
 
-def _note_next_steps(directory: Path, steps: str) -> None:
+def _note_next_steps(directory: Path, agent: AgentKind | None) -> None:
     import shlex
-
-    here = directory.resolve() == Path.cwd()
-    folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    for line in steps.format(folder=folder).splitlines():
-        note(line)
-
-
-def _note_missing_package(agent: AgentKind | None) -> None:
     from importlib.util import find_spec
 
     from agentctl.config.extras import build_extra_command
 
+    steps = _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT
+    here = directory.resolve() == Path.cwd()
+    folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
+    for line in steps.format(folder=folder).splitlines():
+        note(line)
     if agent in _PACKAGES and find_spec(agent) is None:
         note(f"this agent needs a package: {build_extra_command(agent)}")

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -22,7 +23,7 @@ import typer
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Fields, Output, Yes
 from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.config.settings import Algorithm
 from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
     from agentctl.auth.keys.published import JwksFile
     from agentctl.auth.keys.rotation import Rotation
     from agentctl.auth.tokens.jws import KeySet
-    from agentctl.cli.files import KeyPair
     from agentctl.config.settings import Authorization, Settings
+
+app = CommandApp(
+    help="Generate, list, publish and rotate signing keys.",
+    epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
+)
 
 FETCH_SECONDS = 20.0
 """Seconds to wait for the keys of an identity provider."""
@@ -49,35 +54,41 @@ def key_rows(settings: Settings) -> Iterator[Row]:
     Raises:
         InvalidKey: a key is invalid.
     """
-    signing = _signing_thumbprint(settings)
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import signing_key_thumbprint
+
+    signing = None
+    with suppress(InvalidKey):
+        private = read_private_key(settings.signing.key_file)
+        signing = signing_key_thumbprint(private, settings.authorization.algorithm)
     for row in chain(_list_keys(settings.authorization), _list_fetched_keys(settings)):
         name = row["thumbprint"]
         row["signs"] = None if signing is None or name is None else name == signing
         yield row
 
 
-def _list_keys(given: Authorization) -> Iterator[Row]:
+def _list_keys(table: Authorization) -> Iterator[Row]:
     from agentctl.auth.keys.keyring import load_key_set, read_key_files
     from agentctl.auth.keys.material import parse_keys
     from agentctl.auth.keys.published import JwksFile, open_published_files
     from agentctl.auth.tokens.algorithms import get_algorithm
     from agentctl.auth.tokens.jws import KeySet
 
-    spec = get_algorithm(given.algorithm)
-    for number, text in enumerate(given.verification_keys, start=1):
+    spec = get_algorithm(table.algorithm)
+    for number, text in enumerate(table.verification_keys, start=1):
         source = f"authorization.verification_keys entry {number}"
         yield from _key_rows(source, KeySet.from_keys(spec, parse_keys(text, spec, source)), {})
-    for path in given.verification_key_files:
-        alone = replace(given, verification_keys=(), verification_key_files=(path,), jwks_file=None)
+    for path in table.verification_key_files:
+        alone = replace(table, verification_keys=(), verification_key_files=(path,), jwks_file=None)
         files = read_key_files(alone)
-        found = load_key_set(alone, files)
+        keys = load_key_set(alone, files)
         edited = open_published_files(alone, files)
-        yield from _key_rows(str(path), found, edited[path].removal_times() if edited else {})
-    if given.jwks_file is not None:
-        alone = replace(given, verification_keys=(), verification_key_files=())
+        yield from _key_rows(str(path), keys, edited[path].removal_times() if edited else {})
+    if table.jwks_file is not None:
+        alone = replace(table, verification_keys=(), verification_key_files=())
         files = read_key_files(alone)
-        found = load_key_set(alone, files)
-        yield from _jwks_rows(str(given.jwks_file), found, JwksFile(files[given.jwks_file]))
+        keys = load_key_set(alone, files)
+        yield from _jwks_rows(str(table.jwks_file), keys, JwksFile(files[table.jwks_file]))
 
 
 def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
@@ -89,16 +100,16 @@ def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
     from agentctl.auth.keys.keyring import has_remote_keys
     from agentctl.auth.keys.remote import RemoteKeys
 
-    given = settings.authorization
-    if not has_remote_keys(given):
+    table = settings.authorization
+    if not has_remote_keys(table):
         return
     fetched: list[KeySet | None] = []
-    remote = RemoteKeys(given, fetched.append)
+    remote = RemoteKeys(table, fetched.append)
     futures.wait([remote.refresh()], FETCH_SECONDS)
     state = remote.state
     note(state.describe(time.time()))
     row: Row = {
-        "kid": None, "algorithm": given.algorithm, "used": False, "source": state.source,
+        "kid": None, "algorithm": table.algorithm, "used": False, "source": state.source,
         "thumbprint": None, "reason": None, "use": None, "removable_at": None,
     }  # fmt: skip
     keys = fetched[-1] if fetched else None
@@ -160,17 +171,6 @@ def _removable_at(marks: Marks, thumbprint: str | None) -> str | None:
     return None if moment is None else format_rfc3339(moment)
 
 
-def _signing_thumbprint(settings: Settings) -> str | None:
-    from agentctl.auth.keys.files import read_private_key
-    from agentctl.auth.keys.generate import signing_key_thumbprint
-
-    try:
-        private = read_private_key(settings.signing.key_file)
-        return signing_key_thumbprint(private, settings.authorization.algorithm)
-    except InvalidKey:
-        return None
-
-
 DEFAULT_OVERLAP = "1h"
 """The default lifetime of `token mint`."""
 
@@ -198,8 +198,7 @@ def rotate_key(
         ),
     ] = RELOAD_SECONDS,
     drop_old_private: Annotated[
-        bool,
-        typer.Option("--drop-old-private", help="Delete the old private key"),
+        bool, typer.Option("--drop-old-private", help="Delete the old private key")
     ] = False,
     finish: Annotated[
         bool, typer.Option("--finish", help="Finish the rotation: remove the old public key")
@@ -237,7 +236,12 @@ def _start_rotation(
 
     span = parse_until(overlap, now=datetime.now(UTC))
     if rotation.removable:
-        raise _unfinished_rotation(rotation, again)
+        latest = _format_moment(max(rotation.removable.values()))
+        raise Conflict(
+            "The previous rotation is not finished",
+            cause=f"tokens of the replaced key can be valid until {latest}",
+            hint=f"{again} --finish; before that time with --yes",
+        )
     rotation.check()
     if rotation.unfinished:
         note("resuming an interrupted rotation")
@@ -245,38 +249,20 @@ def _start_rotation(
     new = rotation.publish_new_key(remove_after)
     for path in rotation.publishing_files:
         note(f"added the new public key to {path}")
-    _wait(wait, again)
+    if wait:
+        note(f"waiting {wait:g} s for the servers to load it")
+        try:
+            time.sleep(wait)
+        except KeyboardInterrupt:
+            note(f"interrupted: the old key still signs; complete the rotation with: {again}")
+            raise
     aside = rotation.activate_new_key(keep=keep)
     note(f"the new key signs tokens now: {new}")
-    _note_next_step(rotation.old_thumbprint, aside, remove_after, again)
-    write_line(new)
-
-
-def _wait(seconds: float, again: str) -> None:
-    if not seconds:
-        return
-    note(f"waiting {seconds:g} s for the servers to load it")
-    try:
-        time.sleep(seconds)
-    except KeyboardInterrupt:
-        note(f"interrupted: the old key still signs; complete the rotation with: {again}")
-        raise
-
-
-def _note_next_step(old: str, aside: Path | None, remove_after: int, again: str) -> None:
     kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
     note(f"the old private key {kept}")
-    note(f"the old public key {old} verifies tokens until you remove it")
+    note(f"the old public key {rotation.old_thumbprint} verifies tokens until you remove it")
     note(f"remove it after {_format_moment(remove_after)} with: {again} --finish")
-
-
-def _unfinished_rotation(rotation: Rotation, again: str) -> Conflict:
-    latest = _format_moment(max(rotation.removable.values()))
-    return Conflict(
-        "The previous rotation is not finished",
-        cause=f"tokens of the replaced key can be valid until {latest}",
-        hint=f"{again} --finish; before that time with --yes",
-    )
+    write_line(new)
 
 
 def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
@@ -307,35 +293,18 @@ def _format_moment(moment: int) -> str:
     return format_time(format_rfc3339(moment))
 
 
-app = CommandApp(
-    help="Generate, list, publish and rotate signing keys.",
-    epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
-)
-
 _COLUMNS = Columns(
     tsv=[
-        Column("kid"),
-        Column("algorithm"),
-        Column("used"),
-        Column("source"),
-        Column("thumbprint"),
-        Column("reason"),
-        Column("use"),
-        Column("signs"),
-        Column("removable_at"),
+        *plain_columns("kid", "algorithm", "used", "source", "thumbprint"),
+        *plain_columns("reason", "use", "signs", "removable_at"),
     ],
     table=[
-        Column("kid"),
-        Column("used"),
-        Column("algorithm"),
-        Column("use"),
-        Column("signs"),
+        *plain_columns("kid", "used", "algorithm", "use", "signs"),
         Column("source", lambda row: _shorten_path(row["source"]), look="whole"),
         Column("reason", look="whole"),
         Column("removable_at"),
     ],
 )
-_DEFAULT_OUT = Path("signing.pem")
 
 
 @app.command("generate", epilog="Example: agentctl keys generate --algorithm ES256 --out es.pem")
@@ -350,7 +319,7 @@ def generate_key(
     ] = "RS256",
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="File for the private key, mode 0600")
-    ] = _DEFAULT_OUT,
+    ] = Path("signing.pem"),
     key_id: Annotated[
         str, typer.Option("--key-id", metavar="KID", help="Key id (default: the thumbprint)")
     ] = "",
@@ -360,6 +329,7 @@ def generate_key(
     The public key is written next to the private key as NAME.pub.pem.
     """
     from agentctl.cli.files import write_key_pair
+    from agentctl.config import find_config_file
 
     pair = write_key_pair(out, algorithm)
     note(f"wrote {pair.private}, readable only by you")
@@ -367,27 +337,20 @@ def generate_key(
         note("shared secret: a server that verifies tokens with it can also mint them")
     else:
         note(f"wrote {pair.public}, for servers that verify its tokens")
-    for line in _config_lines(pair, algorithm, key_id):
-        note(line)
-    write_line(key_id or pair.key_id)
-
-
-def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
-    from agentctl.config import find_config_file
-
     try:
         file: Path | None = find_config_file(None).absolute()
     except InvalidConfiguration:
         file = None
-    yield f"to use it, add to {file or 'agentctl.toml'}:"
-    yield "  [authorization]"
-    yield f"  algorithm = {_toml_string(algorithm)}"
+    note(f"to use it, add to {file or 'agentctl.toml'}:")
+    note("  [authorization]")
+    note(f"  algorithm = {_toml_string(algorithm)}")
     verification = _relative_to_config(file, pair.public or pair.private)
-    yield f"  verification_key_files = [{_toml_string(verification)}]"
-    yield "  [signing]"
-    yield f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}"
+    note(f"  verification_key_files = [{_toml_string(verification)}]")
+    note("  [signing]")
+    note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
     if key_id:
-        yield f"  key_id = {_toml_string(key_id)}"
+        note(f"  key_id = {_toml_string(key_id)}")
+    write_line(key_id or pair.key_id)
 
 
 def _relative_to_config(configuration: Path | None, path: Path) -> str:
@@ -411,15 +374,12 @@ def list_keys(config: Config = None, output: Output = None, fields: Fields = Non
     the reason, replaced keys with the time from which they can be removed.
     """
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     if not settings.authorization.enabled:
         note("authorization is disabled: tokens are not verified")
-    show_list(
-        build_document(list(key_rows(settings))), _COLUMNS, form, id_field="kid", fields=fields
-    )
+    show_list(list(key_rows(settings)), _COLUMNS, output_format, id_field="kid", fields=fields)
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")

@@ -57,12 +57,11 @@ _CHECK_COLUMNS = [
 def list_servers(config: Config = None, output: Output = None, fields: Fields = None) -> None:
     """List the configured MCP servers; connects to none."""
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     rows = [_build_row(settings, server) for server in settings.mcp_servers]
-    show_list(build_document(rows), _COLUMNS, form, id_field="id", fields=fields)
+    show_list(rows, _COLUMNS, output_format, id_field="id", fields=fields)
 
 
 @app.command("get", epilog="Example: agentctl mcp get files")
@@ -71,9 +70,8 @@ def get_server(
 ) -> None:
     """Show one configured MCP server."""
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     row = _build_row(settings, _find_server(settings, server_id))
     columns = [
@@ -82,7 +80,7 @@ def get_server(
         Column("connect_seconds"),
         Column("call_seconds"),
     ]
-    show_record(build_document(row), columns, form, id_field="id", fields=fields)
+    show_record(row, columns, output_format, id_field="id", fields=fields)
 
 
 @app.command("tools", epilog="Example: agentctl mcp tools files")
@@ -96,9 +94,8 @@ def list_tools(
 ) -> None:
     """Connect to an MCP server and list its tools as models see them."""
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
     server = _find_server(settings, server_id)
     (report,) = _probe(settings, [server], user_id, claim)
@@ -108,7 +105,7 @@ def list_tools(
             cause=report["detail"],
             hint=f"check its entry of [[mcp_servers]], then: agentctl mcp check {server_id}",
         )
-    show_list(build_document(report["tools"]), _TOOL_COLUMNS, form, id_field="name", fields=fields)
+    show_list(report["tools"], _TOOL_COLUMNS, output_format, id_field="name", fields=fields)
     for problem in report["problems"]:
         note(f"{server_id}: {problem}")
 
@@ -126,13 +123,12 @@ def check_servers(
     Exit code 1 if a server is not available.
     """
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     settings = load_settings(config)
-    servers = [_find_server(settings, each) for each in server_ids or ()]
+    servers = [_find_server(settings, server_id) for server_id in server_ids or ()]
     reports = _probe(settings, servers or settings.mcp_servers, user_id, claim)
-    show_list(build_document(reports), _CHECK_COLUMNS, form, id_field="id")
+    show_list(reports, _CHECK_COLUMNS, output_format, id_field="id")
     for report in reports:
         for line in filter(None, [report["detail"], *report["problems"]]):
             note(f"{report['id']}: {line}")
@@ -150,8 +146,8 @@ def _build_row(settings: Settings, server: McpServer) -> dict[str, Any]:
         for kind, components in (("agent", settings.agents), ("team", settings.teams))
         for component in components
         if any(
-            (named := parse_mcp_reference(each)) is not None and named.server == server.id
-            for each in component.tools
+            (named := parse_mcp_reference(tool)) is not None and named.server == server.id
+            for tool in component.tools
         )
     ]
     return {
@@ -185,23 +181,18 @@ def _probe(
     from agentctl.cli.target import run_until_done
     from agentctl.runtime.mcp.probe import probe_server
 
-    claims = dict(_parse_claim(each) for each in claim or ())
+    claims: dict[str, str] = {}
+    for text in claim or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--claim {text} has no value", hint="write --claim NAME=VALUE")
+        claims[name] = value
     reports: list[dict[str, Any]] = []
 
     async def probe() -> None:
-        reports.extend(
-            await asyncio.gather(
-                *(probe_server(settings, server, user_id, claims) for server in servers)
-            )
-        )
+        probes = (probe_server(settings, server, user_id, claims) for server in servers)
+        reports.extend(await asyncio.gather(*probes))
 
     discard_log()  # the report has the failure
     run_until_done(probe())
     return reports
-
-
-def _parse_claim(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise UsageError(f"--claim {text} has no value", hint="write --claim NAME=VALUE")
-    return name, value

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from agentctl.cli.options import (
     Yes,
     complete_values,
 )
+from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import (
     resolve_format,
     show_page,
@@ -103,9 +104,9 @@ async def list_memories(
     fields: Fields = None,
 ) -> None:
     """List memories, the last changed first."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     document = await target.operations.get_memories(filter)
-    show_page(document, _LIST_COLUMNS, form, id_field="memory_id", fields=fields)
+    show_page(document, _LIST_COLUMNS, output_format, id_field="memory_id", fields=fields)
 
 
 @app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")
@@ -114,18 +115,18 @@ async def get_memory(
     target: Target, memory_id: MemoryId, output: Output = None, fields: Fields = None
 ) -> None:
     """Show one memory."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     document = await target.operations.get_memory(memory_id)
-    show_record(document, _COLUMNS, form, id_field="memory_id", fields=fields)
+    show_record(document, _COLUMNS, output_format, id_field="memory_id", fields=fields)
 
 
 @app.command("topics", epilog="Example: agentctl memories topics --user ada")
 @with_target()
 async def list_topics(target: Target, user: UserId = None, output: Output = None) -> None:
     """List the topics of memories, one in each line."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     document = await target.operations.get_memory_topics(user_id=user)
-    if form == "json":
+    if output_format == "json":
         write_json(document.raw)
         return
     for topic in document.value:
@@ -148,10 +149,10 @@ async def add_memory(
     output: Output = None,
 ) -> None:
     """Add a memory of a user."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
     document = await target.operations.create_memory(memory)
-    show_record(document, _COLUMNS, form, id_field="memory_id")
+    show_record(document, _COLUMNS, output_format, id_field="memory_id")
     target.report_done(f"added memory {document.value['memory_id']}")
 
 
@@ -168,7 +169,7 @@ async def edit_memory(
     output: Output = None,
 ) -> None:
     """Replace the text or the topics of a memory."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     if topic and no_topics:
         raise UsageError("--topic and --no-topics exclude each other")
     if text is None and not topic and not no_topics:
@@ -176,7 +177,7 @@ async def edit_memory(
     topics = tuple(topic or ()) if topic or no_topics else None
     patch = MemoryPatch(None if text is None else read_text_or_stdin(text, "text"), topics)
     document = await target.operations.update_memory(memory_id, patch)
-    show_record(document, _COLUMNS, form, id_field="memory_id")
+    show_record(document, _COLUMNS, output_format, id_field="memory_id")
     target.report_done(f"changed memory {memory_id}")
 
 
@@ -213,8 +214,8 @@ async def forget_user(
 ) -> None:
     """Delete every memory of a user. Sessions and runs stay."""
     page = Page(limit=1, sort_by="updated_at")
-    found = (await target.operations.get_memories(MemoryFilter(user, page=page))).value
-    count = f"{found['meta']['total_count']}{'+' if found['meta']['total_is_capped'] else ''}"
+    memories = (await target.operations.get_memories(MemoryFilter(user, page=page))).value
+    count = f"{memories['meta']['total_count']}{'+' if memories['meta']['total_is_capped'] else ''}"
     confirm(f"Delete all memories of user {user} ({count}), {target.place}?", yes=yes)
     await target.operations.delete_memories(MemoryDeletion(user_id=user, all=True))
     target.report_done(f"deleted {count} memories of user {user}")
@@ -264,41 +265,36 @@ async def import_memories(
     Memories get new ids. A memory whose user already has one with the same text is skipped, so an
     interrupted import can be repeated. The whole file is checked before the first memory is added.
     """
-    wanted = [
+    memories = [
         memory if user is None else replace(memory, user_id=user)
         for memory in _parse_lines(_read_source(source))
     ]
-    counter = Counter("memories imported", len(wanted))
+    counter = Counter("memories imported", len(memories))
     known: dict[str | None, set[str]] = {}
     skipped = 0
     async with showing_progress(counter):
-        for memory in wanted:
+        for memory in memories:
             if memory.user_id not in known:
-                known[memory.user_id] = await _texts_of(target, memory.user_id)
+                async with aclosing(_read_memories(target, memory.user_id)) as stored:
+                    known[memory.user_id] = {str(row["memory"]) async for row in stored}
             if memory.memory in known[memory.user_id]:
                 skipped += 1
             else:
                 await target.operations.create_memory(memory)
                 known[memory.user_id].add(memory.memory)
             counter.done += 1
-    target.report_done(f"imported {len(wanted) - skipped} memories, skipped {skipped}")
-
-
-async def _texts_of(target: Target, user_id: str | None) -> set[str]:
-    async with aclosing(_read_memories(target, user_id)) as memories:
-        return {str(memory["memory"]) async for memory in memories}
+    target.report_done(f"imported {len(memories) - skipped} memories, skipped {skipped}")
 
 
 async def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    while True:
-        found: Any = (await target.operations.get_memories(MemoryFilter(user_id, page=page))).value
-        for memory in found["data"]:
+    async for rows in read_pages(
+        lambda cursor: target.operations.get_memories(
+            MemoryFilter(user_id, page=replace(page, cursor=cursor))
+        )
+    ):
+        for memory in rows:
             yield memory
-        cursor = found["meta"].get("next_cursor")
-        if not cursor or cursor == page.cursor:
-            return
-        page = replace(page, cursor=cursor)
 
 
 def _dump(memory: Record) -> bytes:

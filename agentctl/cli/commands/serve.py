@@ -6,10 +6,10 @@ import contextlib
 import functools
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
 _DEMO_ALGORITHM = "RS256"
-
 DEMO_DIRECTORY = Path(".agentctl-demo")
-
 _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
 _DEMO_MODULES = ("demo_agents.py", "notes_server.py")
 
@@ -80,21 +78,9 @@ def serve(
         raise UsageError(
             "--demo and --config exclude each other", hint="the demo has its own configuration"
         )
-    from agentctl.config import load_settings, require_verification_key
-
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
-
-    def load() -> Settings:
-        loaded = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
-        _check_exposure(loaded, insecure_no_auth)
-        require_verification_key(loaded)
-        if reload and loaded.server.workers > 1:
-            raise UsageError(
-                f"--reload has one worker process, not {loaded.server.workers}",
-                hint="pass --workers 1; --reload is for development only",
-            )
-        return loaded
-
+    options = {"host": host, "port": port, "workers": workers}
+    load = functools.partial(_load_settings, file, options, insecure_no_auth, reload)
     settings = load()
     serve_settings = _select_server(settings, load if reload else None)
     metrics = list[str]()
@@ -105,8 +91,7 @@ def serve(
             announce_stop=lambda runs: _announce_stop(settings, runs),
             announce_metrics=metrics.append,
         )
-    with contextlib.suppress(OSError):  # the terminal may be closed
-        note("stopped")
+    _note_if_open("stopped")
 
 
 def _select_server(
@@ -115,7 +100,7 @@ def _select_server(
     if reload is not None:
         from agentctl.server.processes.reload import serve_with_reload
 
-        return functools.partial(serve_with_reload, reload, report=_report_reload)
+        return functools.partial(serve_with_reload, reload, report=_note_if_open)
     if settings.server.workers == 1:
         from agentctl.server.processes.serve import serve
 
@@ -125,40 +110,30 @@ def _select_server(
     return serve_with_workers
 
 
-def _apply_overrides(
-    settings: Settings,
-    host: str | None,
-    port: int | None,
-    workers: int | None,
-    insecure_no_auth: bool,
+def _load_settings(
+    file: Path | None, options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
 ) -> Settings:
-    server = settings.server
-    if host is not None:
-        server = replace(server, host=host)
-    if port is not None:
-        server = replace(server, port=port)
-    if workers is not None:
-        server = replace(server, workers=workers)
-    authorization = settings.authorization
-    if insecure_no_auth:
-        authorization = replace(authorization, enabled=False)
-    return replace(settings, server=server, authorization=authorization)
-
-
-def _check_exposure(settings: Settings, insecure_no_auth: bool) -> None:
-    """Reject a server without authentication that other machines can reach.
-
-    Raises:
-        UsageError: `host` is no loopback address, and --insecure-no-auth is not given.
-    """
+    from agentctl.config import load_settings, require_verification_key
     from agentctl.config.databases import is_loopback_host
 
-    if settings.authorization.enabled or insecure_no_auth or is_loopback_host(settings.server.host):
-        return
-    raise UsageError(
-        f"authorization is disabled and other machines can reach {settings.server.host}",
-        hint="set enabled = true in [authorization], or pass --insecure-no-auth",
-    )
+    settings = load_settings(file)
+    changes = {name: value for name, value in options.items() if value is not None}
+    server, authorization = replace(settings.server, **changes), settings.authorization
+    if insecure_no_auth:
+        authorization = replace(authorization, enabled=False)
+    elif not authorization.enabled and not is_loopback_host(server.host):
+        raise UsageError(
+            f"authorization is disabled and other machines can reach {server.host}",
+            hint="set enabled = true in [authorization], or pass --insecure-no-auth",
+        )
+    settings = replace(settings, server=server, authorization=authorization)
+    require_verification_key(settings)
+    if reload and server.workers > 1:
+        raise UsageError(
+            f"--reload has one worker process, not {server.workers}",
+            hint="pass --workers 1; --reload is for development only",
+        )
+    return settings
 
 
 def _announce(
@@ -175,15 +150,27 @@ def _announce(
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:
         note(f"reload: for development, after changes of modules in {settings.path.parent}")
-    for shown in metrics:
-        note(f"metrics: {shown}")
+    for address in metrics:
+        note(f"metrics: {address}")
     if demo and settings.path is not None:
-        lines = demo_commands(settings.path, url)
-        for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
+        script = Path(sys.argv[0]).absolute()
+        directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
+        variables = f"AGENTCTL_CONFIG={shlex.quote(str(settings.path))}"
+        for line in (
+            "",
+            "to try it, paste this into another terminal:",
+            "",
+            f'export PATH={shlex.quote(str(directory))}:"$PATH" {variables}',
+            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
+            " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
+            f"agentctl teams list --url {url}",
+            f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
+            "",
+        ):
             note(line)
 
 
-def _report_reload(line: str) -> None:
+def _note_if_open(line: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be closed
         note(line)
 
@@ -213,12 +200,19 @@ def create_demo(directory: Path) -> Path:
     """
     from importlib.util import find_spec
 
-    from agentctl.cli.files import create_directory, create_file
+    from agentctl.auth.keys import generate
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.cli.files import create_directory, create_file, public_path, write_key_pair
     from agentctl.config.extras import build_extra_command
     from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
 
     create_directory(directory, 0o700)
-    _create_demo_keys(directory / "keys" / "signing.pem")
+    private = directory / "keys" / "signing.pem"
+    public = public_path(private)
+    if not private.exists():
+        write_key_pair(private, _DEMO_ALGORITHM)
+    elif not public.exists():
+        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
     for name in _DEMO_MODULES:
         if not (directory / name).exists():
             create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
@@ -230,37 +224,3 @@ def create_demo(directory: Path) -> Path:
         if not has_mcp:
             note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
     return settings
-
-
-def demo_commands(settings: Path, url: str) -> list[str]:
-    """Return the lines for another terminal: two exports and two commands.
-
-    Args:
-        settings: the configuration of the demo.
-        url: the URL of the server.
-    """
-    commands = shlex.quote(str(_executable_directory()))
-    return [
-        f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
-        "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
-        " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
-        f"agentctl teams list --url {url}",
-        f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
-    ]
-
-
-def _create_demo_keys(private: Path) -> None:
-    from agentctl.auth.keys import generate
-    from agentctl.auth.keys.files import read_private_key
-    from agentctl.cli.files import create_file, public_path, write_key_pair
-
-    public = public_path(private)
-    if not private.exists():
-        write_key_pair(private, _DEMO_ALGORITHM)
-    elif not public.exists():
-        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
-
-
-def _executable_directory() -> Path:
-    script = Path(sys.argv[0]).absolute()
-    return (script if script.name == "agentctl" else Path(sys.executable)).parent

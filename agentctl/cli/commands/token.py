@@ -5,17 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Config, GivenTokenFile, Output, complete_values
+from agentctl.cli.options import (
+    Config,
+    GivenTokenFile,
+    Output,
+    complete_values,
+    load_optional_settings,
+    resolve_admin_scope,
+)
+from agentctl.cli.show import tokens as tokenview
+from agentctl.cli.show.output import (
+    resolve_format,
+    show_list,
+    show_record,
+    write_line,
+    write_value,
+)
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from agentctl.config.settings import Settings
 
 app = CommandApp(
@@ -83,18 +100,14 @@ def mint_token(
     """
     from datetime import UTC, datetime
 
-    from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
-    from agentctl.cli.show.output import write_line
     from agentctl.config import load_settings
 
     span = parse_until(expires_in, now=datetime.now(UTC))
     settings = _with_issuer(issuer, load_settings(config))
     scopes = scope or ()
-    mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
-    confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
-    token = mint.mint_token(settings, sub, scopes, span, audience=audience, session_id=session_id)
-    note_summary(token)
+    claims = {"audience": audience, "session_id": session_id}
+    token = sign_token(settings, sub, scopes, span, yes=yes, **claims)
     for line in _list_warnings(sub, scopes, span.total_seconds()):
         note(f"warning: {line}")
     write_line(token)
@@ -110,37 +123,29 @@ def inspect_token(
     """Show a token's claims and whether it is valid."""
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
-    from agentctl.cli.options import load_optional_settings, resolve_admin_scope
-    from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import resolve_format, show_list, show_record, write_json
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     token = _read_token(source, token_file)
     if is_account_token(token):
-        seen = tokenview.account_token_record(token)
-        show_record(
-            build_document(seen), tokenview.ACCOUNT_TOKEN_COLUMNS, form, id_field="credential"
-        )
+        record = tokenview.account_token_record(token)
+        show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, output_format, id_field="credential")
         return
     seen = mint.inspect_token(token)
     settings, missing = load_optional_settings(config)
-    reason = (
-        _UNVERIFIABLE.format(missing)
-        if settings is None
-        else _verification_failure(token, settings)
-    )
+    if settings is None:
+        reason: str | None = _UNVERIFIABLE.format(missing)
+    else:
+        try:
+            reason = mint.build_verification_report(token, settings).get("reason")
+        except UsageError as failure:
+            reason = _UNVERIFIABLE.format(failure.detail)
     view = tokenview.build_view(seen, reason, resolve_admin_scope(settings))
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
-    if form == "json":
-        write_json(build_document(view).raw)
+    if output_format == "json":
+        write_value(view)
     else:
-        show_list(
-            build_document(list(tokenview.view_rows(view))),
-            tokenview.VIEW_COLUMNS,
-            form,
-            id_field="name",
-        )
+        rows = list(tokenview.view_rows(view))
+        show_list(rows, tokenview.VIEW_COLUMNS, output_format, id_field="name")
 
 
 @app.command("verify", epilog="Example: agentctl token verify - < my.token && echo good")
@@ -156,12 +161,9 @@ def verify_token(
     """
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
-    from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import resolve_format, show_record
     from agentctl.config import load_settings
-    from agentctl.records.document import build_document
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     token = _read_token(source, token_file)
     if is_account_token(token):
         raise UsageError(
@@ -173,16 +175,12 @@ def verify_token(
         note(report["remote_keys"])
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
-        failure.cause = _full_cause(report)
+        reason, cause = str(report["reason"]), str(report["cause"])
+        failure.cause = cause if cause.startswith(reason) else f"{reason} ({cause})"
         failure.hint = f"{report['remedy']}; inspect it with: agentctl token inspect"
         raise failure
     record = tokenview.verified_record(report)
-    show_record(build_document(record), tokenview.VERIFIED_COLUMNS, form, id_field="subject")
-
-
-def _full_cause(report: dict[str, Any]) -> str:
-    reason, cause = str(report["reason"]), str(report["cause"])
-    return cause if cause.startswith(reason) else f"{reason} ({cause})"
+    show_record(record, tokenview.VERIFIED_COLUMNS, output_format, id_field="subject")
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
@@ -214,28 +212,18 @@ def _file_exists(name: str) -> bool:
         return False
 
 
-def _verification_failure(token: str, settings: Settings) -> str | None:
-    from agentctl.auth.tokens import mint
-
-    try:
-        report: dict[str, Any] = mint.build_verification_report(token, settings)
-    except UsageError as failure:
-        return _UNVERIFIABLE.format(failure.detail)
-    return report.get("reason")
-
-
 def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
     from dataclasses import replace
 
-    given = settings.authorization
-    if issuer in (None, given.issuer):
+    table = settings.authorization
+    if issuer in (None, table.issuer):
         return settings
-    if given.issuer:
+    if table.issuer:
         raise UsageError(
             "the server would reject this token",
-            cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
+            cause=f"authorization.issuer is {table.issuer!r}, not {issuer!r}",
         )
-    return replace(settings, authorization=replace(given, issuer=issuer))
+    return replace(settings, authorization=replace(table, issuer=issuer))
 
 
 def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> Iterator[str]:
@@ -252,22 +240,33 @@ def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> It
         )
 
 
-def confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
-    """Ask for a confirmation of the admin scope.
+def sign_token(
+    settings: Settings,
+    sub: str | None,
+    scopes: Sequence[str],
+    span: timedelta,
+    *,
+    yes: bool,
+    **claims: str | None,
+) -> str:
+    """Sign a token, and note its content, never the token.
+
+    Args:
+        yes: do not ask for the confirmation of the admin scope.
+        claims: `audience` and `session_id`.
 
     Raises:
-        UsageError: no terminal.
+        UsageError: a scope cannot be granted, or a confirmation is required without a terminal.
         ConfirmationDeclined: the answer was no.
     """
+    from agentctl.auth.tokens import mint
+
+    admin_scope = settings.authorization.admin_scope
+    mint.check_mintable_scopes(scopes, admin_scope)
     if admin_scope in scopes:
         note(f"warning: {admin_scope} grants everything, on the data of every user")
         confirm("Mint this token?", yes=yes)
-
-
-def note_summary(token: str) -> None:
-    """Note the content of a new token, never the token."""
-    from agentctl.cli.show import tokens as tokenview
-
-    header, claims = tokenview.decode_unverified(token)
-    for line in tokenview.minted_lines(header, claims):
+    token = mint.mint_token(settings, sub, scopes, span, **claims)
+    for line in tokenview.minted_lines(token):
         note(line)
+    return token

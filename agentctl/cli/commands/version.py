@@ -8,29 +8,17 @@ from typing import Any
 from agentctl import __version__
 from agentctl.cli.options import ContextName, Output, Timeout, Url
 from agentctl.cli.show.output import resolve_format, show_record
-from agentctl.cli.show.table import Column
+from agentctl.cli.show.table import plain_columns
 from agentctl.cli.target import TargetOptions, open_target, resolve_server, run_until_done
 
 EXAMPLE = "agentctl version --url http://127.0.0.1:7777 -o json"
-
-_COLUMNS = [
-    Column(name)
-    for name in (
-        "version",
-        "python",
-        "platform",
-        "server_url",
-        "server_version",
-        "interface_version",
-    )
-]
 
 
 def show_version(
     url: Url = None, context: ContextName = None, timeout: Timeout = None, output: Output = None
 ) -> None:
     """Show the version of agentctl and, with --url or a context, that of the server."""
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     options = TargetOptions(url=url, context=context, timeout=timeout)
     record: dict[str, Any] = {
         "version": __version__,
@@ -50,9 +38,7 @@ def show_version(
                 interface_version=info.get("interface_version"),
             )
 
-    from agentctl.records.document import build_document
-
     selected, _ = resolve_server(options)
     if selected is not None:
         run_until_done(read_server())
-    show_record(build_document(record), _COLUMNS, form, id_field="version")
+    show_record(record, plain_columns(*record), output_format, id_field="version")

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from agentctl.cli.show.answer import parse_event
 from agentctl.cli.show.progress import showing_progress
+from agentctl.records.events import EventKind, find_event_kind, parse_event
 
 if TYPE_CHECKING:
     from agentctl.requests import StreamEvent
@@ -36,12 +36,11 @@ async def with_activity(
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            if event.name.endswith(("ToolCallStarted", "ToolCallCompleted")):
-                tool = parse_event(event).get("tool") or {}
-                call_id = str(tool.get("tool_call_id"))
-                if event.name.endswith("Started"):
-                    waits[call_id] = f"tool {tool.get('tool_name')}"
-                else:
-                    waits.pop(call_id, None)
-            spoke = spoke or event.name.endswith(("Content", "ToolCallStarted"))
+            kind = find_event_kind(event.name)
+            if kind is EventKind.TOOL_CALL_STARTED:
+                parsed = parse_event(event.name, event.data, event.seq)
+                waits[parsed.call_id] = f"tool {parsed.tool.get('tool_name')}"
+            elif kind is EventKind.TOOL_CALL_COMPLETED:
+                waits.pop(parse_event(event.name, event.data, event.seq).call_id, None)
+            spoke = spoke or kind in (EventKind.CONTENT, EventKind.TOOL_CALL_STARTED)
             yield event

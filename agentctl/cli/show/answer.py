@@ -7,56 +7,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import TypedDict
-
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalTarget, Target
-from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, Unavailable
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.shape import find_mismatch
+from agentctl.errors import AgentctlError, RunFailed, Unavailable
+from agentctl.records.events import Event, EventKind, parse_event
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.times import format_elapsed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
     from agentctl.requests import (
         StreamEvent,
     )
-
-_ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
-
-
-class _EventData(TypedDict, total=False):
-    """The fields of an event that commands read."""
-
-    run_id: str | None
-    session_id: str | None
-    agent_id: str | None
-    team_id: str | None
-    workflow_id: str | None
-    tool: dict[str, Any] | None
-    error: dict[str, Any] | None
-    metrics: dict[str, Any] | None
-
-
-def parse_event(event: StreamEvent) -> dict[str, Any]:
-    """Return the data of an event.
-
-    Raises:
-        InvalidResponse: it is not a JSON object, or a field has another type.
-    """
-    import orjson
-
-    try:
-        data = orjson.loads(event.data)
-    except orjson.JSONDecodeError:
-        data = None
-    if find_mismatch(data, _EventData) is not None:
-        raise InvalidResponse(
-            "the server sent an event that is not what agentctl expects",
-            cause=f"the data of event {event.seq} is not JSON, or has fields of another type",
-            hint="check --url, including its path, and the version of the server",
-        )
-    return dict(data)
 
 
 class RunOutput:
@@ -92,7 +54,6 @@ class RunOutput:
         self._length = 0
         self._digest = hashlib.sha256()
         self._in_line = False
-        self._prefix = KINDS[kind].event_prefix
         # Only the last event of a workflow has its text.
         self._whole = whole or kind == "workflow"
 
@@ -103,24 +64,23 @@ class RunOutput:
 
     def take(self, event: StreamEvent) -> bool:
         """Read one event. Return True for the first, which names the run."""
-        data = parse_event(event)
+        parsed = parse_event(event.name, event.data, event.seq)
         first = not self.run_id
         if first:
-            self.run_id = str(data.get("run_id") or "")
-            self.session_id = str(data.get("session_id") or "")
-        self.take_data(event.name, data)
+            self.run_id = parsed.run_id
+            self.session_id = str(parsed.data.get("session_id") or "")
+        self.take_parsed(parsed)
         return first
 
-    def take_data(self, name: str, data: Mapping[str, Any]) -> None:
-        """Read a decoded event of a known run."""
-        if data.get("run_id") != self.run_id:
+    def take_parsed(self, event: Event) -> None:
+        """Read an event of a known run."""
+        if event.run_id != self.run_id:
             return
-        name = name.removeprefix(self._prefix)
-        if name == "Content":
-            self._write(str(data.get("content") or ""))
-        elif name in _ENDS:
-            reason = data.get("reason")
-            self.conclude({**data, "status": _ENDS[name], "cancel_reason": reason})
+        if event.kind is EventKind.CONTENT:
+            self._write(event.text)
+        elif event.end_status is not None:
+            reason = event.data.get("reason")
+            self.conclude({**event.data, "status": event.end_status, "cancel_reason": reason})
 
     def conclude(self, end: Mapping[str, Any]) -> None:
         """Set the end of the run, from its record or the fields of its last event."""

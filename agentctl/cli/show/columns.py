@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_phase
-from agentctl.records.times import format_span, now
+from agentctl.records.times import format_elapsed, format_span, now
+from agentctl.transcripts.texts import get_look
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""
@@ -20,14 +20,12 @@ PHASE_STYLES = {"grey": "bright_black"}
 
 
 def component_id_of(record: Record) -> str | None:
-    """Return the id of the component of a session or run."""
-    named = find_component(record)
-    return named[1] if named is not None else None
+    component = find_component(record)
+    return component[1] if component is not None else None
 
 
 def _total_tokens(record: Record) -> object:
-    metrics = record.get("metrics") or {}
-    return metrics.get("total_tokens")
+    return (record.get("metrics") or {}).get("total_tokens")
 
 
 def format_holding(record: Record) -> str | None:
@@ -44,14 +42,17 @@ def _format_tokens(record: Record) -> str:
 
 def _format_state(record: Record) -> str:
     phase = describe_phase(record, now())
-    glyph = phase.glyph if _is_unicode() else phase.ascii
+    look = get_look(phase)
+    is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
+    glyph = look.glyph if is_unicode else look.ascii
     warning = f" ! {phase.warning}" if phase.warning else ""
     return f"{glyph} {phase.words}{warning}"
 
 
 def _style_state(record: Record) -> str:
     phase = describe_phase(record, now())
-    return "yellow" if phase.warning else PHASE_STYLES.get(phase.color, phase.color)
+    color = get_look(phase).color
+    return "yellow" if phase.warning else PHASE_STYLES.get(color, color)
 
 
 def _format_last_state(session: Record) -> str:
@@ -59,29 +60,9 @@ def _format_last_state(session: Record) -> str:
     return _format_state({"status": status}) if status else ""
 
 
-def _style_last_state(session: Record) -> str:
-    return _style_state({"status": session.get("last_status")})
-
-
-def _is_unicode() -> bool:
-    return (current_io().out.encoding or "utf-8").lower().startswith("utf")
-
-
-def _error_code(record: Record) -> object:
-    return (record.get("error") or {}).get("code")
-
-
 def _error(record: Record) -> str | None:
     error = record.get("error")
     return f"{error.get('code')}: {error.get('detail')}" if error else None
-
-
-def _format_age(record: Record) -> str | None:
-    return _format_distance(record.get("created_at"))
-
-
-def _format_last_use(session: Record) -> str | None:
-    return _format_distance(session.get("updated_at"))
 
 
 def _format_distance(moment: object) -> str | None:
@@ -116,22 +97,26 @@ def _summary_text(session: Record) -> str | None:
 
 SESSIONS = Columns(
     tsv=[
-        Column("session_id"),
-        Column("session_name"),
-        Column("session_type"),
+        *plain_columns("session_id", "session_name", "session_type"),
         Column("component", component_id_of),
-        Column("user_id"),
-        Column("run_count"),
-        Column("total_tokens"),
-        Column("last_status"),
-        Column("updated_at"),
+        *plain_columns("user_id", "run_count", "total_tokens", "last_status", "updated_at"),
     ],
     table=[
         Column("session_id", look="id"),
         Column("session_name", heading="name", look="text"),
-        Column("last_status", _format_last_state, heading="status", style=_style_last_state),
+        Column(
+            "last_status",
+            _format_last_state,
+            heading="status",
+            style=lambda session: _style_state({"status": session.get("last_status")}),
+        ),
         Column("component", component_id_of),
-        Column("last_use", _format_last_use, heading="used", right=True),
+        Column(
+            "last_use",
+            lambda session: _format_distance(session.get("updated_at")),
+            heading="used",
+            right=True,
+        ),
         Column("run_count", heading="runs", right=True),
         Column("user_id", heading="user"),
         Column("total_tokens", _format_tokens, heading="tokens", right=True),
@@ -139,34 +124,24 @@ SESSIONS = Columns(
     ],
 )
 SESSION = [
-    Column("session_id"),
-    Column("session_name"),
+    *plain_columns("session_id", "session_name"),
     Column("component", component_id_of),
-    Column("user_id"),
-    Column("total_tokens"),
+    *plain_columns("user_id", "total_tokens"),
     Column("session_summary", _summary_text, look="text"),
-    Column("session_state"),
-    Column("metadata"),
-    Column("created_at"),
-    Column("updated_at"),
+    *plain_columns("session_state", "metadata", "created_at", "updated_at"),
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
-RENAMED = [Column("session_id"), Column("session_name"), Column("updated_at")]
+RENAMED = plain_columns("session_id", "session_name", "updated_at")
 _RUN_HEAD = [
-    Column("run_id"),
-    Column("session_id"),
+    *plain_columns("run_id", "session_id"),
     Column("component", component_id_of),
-    Column("user_id"),
-    Column("status"),
+    *plain_columns("user_id", "status"),
     Column("error", _error),
     Column("total_tokens", _total_tokens),
 ]
 _RUNS = [
     *_RUN_HEAD,
-    Column("created_at"),
-    Column("finished_at"),
-    Column("cancel_requested_at"),
-    Column("stopped_at"),
+    *plain_columns("created_at", "finished_at", "cancel_requested_at", "stopped_at"),
     Column("holding", format_holding),
     Column("request_id"),
 ]
@@ -174,10 +149,16 @@ _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
     Column("status", _format_state, style=_style_state),
     Column("component", component_id_of),
-    Column("age", _format_age, right=True),
+    Column("age", lambda run: _format_distance(run.get("created_at")), right=True),
     Column("duration", _format_duration, heading="took", right=True),
     Column("total_tokens", _format_tokens, heading="tokens", right=True),
-    Column("error", _error_code, look="text", keep=True, style=lambda _: "red"),
+    Column(
+        "error",
+        lambda run: (run.get("error") or {}).get("code"),
+        look="text",
+        keep=True,
+        style=lambda _: "red",
+    ),
     Column("user_id", heading="user"),
 ]
 RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
@@ -193,49 +174,25 @@ RUN = [
     *_RUN_HEAD,
     Column("parent_run_id"),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
-    Column("cancel_requested_at"),
-    Column("cancel_requested_by"),
-    Column("cancel_reason"),
-    Column("created_at"),
-    Column("started_at"),
-    Column("finished_at"),
-    Column("stopped_at"),
-    Column("late_result"),
+    *plain_columns("cancel_requested_at", "cancel_requested_by", "cancel_reason"),
+    *plain_columns("created_at", "started_at", "finished_at", "stopped_at", "late_result"),
     Column("holding", format_holding),
-    Column("request_id"),
-    Column("input"),
-    Column("content"),
-    Column("metadata"),
-    Column("session_state"),
-    Column("output"),
+    *plain_columns("request_id", "input", "content", "metadata", "session_state", "output"),
 ]
 CANCELS = [
-    Column("run_id"),
-    Column("session_id"),
-    Column("cancel"),
-    Column("status"),
-    Column("cancel_requested_at"),
-    Column("finished_at"),
-    Column("reason"),
-    Column("cancel_requested_by"),
+    *plain_columns("run_id", "session_id", "cancel", "status"),
+    *plain_columns("cancel_requested_at", "finished_at", "reason", "cancel_requested_by"),
     Column("stopped_at"),
     Column("holding", format_holding),
 ]
 
 PROBLEMS = Columns(
     tsv=[
-        Column("run_id"),
-        Column("session_id"),
-        Column("worker_id"),
-        Column("db_id"),
-        Column("kind"),
-        Column("problem"),
-        Column("remedy"),
-        Column("outcome"),
-        Column("detail"),
+        *plain_columns("run_id", "session_id", "worker_id", "db_id", "kind"),
+        *plain_columns("problem", "remedy", "outcome", "detail"),
     ],
     table=[
-        Column("run_id", lambda found: found["run_id"] or found["worker_id"], heading="id"),
+        Column("run_id", lambda row: row["run_id"] or row["worker_id"], heading="id"),
         Column("problem", look="text"),
         Column("remedy", heading="fix", look="text"),
         Column("outcome"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.io import current_io
-from agentctl.cli.show.answer import RunOutput, parse_event
+from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.output import Format, write_text
 from agentctl.cli.show.terminal import display_width, note_dim
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.events import Event, EventKind, parse_event
+from agentctl.records.kinds import ComponentKind
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.screen import ScreenAnswer
@@ -51,22 +51,21 @@ class EventLines:
 
     def take(self, event: StreamEvent) -> None:
         """Write one event."""
-        data: Data = parse_event(event)
-        own = data.get("run_id") == self.output.run_id
-        name = "" if own else _component_name(data)
-        if event.name.endswith("Content"):
+        parsed = parse_event(event.name, event.data, event.seq)
+        own = parsed.run_id == self.output.run_id
+        name = "" if own else parsed.component_name
+        if parsed.kind is EventKind.CONTENT:
             if not own:
-                self._write_member_text(
-                    str(data.get("run_id")), name, str(data.get("content") or "")
-                )
+                self._write_member_text(parsed.run_id, name, parsed.text)
         else:
             if not own:
-                self._end_member_line(str(data.get("run_id")))
-            elif self._answer is not None and event.name.endswith("ToolCallStarted"):
+                self._end_member_line(parsed.run_id)
+            elif self._answer is not None and parsed.kind is EventKind.TOOL_CALL_STARTED:
                 self._answer.end_part()
-            for line in describe_event(event.name, data, own=own):
+            line = None if own and parsed.is_about_run else describe_event(parsed)
+            if line is not None:
                 self._write_line(name, line)
-        self.output.take_data(event.name, data)
+        self.output.take_parsed(parsed)
 
     @property
     def in_line(self) -> bool:
@@ -134,58 +133,10 @@ def create_event_lines(
     return EventLines(RunOutput(kind, write=answer.add, run_id=run_id, whole=whole), answer)
 
 
-def _component_name(data: Data) -> str:
-    for names in KINDS.values():
-        if data.get(names.id_field):
-            return str(data.get(f"{names.kind}_name") or data[names.id_field])
-    return str(data.get("run_id"))
-
-
-def describe_event(event: str, data: Data, *, own: bool = False) -> list[str]:
-    """Return the lines about an event without content.
-
-    Args:
-        own: leave out the start and the end of the run, which the caller reports.
-    """
-    if event.endswith("ToolCallStarted"):
-        tool = data.get("tool") or {}
-        arguments = json.dumps(tool.get("tool_args") or {}, ensure_ascii=False)
-        return [_shorten(f"calls {tool.get('tool_name')} {arguments}")]
-    if event.endswith("ToolCallCompleted"):
-        return [_tool_result_line(data.get("tool") or {})]
-    if event.endswith("RunProgress"):
-        return [_progress_line(data)]
-    if event == "StepStarted":
-        return [f"step {data.get('step_name')}"]
-    if event == "StepCompleted":
-        return [f"step {data.get('step_name')} completed"]
-    if own:
-        return []
-    return [_MEMBER_LINES[end](data) for end in _MEMBER_LINES if event.endswith(end)]
-
-
-def _progress_line(data: Data) -> str:
-    fraction, text = data.get("fraction"), data.get("text")
-    percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
-    return _shorten("progress: " + " ".join(str(part) for part in (percent, text) if part))
-
-
-def _tool_result_line(tool: Data) -> str:
-    outcome = "failed" if tool.get("tool_call_error") else "returned"
-    return _shorten(f"{tool.get('tool_name')} {outcome}: {tool.get('result')}")
-
-
-def _error_line(data: Data) -> str:
-    error = data.get("error") or {}
-    return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
-
-
-_MEMBER_LINES = {
-    "Started": lambda _: "started",
-    "Completed": lambda _: "completed",
-    "Cancelled": lambda _: "was cancelled",
-    "Error": _error_line,
-}
+def describe_event(event: Event) -> str | None:
+    """Return the line about an event without text; None for one of which nothing is shown."""
+    line = event.describe()
+    return line if line is None or event.is_about_run else _shorten(line)
 
 
 def _shorten(text: str) -> str:

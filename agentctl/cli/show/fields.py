@@ -50,10 +50,9 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
 
 def pick_values(record: Record, columns: Sequence[Column]) -> Mapping[str, Any]:
     """Return the fields of a record as JSON has them; a column that is none is computed."""
-    return {column.name: _read_value(record, column) for column in columns}
-
-
-def _read_value(record: Record, column: Column) -> object:
-    if column.name in record or column.read is None:
-        return record.get(column.name)
-    return column.read(record)
+    return {
+        column.name: column.read(record)
+        if column.read is not None and column.name not in record
+        else record.get(column.name)
+        for column in columns
+    }

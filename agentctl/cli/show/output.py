@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
-from agentctl.cli.show.table import (
-    Column,
-    Columns,
-    format_fields,
-    format_table,
-    print_table,
-)
+from agentctl.cli.show.table import Column, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
@@ -55,7 +49,7 @@ def resolve_format(option: Format | None) -> Format:
 
 
 def show_list(
-    document: Document[Any],
+    document: Document[Any] | Sequence[Record],
     columns: ColumnChoice,
     format: Format,
     *,
@@ -65,7 +59,7 @@ def show_list(
     """Write a document that is an array of records.
 
     Args:
-        document: of the server.
+        document: of the server, or records that this process built.
         columns: of the table and of TSV.
         format: the output format.
         id_field: the field that `-o name` prints.
@@ -74,14 +68,15 @@ def show_list(
     Raises:
         UsageError: `fields` has a name that is no field.
     """
+    document = _to_document(document)
     if format == "json" and fields is None:
         write_json(document.raw)
+        return
+    records, columns = _select(document.value, columns, format, fields)
+    if format == "json":
+        write_value(records)
     else:
-        records, columns = _select(document.value, columns, format, fields)
-        if format == "json":
-            _write_value(records)
-        else:
-            _show_records(records, columns, format, id_field)
+        _show_records(records, columns, format, id_field)
 
 
 def show_page(
@@ -102,7 +97,7 @@ def show_page(
     page = document.value
     records, columns = _select(page["data"], columns, format, fields)
     if format == "json":
-        _write_value({**page, "data": records})
+        write_value({**page, "data": records})
         return
     _show_records(records, columns, format, id_field)
     cursor = page["meta"].get("next_cursor")
@@ -112,7 +107,7 @@ def show_page(
 
 
 def show_record(
-    document: Document[Any],
+    document: Document[Any] | Record,
     columns: Sequence[Column],
     format: Format,
     *,
@@ -123,18 +118,25 @@ def show_record(
 
     The arguments and errors are those of `show_list`.
     """
+    document = _to_document(document)
     if format == "json" and fields is None:
         write_json(document.raw)
         return
     (record,), chosen = _select([document.value], columns, format, fields)
     if format == "json":
-        _write_value(record)
+        write_value(record)
     elif format in ("table", "wide"):
         io = current_io()
         width = io.width(io.out) if io.out_is_terminal else None
         _write_lines(format_fields(record, to_columns(chosen).tsv, width))
     else:
         _show_records([record], chosen, format, id_field)
+
+
+def _to_document(data: Document[Any] | Record | Sequence[Record]) -> Document[Any]:
+    from agentctl.records.document import Document, build_document
+
+    return data if isinstance(data, Document) else build_document(data)
 
 
 def _select(
@@ -153,7 +155,8 @@ def _select(
     return records, chosen
 
 
-def _write_value(value: object) -> None:
+def write_value(value: object) -> None:
+    """Write a value as JSON and a newline."""
     import orjson
 
     write_json(orjson.dumps(value))
@@ -212,48 +215,29 @@ def _show_records(
     records: Sequence[Record], columns: ColumnChoice, format: Format, id_field: str
 ) -> None:
     columns = to_columns(columns)
-    if format == "table":
-        _write_table(records, columns.table, id_field)
+    if format in ("table", "wide") and not records:
+        noun, is_id, _ = id_field.partition("_id")
+        plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+        note(f"no {plural}" if is_id else "no results")
+    elif format == "table":
+        io = current_io()
+        if not io.out_is_terminal and not io.styles(io.out):
+            _write_lines(format_table(records, columns.table))
+        elif hidden := print_table(records, columns.table, io):
+            note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
     elif format == "wide":
-        _write_wide_table(records, columns, id_field)
+        names = {column.name for column in columns.table}
+        rest = [column for column in columns.tsv if column.name not in names]
+        _write_lines(format_table(records, [*columns.table, *rest]))
     elif format == "tsv":
         head = "\t".join(column.name for column in columns.tsv)
         rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
         _write_lines([head, *rows])
     elif format == "name":
-        name = Column(id_field)
-        _write_lines(name.cell(record) for record in records)
+        _write_lines(map(Column(id_field).cell, records))
     else:
-        import orjson
-
         for record in records:
-            write_json(orjson.dumps(record))
-
-
-def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field: str) -> None:
-    io = current_io()
-    if not records:
-        _note_empty(id_field)
-    elif io.out_is_terminal or io.styles(io.out):
-        if hidden := print_table(records, columns, io):
-            note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
-    else:
-        _write_lines(format_table(records, columns))
-
-
-def _write_wide_table(records: Sequence[Record], columns: Columns, id_field: str) -> None:
-    if not records:
-        _note_empty(id_field)
-        return
-    shown = {column.name for column in columns.table}
-    rest = [column for column in columns.tsv if column.name not in shown]
-    _write_lines(format_table(records, [*columns.table, *rest]))
-
-
-def _note_empty(id_field: str) -> None:
-    noun, is_id, _ = id_field.partition("_id")
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    note(f"no {plural}" if is_id else "no results")
+            write_value(record)
 
 
 def _write_lines(lines: Iterable[str]) -> None:

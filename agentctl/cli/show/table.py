@@ -62,12 +62,28 @@ class Column(NamedTuple):
 
     def cell(self, record: Record) -> str:
         """Return the value of `record` as one printable line."""
-        return _format_value(self.read(record) if self.read else record.get(self.name))
+        value = self.read(record) if self.read else record.get(self.name)
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return escape_controls(value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float):
+            return str(value)
+        import orjson
+
+        return escape_controls(orjson.dumps(value).decode())
 
     def short(self, record: Record) -> str:
         """Return the value for people: times to the second."""
         cell = self.cell(record)
         return format_time(cell) if self.name == "at" or self.name.endswith("_at") else cell
+
+
+def plain_columns(*names: str) -> list[Column]:
+    """Return a column for each field, with its name as the heading."""
+    return [Column(name) for name in names]
 
 
 class Columns(NamedTuple):
@@ -133,42 +149,36 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
     from rich.text import Text
 
     filled, width = _fill(records, columns, short=True), io.width(io.out)
-    shown = [each for each in filled if each is filled[0] or each.is_kept]
-    needed = sum(each.minimum + len(COLUMN_GAP) for each in shown) - len(COLUMN_GAP)
-    for each in filled:
-        more = each.minimum + len(COLUMN_GAP)
-        if each not in shown and (width is None or needed + more <= width):
-            shown.append(each)
+    visible = [part for part in filled if part is filled[0] or part.is_kept]
+    needed = sum(part.minimum + len(COLUMN_GAP) for part in visible) - len(COLUMN_GAP)
+    for part in filled:
+        more = part.minimum + len(COLUMN_GAP)
+        if part not in visible and (width is None or needed + more <= width):
+            visible.append(part)
             needed += more
-    shown = [each for each in filled if each in shown]
+    visible = [part for part in filled if part in visible]
     table = Table(box=None, pad_edge=False, padding=(0, len(COLUMN_GAP), 0, 0))
-    for each in shown:
+    cells = []
+    for part in visible:
+        column = part.column
         table.add_column(
-            Text(each.column.label.upper()),
-            min_width=each.minimum,
-            no_wrap=each.column.look in ("plain", "id"),
-            justify="right" if each.column.right else "left",
+            Text(column.label.upper()),
+            min_width=part.minimum,
+            no_wrap=column.look in ("plain", "id"),
+            justify="right" if column.right else "left",
         )
-    cells = [
-        [
-            Text(
-                each.pad(cell) if each.column.right else cell,
-                style=style,
-                **_LOOKS[each.column.look],
-            )
-            for cell, style in zip(each.cells, each.styles, strict=True)
-        ]
-        for each in shown
-    ]
+        texts = map(part.pad, part.cells) if column.right else part.cells
+        styled = zip(texts, part.styles, strict=True)
+        cells.append([Text(text, style=style, **_LOOKS[column.look]) for text, style in styled])
     for row in zip(*cells, strict=True):
         table.add_row(*row)
     # The screen is wider than the terminal if the first column alone does not fit: ids stay whole.
-    everything = sum(each.width + len(COLUMN_GAP) for each in shown)
+    everything = sum(part.width + len(COLUMN_GAP) for part in visible)
     console = io.console(io.out, max(needed, width or everything))
     with console.capture() as captured:
         console.print(table)
     io.out.write(_LINE_END.sub("", captured.get()))
-    return [each.column.label for each in filled if each not in shown]
+    return [part.column.label for part in filled if part not in visible]
 
 
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -185,12 +195,12 @@ def format_fields(record: Record, columns: Sequence[Column], width: int | None =
     Args:
         width: columns of the terminal; a longer value is wrapped below itself. None: any.
     """
-    found = [(column.label, column.short(record)) for column in columns]
-    filled = [(label, value) for label, value in found if value]
+    cells = [(column.label, column.short(record)) for column in columns]
+    filled = [(label, value) for label, value in cells if value]
     widest = max((display_width(label) for label, _ in filled), default=0)
     lines = []
     for label, value in filled:
-        head = _pad(label, widest) + COLUMN_GAP
+        head = label + " " * (widest - display_width(label)) + COLUMN_GAP
         lines += wrap_with_indent(head, value, width)
     return lines
 
@@ -219,7 +229,7 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
             lines.append(line[:kept])
             line = line[kept:]
     lines.append(line)
-    return [head + lines[0], *(" " * indent + each for each in lines[1:])]
+    return [head + lines[0], *(" " * indent + line for line in lines[1:])]
 
 
 def _count_fitting(text: str, width: int) -> int:
@@ -233,20 +243,20 @@ def _count_fitting(text: str, width: int) -> int:
 
 def format_time(text: str) -> str:
     """Return `2026-11-20 10:27:29Z` for a timestamp in UTC, and any other text unchanged."""
-    found = _TIMESTAMP.fullmatch(text)
-    return f"{found[1]} {found[2]}Z" if found else text
+    match = _TIMESTAMP.fullmatch(text)
+    return f"{match[1]} {match[2]}Z" if match else text
 
 
 def shorten_ids(ids: Sequence[str]) -> list[str]:
     """Return each UUID as its least prefix that is unique among `ids`; other ids unchanged."""
     lengths = range(SHORT_ID, UUID_LENGTH)
-    distinct = sorted({each for each in ids if _UUID.fullmatch(each)})
+    distinct = sorted({whole for whole in ids if _UUID.fullmatch(whole)})
     short = {}
-    for at, each in enumerate(distinct):
+    for at, whole in enumerate(distinct):
         near = distinct[max(0, at - 1) : at] + distinct[at + 1 : at + 2]
-        unique = (n for n in lengths if not any(other.startswith(each[:n]) for other in near))
-        short[each] = each[: next(unique, UUID_LENGTH)]
-    return [short.get(each, each) for each in ids]
+        unique = (n for n in lengths if not any(other.startswith(whole[:n]) for other in near))
+        short[whole] = whole[: next(unique, UUID_LENGTH)]
+    return [short.get(whole, whole) for whole in ids]
 
 
 def _fill(
@@ -258,22 +268,4 @@ def _fill(
         cells = shorten_ids(cells) if short and column.look == "id" else cells
         styles = [column.style(record) if column.style else "" for record in records]
         filled.append(_Filled(column, cells, styles))
-    return [each for each in filled if any(each.cells)] or filled[:1]
-
-
-def _pad(text: str, width: int) -> str:
-    return text + " " * (width - display_width(text))
-
-
-def _format_value(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return escape_controls(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    import orjson
-
-    return escape_controls(orjson.dumps(value).decode())
+    return [part for part in filled if any(part.cells)] or filled[:1]

@@ -39,6 +39,7 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
         reason: the reason why it is not verified; None if it is.
         admin_scope: the scope that grants everything.
     """
+    scopes = seen["claims"].get("scopes")
     return {
         "verified": reason is None,
         "reason": reason,
@@ -48,30 +49,33 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
         "expired": seen["expired"],
         "scopes": [
             {"scope": scope, "allows": list(operations_allowed_by(scope, admin_scope))}
-            for scope in _scopes(seen["claims"])
+            for scope in (scopes if isinstance(scopes, list) else [])
+            if isinstance(scope, str)
         ],
     }
 
 
-def view_rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a view as rows of name, value and meaning."""
-    yield _view_row("verified", shown["verified"], shown["reason"])
-    for name, value in shown["header"].items():
+    from agentctl.auth.scopes import suggest_scope
+
+    yield _view_row("verified", view["verified"], view["reason"])
+    for name, value in view["header"].items():
         yield _view_row(f"header.{name}", value, _MEANINGS.get(name))
-    for name, value in shown["claims"].items():
+    for name, value in view["claims"].items():
         if name != "scopes" or not isinstance(value, list):
-            meaning = _ignored_claim(name, value, shown["claims"])
+            meaning = _ignored_claim(name, value, view["claims"])
             yield _view_row(
-                f"claims.{name}", value, meaning or _describe_claim(name, value, shown["times"])
+                f"claims.{name}", value, meaning or _describe_claim(name, value, view["times"])
             )
-    for entry in shown["scopes"]:
-        allows = ", ".join(entry["allows"])
-        nothing = _describe_useless_scope(entry["scope"])
-        yield _view_row("scope", entry["scope"], f"grants {allows}" if allows else nothing)
+    for entry in view["scopes"]:
+        meaning = f"grants {', '.join(entry['allows'])}" if entry["allows"] else "grants nothing"
+        if not entry["allows"] and (near := suggest_scope(entry["scope"])):
+            meaning += f": did you mean {near}?"
+        yield _view_row("scope", entry["scope"], meaning)
 
 
 def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of `token verify` for a valid token."""
     from agentctl.records.times import format_rfc3339
 
     exp = report["claims"].get("exp")
@@ -92,19 +96,15 @@ def account_token_record(token: str) -> dict[str, Any]:
     return {"credential": "service account token", "checksum": checksum}
 
 
-def decode_unverified(token: str) -> list[dict[str, Any]]:
-    """Decode header and claims of a new token without checks, and without importing PyJWT."""
+def minted_lines(token: str) -> Iterator[str]:
+    """Yield the lines that describe a new token, without importing PyJWT."""
     import base64
     import json
 
-    parts = token.split(".")[:2]
-    return [json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts]
-
-
-def minted_lines(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that describe a new token."""
     from agentctl.records.times import format_rfc3339
 
+    parts = token.split(".")[:2]
+    header, claims = (json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts)
     yield f"minted for {claims.get('sub') or 'no subject: it has no sub'}"
     yield f"  grants:  {', '.join(claims['scopes']) or 'nothing: it has no scopes'}"
     for name in ("aud", "iss", "session_id"):
@@ -129,7 +129,7 @@ def token_times(token: str | None) -> dict[str, str]:
     names = {"iat": "issued", "exp": "expires"}
     claims, times = seen["claims"], seen["times"]
     return {
-        label: _format_moment(claims[name], times[name])
+        label: f"{_format_distance(claims[name])} ({format_time(times[name])})"
         for name, label in names.items()
         if name in times
     }
@@ -145,20 +145,9 @@ def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
         yield from operations_granted_by(scope)
 
 
-def _format_moment(moment: float, text: str) -> str:
-    return f"{_format_distance(moment)} ({format_time(text)})"
-
-
 def _format_distance(moment: float) -> str:
     ahead = moment - time.time()
     return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"
-
-
-def _describe_useless_scope(scope: str) -> str:
-    from agentctl.auth.scopes import suggest_scope
-
-    near = suggest_scope(scope)
-    return f"grants nothing: did you mean {near}?" if near else "grants nothing"
 
 
 def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
@@ -166,21 +155,14 @@ def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str |
 
     if name == "scopes":
         return None if isinstance(value, list) else "grants nothing: it is not an array"
-    if any(
-        found.partition(".")[0] == name or found == name
-        for found, _ in find_unread_permissions(claims)
-    ):
-        return "ignored: only the array scopes grants anything"
-    return None
+    is_ignored = any(
+        name in (path, path.partition(".")[0]) for path, _ in find_unread_permissions(claims)
+    )
+    return "ignored: only the array scopes grants anything" if is_ignored else None
 
 
 def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
     return {"name": name, "value": value, "meaning": meaning}
-
-
-def _scopes(claims: Mapping[str, Any]) -> list[str]:
-    scopes = claims.get("scopes")
-    return [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
 
 
 def _describe_claim(name: str, value: Any, times: Mapping[str, str]) -> str | None:

@@ -5,17 +5,28 @@ AgentOS filters and pages fewer lists than this interface, so rows are selected 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from agentctl import errors
 from agentctl.interop.agentos.values import Built
 from agentctl.partial_operations import PartialOperations
 from agentctl.records.document import Document, build_document
+from agentctl.records.items import Child, build_items
 from agentctl.records.kinds import KINDS, ComponentKind, Record
+from agentctl.records.phase import build_phase
 from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.sessions import ExportFormat
 from agentctl.records.times import parse_rfc3339
-from agentctl.requests import Page, RunFilter, SessionLocator, SessionRunsQuery
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    Page,
+    RunFilter,
+    RunView,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
 
@@ -33,32 +44,34 @@ class AgentOSBackend(PartialOperations):
         "summarize_session": ("a summary on demand", None),
     }
 
-    def get_page_number(self, page: Page) -> int:
-        """Return the number of a page; a cursor is the number of the next one.
+    def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+    ) -> AsyncIterator[bytes]:
+        return export_session(self, session_id, where, format)
 
-        Raises:
-            Unsupported: the cursor is one of agentctl.
-        """
-        if page.cursor is None:
-            return page.page
-        if page.cursor.isascii() and page.cursor.isdigit() and len(page.cursor) < 10:
-            return max(1, int(page.cursor))
-        raise self.build_missing_error(
-            "cursors of this form", "its lists have page numbers: use --page NUMBER"
-        )
 
-    def build_page(self, rows: Sequence[Record], page: Page) -> Document[Any]:
-        """Return a page of all rows of a list."""
-        number = self.get_page_number(page)
-        first = (number - 1) * page.limit
-        meta = build_meta(page, number, len(rows))
-        return build_document({"data": rows[first : first + page.limit], "meta": meta})
+def read_page_number(page: Page) -> int:
+    """Return the number of a page; a cursor is the number of the next one, if it is a number."""
+    return int(page.cursor) if page.cursor and page.cursor.isdecimal() else page.page
 
-    def build_runs_page(self, runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
-        """Return a page of the runs of a session, oldest first, that match a filter."""
-        selected = [run for run in runs if is_match(run, filter)]
-        newest_first = filter.page.sort_order == "desc"
-        return self.build_page(selected[::-1] if newest_first else selected, filter.page)
+
+def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
+    """Return a page of all rows of a list."""
+    number = read_page_number(page)
+    first = max(number - 1, 0) * page.limit
+    meta = build_meta(page, number, len(rows))
+    return build_document({"data": rows[first : first + page.limit], "meta": meta})
+
+
+def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
+    """Return a page of the runs of a session, oldest first, that match a filter."""
+    selected = [run for run in runs if is_match(run, filter)]
+    newest_first = filter.page.sort_order == "desc"
+    return build_page(selected[::-1] if newest_first else selected, filter.page)
 
 
 def build_meta(page: Page, number: int, total: int, pages: int | None = None) -> Built:
@@ -106,8 +119,8 @@ def is_match(run: Record, filter: RunFilter) -> bool:
     )
 
 
-def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Built]:
-    """Return the runs of a session that a query selects.
+def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
+    """Return the runs of a session that a query selects, in its view.
 
     Raises:
         NotFound: there is no such run as `after` or `before`.
@@ -118,4 +131,28 @@ def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Built]:
     first = 0 if query.after is None else ids.index(query.after) + 1
     end = len(ids) if query.before is None else ids.index(query.before)
     selected = [run for run in runs[first:end] if not (query.parent and run["parent_run_id"])]
-    return (selected[::-1] if query.order == "desc" else selected)[: query.limit]
+    selected = (selected[::-1] if query.order == "desc" else selected)[: query.limit]
+    return [view_run(run, query.form, runs) for run in selected]
+
+
+def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Record:
+    """Return a whole run record of another product in a view.
+
+    Such a product has no summaries, so `summary` is the whole record.
+
+    Args:
+        others: whole records, those of the runs that it started among them.
+    """
+    if form.view not in ("items", "phase"):
+        return run
+    replaced = ("content", "messages", "tools", "reasoning_content")
+    rest = {name: value for name, value in run.items() if name not in replaced}
+    rest["phase"] = build_phase(run)
+    if form.view == "items":
+        below = [
+            Child(view_run(other, RunView("phase")), str(other.get("input") or ""))
+            for other in others
+            if other["parent_run_id"] == run["run_id"]
+        ]
+        rest["items"] = build_items(run, below, form.cut)
+    return rest

@@ -33,13 +33,13 @@ def import_database(
     The database of AgentOS is only read. What exists already is skipped, so an import can be
     repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     chosen = select_databases(config, db)[0]
     system = select_databases(config, None)[0]
-    run_until_done(_import(source, chosen, system, form))
+    run_until_done(_import(source, chosen, system, output_format))
 
 
-async def _import(source: str, chosen: Database, system: Database, form: Format) -> None:
+async def _import(source: str, chosen: Database, system: Database, output_format: Format) -> None:
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
@@ -61,7 +61,7 @@ async def _import(source: str, chosen: Database, system: Database, form: Format)
             first = open_database(system, create=True)
             stack.push_async_callback(first.close)
         async with showing_progress(counter):
-            made = await import_agentos(theirs.reader, target, first, counter.show)
-    report_import(made, form)
+            imported = await import_agentos(theirs.reader, target, first, counter.show)
+    report_import(imported, output_format)
     note(f"imported {theirs.place} into {display_url(chosen.url)}")
-    check_complete(made)
+    check_complete(imported)

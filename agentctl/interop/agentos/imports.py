@@ -56,65 +56,67 @@ async def import_agentos(
         system: receives memories: the first configured database.
         report: is called with the progress.
     """
-    made = ImportReport()
+    imported = ImportReport()
     total, done = await reader.count_sessions(), 0
     while True:
         page = await reader.list_sessions(PAGE_SESSIONS, done, _OLDEST_FIRST)
         if not page:
             break
         for session in page:
-            await _import_session(reader, target, session, made)
+            await _import_session(reader, target, session, imported)
             done += 1
             report("sessions imported", done, total)
     async for memory in reader.list_memories():
-        await _import_memory(system, memory, made)
-        report("memories imported", made.counts["memories"], None)
+        await _import_memory(system, memory, imported)
+        report("memories imported", imported.counts["memories"], None)
     for table in reader.layout.others:
         if not table.endswith("_schema_versions") and (rows := await reader.count_rows(table)):
-            made.unused.append(f"{rows} rows of {table}")
-    if steps := made.counts.pop(_WORKFLOW_RUNS, 0):
-        made.unused.append(f"the runs of steps in {steps} workflow runs, whose tokens are counted")
-    return made
+            imported.unused.append(f"{rows} rows of {table}")
+    if steps := imported.counts.pop(_WORKFLOW_RUNS, 0):
+        imported.unused.append(
+            f"the runs of steps in {steps} workflow runs, whose tokens are counted"
+        )
+    return imported
 
 
 async def _import_session(
-    reader: AgentOSReader, target: Database, session: StoredSession, made: ImportReport
+    reader: AgentOSReader, target: Database, session: StoredSession, imported: ImportReport
 ) -> None:
-    found = await reader.list_runs(session)
+    runs = await reader.list_runs(session)
     session_id = session.session_id
     if session.problem is not None:
-        made.left.append((session_id, f"unreadable: {session.problem}"))
+        imported.left.append((session_id, f"unreadable: {session.problem}"))
         return
     if not is_session_id(session_id):
-        made.left.append((session_id, "agentctl does not allow such a session id"))
+        imported.left.append((session_id, "agentctl does not allow such a session id"))
         return
     rows: list[RunRow] = []
-    for run in _sort_parents_first(found):
+    for run in _sort_parents_first(runs):
         if run["status"] == "UNREADABLE":
-            made.left.append((run["run_id"] or session_id, run["error"]["detail"]))
+            imported.left.append((run["run_id"] or session_id, run["error"]["detail"]))
         elif run["status"] not in FINAL_STATUSES:
-            made.left.append((run["run_id"], f"the run is {run['status']}"))
+            imported.left.append((run["run_id"], f"the run is {run['status']}"))
         else:
             try:
                 rows.append(_build_run_row(session, run))
             except errors.ValidationFailed as failure:
-                made.left.append((run["run_id"], failure.detail))
-    row = _build_session_row(session, build_session_record(session, found))
-    stored = await store_session(target, ImportedSession(row, rows, counted=False), made)
+                imported.left.append((run["run_id"], failure.detail))
+    row = _build_session_row(session, build_session_record(session, runs))
+    stored = await store_session(target, ImportedSession(row, rows, counted=False), imported)
     if session.kind == "workflow":
-        made.counts[_WORKFLOW_RUNS] += stored
+        imported.counts[_WORKFLOW_RUNS] += stored
     for name in session.data.get("session_data") or {}:
         if name not in ("session_state", "session_name", "session_metrics"):
-            made.unused.append(f"session_data.{name} of session {session_id}")
+            imported.unused.append(f"session_data.{name} of session {session_id}")
 
 
-def _sort_parents_first(found: list[dict[str, Any]]) -> Iterator[Record]:
-    ids = {run["run_id"] for run in found}
+def _sort_parents_first(runs: list[dict[str, Any]]) -> Iterator[Record]:
+    ids = {run["run_id"] for run in runs}
     members: dict[str, list[dict[str, Any]]] = {}
-    for run in found:
+    for run in runs:
         if run["parent_run_id"] in ids:
             members.setdefault(run["parent_run_id"], []).append(run)
-    waiting = [run for run in reversed(found) if run["parent_run_id"] not in ids]
+    waiting = [run for run in reversed(runs) if run["parent_run_id"] not in ids]
     seen: set[str] = set()
     while waiting:
         run = waiting.pop()
@@ -221,10 +223,10 @@ def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return built
 
 
-async def _import_memory(system: Database, memory: Record, made: ImportReport) -> None:
+async def _import_memory(system: Database, memory: Record, imported: ImportReport) -> None:
     memory_id = memory["memory_id"]
     if memory["problem"] is not None:
-        made.left.append((memory_id, f"unreadable: {memory['problem']}"))
+        imported.left.append((memory_id, f"unreadable: {memory['problem']}"))
         return
     updated = _parse_time(memory["updated_at"]) or now()
     try:
@@ -240,13 +242,13 @@ async def _import_memory(system: Database, memory: Record, made: ImportReport) -
             memory=check_memory(memory["memory"]),
         )
     except errors.ValidationFailed as failure:
-        made.left.append((memory_id, failure.detail))
+        imported.left.append((memory_id, failure.detail))
         return
     if not row.user_id:
-        made.left.append((memory_id, "the memory has no user"))
+        imported.left.append((memory_id, "the memory has no user"))
         return
     stored = await system.write(_store_memory(row))
-    made.counts["memories" if stored else "memories that existed"] += 1
+    imported.counts["memories" if stored else "memories that existed"] += 1
 
 
 @unit

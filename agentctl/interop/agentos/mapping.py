@@ -174,17 +174,9 @@ def _write_message(message_id: str, message: Record) -> Built:
     return built
 
 
-def _read_tools(tools: object) -> list[Built]:
-    return [{name: tool.get(name) for name in _TOOL_FIELDS} for tool in read_objects(tools)]
-
-
 def write_tool(tool: Record, created_at: int) -> Built:
     """Return a tool call with all members."""
     return {**_NEW_TOOL, "created_at": created_at, **tool}
-
-
-def _read_members(responses: object) -> list[str]:
-    return [str(run["run_id"]) for run in read_objects(responses) if run.get("run_id")]
 
 
 _TEXT, _REQUIRED, _PLAIN = Field(read_text), Field(read_required), Field(read_plain)
@@ -201,14 +193,21 @@ RUN: Fields = {
     "input": Field(_keep, theirs="run_input"),
     "content": Field(format_content),
     "messages": Field(read_messages),
-    "tools": Field(_read_tools),
+    "tools": Field(
+        lambda tools: [
+            {name: tool.get(name) for name in _TOOL_FIELDS} for tool in read_objects(tools)
+        ]
+    ),
     "metrics": Field(read_counters, write_counters),
     "reasoning_content": _TEXT,
     "metadata": Field(read_object),
     "session_state": Field(read_object),
     "created_at": _MOMENT,
     "spans": Field(lambda value: []),
-    "member_runs": Field(_read_members, theirs="member_responses"),
+    "member_runs": Field(
+        lambda runs: [str(run["run_id"]) for run in read_objects(runs) if run.get("run_id")],
+        theirs="member_responses",
+    ),
 }
 
 SESSION: Fields = {
@@ -237,16 +236,16 @@ MEMORY: Fields = {
 ACCOUNT: Fields = {
     "id": _PLAIN,
     "name": _PLAIN,
+    "token_hint": Field(read_plain, theirs="token_prefix"),
     "scopes": Field(
         lambda value: [_read_grant(scope) for scope in value or []],
         lambda value: [_write_scope(grant["scope"]) for grant in value],
     ),
-    "token_hint": Field(read_plain, theirs="token_prefix"),
-    "created_by": _TEXT,
     "created_at": _MOMENT,
     "expires_at": _MOMENT,
     "last_used_at": _MOMENT,
     "revoked_at": _MOMENT,
+    "created_by": _TEXT,
 }
 
 
@@ -282,13 +281,12 @@ def _find_end(run: Record) -> str | None:
 
 
 def _find_input(run: Record, messages: list[dict[str, Any]]) -> str:
-    given = run.get("run_input", run.get("input"))
-    if isinstance(given, dict) and "input_content" in given:
-        given = given["input_content"]
-    if given is None:
-        asked = (message["content"] for message in messages if message["role"] == "user")
-        given = next(asked, None)
-    return format_content(given) or ""
+    content = run.get("run_input", run.get("input"))
+    if isinstance(content, dict) and "input_content" in content:
+        content = content["input_content"]
+    if content is None:
+        content = next((line["content"] for line in messages if line["role"] == "user"), None)
+    return format_content(content) or ""
 
 
 def read_session(session: Record) -> Built:
@@ -298,6 +296,17 @@ def read_session(session: Record) -> Built:
     if "total_tokens" not in session:
         built["total_tokens"] = (read_object(session.get("metrics")) or {}).get("total_tokens")
     built["updated_at"] = built["updated_at"] or built["created_at"]
+    return built
+
+
+def write_session(session: Record) -> Built:
+    """Return the detail record of a session; its history is without system messages."""
+    built = {**session}
+    if session.get("chat_history") is not None:
+        messages = [line for line in session["chat_history"] if line["role"] != "system"]
+        built["chat_history"] = write_messages(session["session_id"], messages)
+    if session.get("metrics") is not None:
+        built["metrics"] = write_counters(session["metrics"])
     return built
 
 
@@ -320,17 +329,14 @@ def build_history(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for run in runs:
         if run["parent_run_id"]:
             continue
-        shown = [
+        pairs = (("user", run["input"]), ("assistant", run["content"]))
+        history += [
             message
             for message in run["messages"]
             if message["role"] not in ("system", "tool")
             and not message["from_history"]
             and message["content"]
-        ]
-        if not shown:
-            pairs = (("user", run["input"]), ("assistant", run["content"]))
-            shown = [{"role": role, "content": text} for role, text in pairs if text]
-        history += shown
+        ] or [{"role": role, "content": text} for role, text in pairs if text]
     return history
 
 
@@ -358,16 +364,9 @@ def read_account(account: Record, now: int) -> Built:
 def write_account(account: Record) -> Built:
     """Return a service account; its user is the account itself."""
     user_id = f"sa:{account['id']}"
-    rest = (
-        "token_hint", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at",
-        "created_by",
-    )  # fmt: skip
-    return {
-        **write_fields(ACCOUNT, account, "id", "name"),
-        "principal": user_id,
-        "user_id": user_id,
-        **write_fields(ACCOUNT, account, *rest),
-    }
+    first = {"id": account["id"], "name": account["name"]}
+    owner = {"principal": user_id, "user_id": user_id}
+    return first | owner | write_fields(ACCOUNT, account, *ACCOUNT)
 
 
 def _read_grant(scope: object) -> dict[str, str]:
@@ -392,13 +391,13 @@ def _write_scope(raw: str) -> Built:
 def read_component(kind: ComponentKind, record: Record) -> Built:
     """Build an agent, team or workflow record; additional fields of AgentOS are kept."""
     id_field = KINDS[kind].id_field
-    found = str(record.get("id") or record.get(id_field) or "")
+    component_id = str(record.get("id") or record.get(id_field) or "")
     sessions = read_object(record.get("sessions")) or {}
     built = {
         **record,
-        id_field: found,
-        "id": found,
-        "name": str(record.get("name") or found),
+        id_field: component_id,
+        "id": component_id,
+        "name": str(record.get("name") or component_id),
         "description": str(record.get("description") or ""),
         "db_id": str(record.get("db_id") or ""),
     }

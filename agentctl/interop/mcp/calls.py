@@ -12,8 +12,8 @@ import mcp_types
 import orjson
 
 from agentctl.errors import AgentctlError
-from agentctl.interop.mcp.tools import Arguments, ReadTool, RunTool
-from agentctl.records.kinds import KINDS
+from agentctl.interop.mcp.tools import Arguments, RunTool
+from agentctl.records.events import END_NAMES
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.service.service import ServiceOperations
 
@@ -25,18 +25,10 @@ _tasks = set[asyncio.Task[None]]()
 """Cancels under way: a task without a reference may be collected."""
 
 
-async def read(
-    tool: ReadTool, operations: ServiceOperations, given: Arguments
-) -> mcp_types.CallToolResult:
-    """Execute a read and return its document."""
-    document = await tool.read(operations, given)
-    return _build_result(document.raw.decode())
-
-
 async def run(
     tool: RunTool,
     operations: ServiceOperations,
-    given: Arguments,
+    arguments: Arguments,
     disconnected: asyncio.Event,
 ) -> mcp_types.CallToolResult:
     """Run a component and return its answer.
@@ -48,7 +40,7 @@ async def run(
         operations: the operations of the caller.
         disconnected: set when the client of the HTTP request has disconnected.
     """
-    request = RunRequest(given["message"], given.get("session_id"))
+    request = RunRequest(arguments["message"], arguments.get("session_id"))
     events = operations.stream_run_portions(tool.kind, tool.component_id, request)
     reader = _RunReader(tool)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
@@ -58,7 +50,7 @@ async def run(
         await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
-        return _build_result("The client disconnected", failed=True)
+        return build_result("The client disconnected", failed=True)
     finally:
         left.cancel()
         if disconnected.is_set():
@@ -81,8 +73,7 @@ class _RunReader:
         self.started = asyncio.Event()
         self.run_id = ""
         self.session_id = ""
-        prefix = KINDS[tool.kind].event_prefix
-        self._ends = {f"{prefix}{end}" for end in ("Completed", "Cancelled", "Error")}
+        self._ends = END_NAMES[tool.kind]
 
     async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
         """Return the result of the run at its end."""
@@ -97,18 +88,18 @@ class _RunReader:
                         data = orjson.loads(event.data)
                         if data["run_id"] == self.run_id:
                             return self._build(data)
-        return _build_result("The stream ended before the run", failed=True)
+        return build_result("The stream ended before the run", failed=True)
 
     def _build(self, end: dict[str, object]) -> mcp_types.CallToolResult:
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
         if "metrics" in end:
-            return _build_result(str(end["content"]), ids)
+            return build_result(str(end["content"]), ids)
         if isinstance(error := end.get("error"), dict):
             text = f"The run failed: {error['detail']} ({error['code']})"
         else:
             reason = end.get("reason")
             text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
-        return _build_result(text, ids, failed=True)
+        return build_result(text, ids, failed=True)
 
 
 async def _cancel_run(
@@ -131,16 +122,12 @@ async def _cancel_run(
         started.cancel()
 
 
-def _build_result(
+def build_result(
     text: str, ids: dict[str, object] | None = None, *, failed: bool = False
 ) -> mcp_types.CallToolResult:
+    """Return the result of a call; models read its text."""
     return mcp_types.CallToolResult(
         content=[mcp_types.TextContent(type="text", text=text)],
         structured_content=None if ids is None else {"content": text, **ids},
         is_error=failed,
     )
-
-
-def build_failure(error: AgentctlError) -> mcp_types.CallToolResult:
-    """Return the result of a call that was refused; models read its text."""
-    return _build_result(error.detail, failed=True)

@@ -44,11 +44,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 class McpFace(Face):
-    """The server of MCP of one application.
-
-    Args:
-        settings: the configuration.
-    """
+    """The server of MCP of one application."""
 
     def __init__(self, settings: Settings) -> None:
         self._tools = build_tools(settings)
@@ -83,11 +79,9 @@ class McpFace(Face):
         if scope["method"] not in ("POST", "DELETE"):
             # Nothing is sent without a request, and an open stream would delay the shutdown.
             raise MethodNotAllowed(allow=("DELETE", "POST"))
-        identity = caller.principal.identity
         # A session of MCP is for the caller that opened it.
-        token = AccessToken(
-            token="", client_id=identity, subject=caller.principal.subject, scopes=[]
-        )
+        identity, subject = caller.principal.identity, caller.principal.subject
+        token = AccessToken(token="", client_id=identity, subject=subject, scopes=[])
         scope["user"] = AuthenticatedUser(token)
         disconnected = scope[_DISCONNECTED_KEY] = asyncio.Event()
 
@@ -116,16 +110,17 @@ class McpFace(Face):
         if tool is None:
             raise MCPError(mcp_types.INVALID_PARAMS, _NO_TOOL)
         try:
-            given = check_arguments(tool.build(), params.arguments)
+            arguments = check_arguments(tool.build(), params.arguments)
             if isinstance(tool, RunTool):
                 disconnected = cast(asyncio.Event, call.scope[_DISCONNECTED_KEY])
-                return await calls.run(tool, call.operations, given, disconnected)
-            return await calls.read(tool, call.operations, given)
+                return await calls.run(tool, call.operations, arguments, disconnected)
+            document = await tool.read(call.operations, arguments)
+            return calls.build_result(document.raw.decode())
         except Forbidden:
             # The denial is in the audit log. A tool that is not listed does not exist for a caller.
             raise MCPError(mcp_types.INVALID_PARAMS, _NO_TOOL) from None
         except AgentctlError as error:
-            return calls.build_failure(error)
+            return calls.build_result(error.detail, failed=True)
 
 
 def _open_call(context: Context) -> Call:

@@ -6,8 +6,8 @@ The list has only what the caller may do; each call is an operation, which the p
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types
@@ -56,7 +56,6 @@ class RunTool:
         return f"{self.kind}_{_NOT_IN_NAMES.sub('_', self.component_id)}"
 
     def build(self) -> mcp_types.Tool:
-        """Return the definition of the tool."""
         return mcp_types.Tool(
             name=self.name,
             title=self.title,
@@ -91,17 +90,12 @@ class ReadTool:
     read: Callable[[ServiceOperations, Arguments], Awaitable[Document[Any]]]
     properties: Mapping[str, Any]
     required: tuple[str, ...] = ()
-    schema: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", _build_schema(self.properties, *self.required))
 
     def build(self) -> mcp_types.Tool:
-        """Return the definition of the tool."""
         return mcp_types.Tool(
             name=self.name,
             description=self.description,
-            input_schema=self.schema,
+            input_schema=_build_schema(self.properties, *self.required),
             annotations=mcp_types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
         )
 
@@ -111,42 +105,37 @@ Tool = RunTool | ReadTool
 
 def build_tools(settings: Settings) -> dict[str, Tool]:
     """Return all tools by name. Of two with one name the first counts."""
-    found = dict[str, Tool]()
-    tools: list[Tool] = [*_iter_run_tools(settings), *READ_TOOLS]
+    agents = (RunTool("agent", it.id, it.name, it.description) for it in settings.agents)
+    teams = (RunTool("team", it.id, it.name, it.description) for it in settings.teams)
+    tools: list[Tool] = [*agents, *teams, *READ_TOOLS]
+    by_name = dict[str, Tool]()
     for tool in tools:
-        found.setdefault(tool.name, tool)
-    return found
+        by_name.setdefault(tool.name, tool)
+    return by_name
 
 
-def check_arguments(tool: mcp_types.Tool, given: Arguments | None) -> dict[str, Any]:
+def check_arguments(tool: mcp_types.Tool, values: Arguments | None) -> dict[str, Any]:
     """Return the arguments of a call.
 
     Raises:
         ValidationFailed: one is missing, unknown or of another type.
     """
-    arguments, schema = dict(given or {}), tool.input_schema
+    arguments, schema = dict(values or {}), tool.input_schema
     for name in schema["required"]:
         if name not in arguments:
             raise ValidationFailed(f"{name} is required")
     for name, value in arguments.items():
-        wanted = schema["properties"].get(name)
-        if wanted is None:
+        declared = schema["properties"].get(name)
+        if declared is None:
             known = ", ".join(schema["properties"])
             raise ValidationFailed(f"an argument is not known; known arguments: {known}")
-        kind, words = _KINDS[wanted["type"]]
+        kind, words = _KINDS[declared["type"]]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValidationFailed(f"{name} must be {words}")
     return arguments
 
 
 _KINDS: dict[str, tuple[type, str]] = {"string": (str, "a text"), "integer": (int, "an integer")}
-
-
-def _iter_run_tools(settings: Settings) -> Iterator[RunTool]:
-    for agent in settings.agents:
-        yield RunTool("agent", agent.id, agent.name, agent.description)
-    for team in settings.teams:
-        yield RunTool("team", team.id, team.name, team.description)
 
 
 def is_allowed(principal: Principal, tool: Tool) -> bool:
@@ -179,22 +168,22 @@ def _build_schema(properties: Mapping[str, Any], *required: str) -> dict[str, An
     }
 
 
-async def _list_sessions(operations: ServiceOperations, given: Arguments) -> Document[Any]:
-    page = Page(given.get("limit", _DEFAULT_LIMIT), cursor=given.get("cursor"))
+async def _list_sessions(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
+    page = Page(arguments.get("limit", _DEFAULT_LIMIT), cursor=arguments.get("cursor"))
     return await operations.get_sessions(SessionFilter(page=page))
 
 
-async def _get_session(operations: ServiceOperations, given: Arguments) -> Document[Any]:
-    return await operations.get_session_by_id(given["session_id"])
+async def _get_session(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
+    return await operations.get_session_by_id(arguments["session_id"])
 
 
-async def _list_session_runs(operations: ServiceOperations, given: Arguments) -> Document[Any]:
-    query = SessionRunsQuery(limit=given.get("limit", _DEFAULT_LIMIT))
-    return await operations.get_session_runs(given["session_id"], query)
+async def _list_session_runs(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
+    query = SessionRunsQuery(limit=arguments.get("limit", _DEFAULT_LIMIT))
+    return await operations.get_session_runs(arguments["session_id"], query)
 
 
-async def _get_session_run(operations: ServiceOperations, given: Arguments) -> Document[Any]:
-    return await operations.get_session_run(given["session_id"], given["run_id"])
+async def _get_session_run(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
+    return await operations.get_session_run(arguments["session_id"], arguments["run_id"])
 
 
 READ_TOOLS = (

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from agentctl.interop.openai.events import RunEnd, RunEvents, find_finish_reason
+from agentctl.interop.openai.events import RunEvents, find_finish_reason
 from agentctl.interop.openai.failures import RefusedParameter, describe_end
 from agentctl.interop.openai.parameters import (
     CHAT_RULES,
-    Parameters,
+    OpenAIParameters,
     check_message_count,
     is_instruction,
     read_message,
@@ -41,27 +41,23 @@ class ChatCompletion:
     conversation: str | None = None
     previous: str | None = None
 
-    def __init__(self, parameters: Parameters, model: str) -> None:
+    def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         self._model = model
         self._include_usage = parameters.get_include_usage()
         self.output_schema = read_schema(parameters.get("response_format", dict), "response_format")
-        given = parameters.get("messages", list) or []
-        check_message_count(given, "messages")
-        messages = [read_message(each, f"messages[{index}]") for index, each in enumerate(given)]
-        if given[-1]["role"] != "user":
+        items = parameters.get("messages", list) or []
+        check_message_count(items, "messages")
+        messages = [read_message(item, f"messages[{index}]") for index, item in enumerate(items)]
+        if items[-1]["role"] != "user":
             raise RefusedParameter("The last message must have the role user", "messages")
         self.message = messages[-1].content
         self.earlier = messages[:-1]
         self.instructions: list[EarlierMessage] = [
-            message for item, message in zip(given, messages, strict=True) if is_instruction(item)
+            message for item, message in zip(items, messages, strict=True) if is_instruction(item)
         ]
 
     def build(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response for a completed run.
-
-        Args:
-            run: the run record.
-        """
+        """Return the response for the record of a completed run."""
         message = {"role": "assistant", "content": run["content"] or "", "refusal": None}
         choice = {
             "index": 0,
@@ -79,7 +75,6 @@ class ChatCompletion:
         }
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
-        """Return the function that encodes the events of a streamed run."""
         head = {
             "id": f"chatcmpl-{events.run_id}",
             "object": "chat.completion.chunk",
@@ -89,12 +84,7 @@ class ChatCompletion:
         begun = False
 
         def encode_chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
-            choice = {
-                "index": 0,
-                "delta": delta,
-                "logprobs": None,
-                "finish_reason": finish_reason,
-            }
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
             usage = {"usage": None} if self._include_usage else {}
             return _encode({**head, "choices": [choice], **usage})
 
@@ -111,16 +101,13 @@ class ChatCompletion:
                     parts.append(_encode(describe_end(item.status, item.error, item.reason)))
                 else:
                     parts.append(encode_chunk({}, item.finish_reason))
-                    parts.append(self._encode_usage(head, item))
+                    if self._include_usage:
+                        usage = _build_usage(item.metrics or {})
+                        parts.append(_encode({**head, "choices": [], "usage": usage}))
                     parts.append(_DONE)
             return b"".join(parts)
 
         return encode
-
-    def _encode_usage(self, head: Mapping[str, Any], end: RunEnd) -> bytes:
-        if not self._include_usage:
-            return b""
-        return _encode({**head, "choices": [], "usage": _build_usage(end.metrics or {})})
 
 
 def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:

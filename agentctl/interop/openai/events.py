@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.events import END_NAMES, EVENT_NAMES, EventKind
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import StreamEvent
 
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
@@ -50,13 +51,8 @@ class RunEvents:
         self.run_id: str = opening["run_id"]
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
-        prefix = KINDS[kind].event_prefix
-        self._content = f"{prefix}Content"
-        self._ends = {
-            f"{prefix}Completed": "COMPLETED",
-            f"{prefix}Cancelled": "CANCELLED",
-            f"{prefix}Error": "ERROR",
-        }
+        self._content = EVENT_NAMES[kind][EventKind.CONTENT]
+        self._ends = END_NAMES[kind]
         self._ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:

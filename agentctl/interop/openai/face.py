@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
-import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +20,7 @@ from agentctl.interop.openai.failures import (
     build_failed_run_response,
 )
 from agentctl.interop.openai.models import find_model, get_model, list_models
-from agentctl.interop.openai.parameters import Parameters
+from agentctl.interop.openai.parameters import OpenAIParameters
 from agentctl.interop.openai.responses import ModelResponse
 from agentctl.interop.openai.routes import TABLE
 from agentctl.interop.openai.settings import OpenAI
@@ -37,7 +37,6 @@ from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
 from agentctl.requests import RunRequest
 from agentctl.server.answers import (
-    BytesResponse,
     EventStreamResponse,
     cancel_on_disconnect,
     json_response,
@@ -56,7 +55,7 @@ SESSION_HEADER = "X-Session-ID"
 RUN_HEADER = "X-Run-ID"
 IGNORED_HEADER = "X-Ignored-Parameters"
 
-Form = type[ChatCompletion] | type[ModelResponse]
+Interface = type[ChatCompletion] | type[ModelResponse]
 
 
 class OpenAIFace(Face):
@@ -68,50 +67,32 @@ class OpenAIFace(Face):
         return path == PREFIX or path.startswith(f"{PREFIX}/")
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Call(scope, receive))
-        await response(scope, receive, send)
-
-    async def _respond(self, call: Call) -> Response:
+        call = Call(scope, receive)
         caller: Caller = call.caller
-        match = policy.find_operation(
-            TABLE, call.method, path_below_root(call.scope), caller.failure
-        )
-        call.scope["route"] = MatchedRoute(match.operation)
+        match = policy.find_operation(TABLE, call.method, path_below_root(scope), caller.failure)
+        scope["route"] = MatchedRoute(match.operation)
         if caller.principal is None:
             raise caller.failure or Unauthenticated()
         policy.check_path_params(match.path_params)
-        return await _ENDPOINTS[match.operation](call, caller.principal, **match.path_params)
+        endpoint = _ENDPOINTS[match.operation]
+        response = await endpoint(call, caller.principal, **match.path_params)
+        await response(scope, receive, send)
 
 
-async def _list_models(call: Call, principal: Principal) -> Response:
-    models = list_models(call.caller.app_state.settings, principal)
-    return BytesResponse(orjson.dumps({"object": "list", "data": models}))
-
-
-async def _get_model(call: Call, principal: Principal, model: str) -> Response:
-    return BytesResponse(orjson.dumps(get_model(call.caller.app_state.settings, principal, model)))
-
-
-async def _create_chat_completion(call: Call, principal: Principal) -> Response:
-    return await _create(call, principal, ChatCompletion)
-
-
-async def _create_response(call: Call, principal: Principal) -> Response:
-    return await _create(call, principal, ModelResponse)
-
-
-async def _create(call: Call, principal: Principal, form: Form) -> Response:
+async def _create(call: Call, principal: Principal, *, interface: Interface) -> Response:
     settings = call.caller.app_state.settings
     body = await read_json_body(call)
-    ignored = settings.get_table(OpenAI).ignored_parameters
-    parameters = Parameters(body, form.rules, ignored)
+    parameters = OpenAIParameters(
+        body, interface.rules, settings.get_table(OpenAI).ignored_parameters
+    )
     model = parameters.get("model")
     if not model:
         raise RefusedParameter("model is required", "model", "missing_required_parameter")
     kind: ComponentKind = "team" if model in {team.id for team in settings.teams} else "agent"
     try:
         find_model(settings, principal, model)
-        return await _run(call, principal, kind, form(parameters, model), parameters, model)
+        turn = interface(parameters, model)
+        return await _run(call, principal, kind, turn, parameters, model)
     except ClientDisconnect:
         raise
     except Exception as error:
@@ -125,25 +106,25 @@ async def _run(
     call: Call,
     principal: Principal,
     kind: ComponentKind,
-    form: ChatCompletion | ModelResponse,
-    parameters: Parameters,
+    turn: ChatCompletion | ModelResponse,
+    parameters: OpenAIParameters,
     model: str,
 ) -> Response:
-    if form.previous is not None:
-        form.conversation = await find_continued_session(call, form.previous)
-    session_id = _get_session(call, form.conversation)
+    if turn.previous is not None:
+        turn.conversation = await find_continued_session(call, turn.previous)
+    session_id = _get_session(call, turn.conversation)
     has_session = session_id is not None or principal.session_id is not None
-    is_continued = has_session and form.previous is None
-    earlier = form.instructions if is_continued else form.earlier
+    is_continued = has_session and turn.previous is None
+    earlier = turn.instructions if is_continued else turn.earlier
     request = RunRequest(
-        message=form.message,
+        message=turn.message,
         session_id=session_id,
         idempotency_key=_get_header(call, "Idempotency-Key"),
         metadata=parameters.get_metadata(),
-        output_schema=form.output_schema,
+        output_schema=turn.output_schema,
     )
     is_stream = parameters.get("stream", bool)
-    parameters.take_rest(form.honoured)
+    parameters.take_rest(turn.honoured)
     ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
     if is_stream:
         events = call.operations.stream_run_portions(kind, model, request, earlier=earlier)
@@ -151,16 +132,14 @@ async def _run(
         read = RunEvents(kind, first[0])
         headers = {SESSION_HEADER: read.session_id, RUN_HEADER: read.run_id, **ignored}
         add_log_context(session_id=read.session_id, run_id=read.run_id)
-        return EventStreamResponse(first, events, form.build_encoder(read), headers)
+        return EventStreamResponse(first, events, turn.build_encoder(read), headers)
     document = await cancel_on_disconnect(
         call.receive, call.operations.create_run(kind, model, request, earlier=earlier)
     )
     run = document.value
     headers = {SESSION_HEADER: run["session_id"], RUN_HEADER: run["run_id"], **ignored}
     failed = build_failed_run_response(run, headers)
-    if failed is not None:
-        return failed
-    return json_response(form.build(run), headers=headers)
+    return failed or json_response(turn.build(run), headers=headers)
 
 
 def _get_session(call: Call, conversation: str | None) -> str | None:
@@ -169,12 +148,12 @@ def _get_session(call: Call, conversation: str | None) -> str | None:
     Raises:
         RefusedParameter: both are given, and they differ.
     """
-    given = _get_header(call, SESSION_HEADER)
-    if given is not None and conversation not in (None, given):
+    session_id = _get_header(call, SESSION_HEADER)
+    if session_id is not None and conversation not in (None, session_id):
         raise RefusedParameter(
             f"conversation and the header field {SESSION_HEADER} differ", "conversation"
         )
-    return conversation if given is None else given
+    return conversation if session_id is None else session_id
 
 
 def _get_header(call: Call, name: str) -> str | None:
@@ -190,10 +169,10 @@ def _get_header(call: Call, name: str) -> str | None:
 
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
-    "list_openai_models": _list_models,
-    "get_openai_model": _get_model,
-    "create_chat_completion": _create_chat_completion,
-    "create_response": _create_response,
+    "list_openai_models": list_models,
+    "get_openai_model": get_model,
+    "create_chat_completion": functools.partial(_create, interface=ChatCompletion),
+    "create_response": functools.partial(_create, interface=ModelResponse),
     "get_response": get_response,
     "delete_response": delete_response,
     "cancel_response": cancel_response,

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
+from starlette.responses import Response
+
 from agentctl.auth.policy import authorize, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
@@ -15,27 +18,28 @@ from agentctl.errors import Forbidden
 from agentctl.interop.openai.failures import ModelNotFound
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.server.answers import BytesResponse
+from agentctl.server.state import Call
 
 _KINDS: tuple[ComponentKind, ...] = ("agent", "team")
 
 
-def list_models(settings: Settings, principal: Principal) -> list[dict[str, Any]]:
-    """Return the models that a caller may run, agents first, in the configured order."""
-    return [
+async def list_models(call: Call, principal: Principal) -> Response:
+    """Respond with the models that a caller may run, agents first, in the configured order."""
+    settings = call.caller.app_state.settings
+    models = [
         _format_model(settings, model)
         for kind, model in _iter_models(settings)
         if _may_run(principal, kind, model)
     ]
+    return BytesResponse(orjson.dumps({"object": "list", "data": models}))
 
 
-def get_model(settings: Settings, principal: Principal, model: str) -> dict[str, Any]:
-    """Return one model.
-
-    Raises:
-        Forbidden, ModelNotFound: see `find_model`.
-    """
+async def get_model(call: Call, principal: Principal, model: str) -> Response:
+    """Respond with one model; errors as those of `find_model`."""
+    settings = call.caller.app_state.settings
     find_model(settings, principal, model)
-    return _format_model(settings, model)
+    return BytesResponse(orjson.dumps(_format_model(settings, model)))
 
 
 def find_model(settings: Settings, principal: Principal, model: str) -> ComponentKind:
@@ -46,13 +50,13 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
         ModelNotFound: there is no such agent and no such team.
     """
     kind = next((kind for kind, known in _iter_models(settings) if known == model), None)
-    wanted = _KINDS if kind is None else (kind,)
-    if not any(_may_run(principal, each, model) for each in wanted):
+    possible = _KINDS if kind is None else (kind,)
+    if not any(_may_run(principal, one, model) for one in possible):
         scopes = [
             scope
-            for each in _KINDS
+            for one in _KINDS
             for scope in required_scopes(
-                operation_ids(each).create_run, {KINDS[each].id_field: model}
+                operation_ids(one).create_run, {KINDS[one].id_field: model}
             )
         ]
         raise Forbidden(

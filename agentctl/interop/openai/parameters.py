@@ -74,7 +74,7 @@ _HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
 """Texts for the provider of a model, which do not change an answer. They have no effect here."""
 
 
-class Parameters:
+class OpenAIParameters:
     """The parameters of one request.
 
     Args:
@@ -125,11 +125,13 @@ class Parameters:
                 check_type(value, str, name)
                 continue
             if name not in self._rules:
-                shown = name if name.isidentifier() and len(name) <= 64 else None
-                text = f"Unknown parameter: {shown}" if shown else "A parameter is unknown"
-                raise RefusedParameter(text, shown, "unknown_parameter")
+                public = get_public_name(name)
+                text = f"Unknown parameter: {public}" if public else "A parameter is unknown"
+                raise RefusedParameter(text, public, "unknown_parameter")
             reason, accepted = self._rules[name]
-            if any(_is_equal(value, each) for each in accepted):
+            # True is no number here: `1 == True`.
+            is_flag = isinstance(value, bool)
+            if any(value == other and is_flag == isinstance(other, bool) for other in accepted):
                 continue
             if name not in self._ignorable:
                 raise RefusedParameter(f"This value of {name} is not supported: {reason}", name)
@@ -168,6 +170,11 @@ class Parameters:
         return bool(check_type(options.get("include_usage") or False, bool, "include_usage"))
 
 
+def get_public_name(name: str) -> str | None:
+    """Return the name of a parameter for an error; None for a text that is no name."""
+    return name if name.isidentifier() and len(name) <= 64 else None
+
+
 def read_schema(format: object, param: str) -> dict[str, Any] | None:
     """Return the JSON Schema of a response format; None for text.
 
@@ -181,16 +188,16 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     """
     if format is None:
         return None
-    given = check_type(format, dict, param)
-    if given.get("type") == "text":
+    options = check_type(format, dict, param)
+    if options.get("type") == "text":
         return None
-    if given.get("type") != "json_schema":
+    if options.get("type") != "json_schema":
         raise RefusedParameter(
             f"This type of {param} is not supported: use text or json_schema", f"{param}.type"
         )
-    if "json_schema" in given:
-        given = check_type(given["json_schema"], dict, f"{param}.json_schema")
-    schema: dict[str, Any] = check_type(given.get("schema"), dict, f"{param}.schema")
+    if "json_schema" in options:
+        options = check_type(options["json_schema"], dict, f"{param}.json_schema")
+    schema: dict[str, Any] = check_type(options.get("schema"), dict, f"{param}.schema")
     return schema
 
 
@@ -212,8 +219,8 @@ def read_message(item: object, at: str) -> EarlierMessage:
     for name, value in message.items():
         if name in ("role", "content", "type", "id", "status", "phase") or value in (None, [], ""):
             continue
-        shown = name if name.isidentifier() and len(name) <= 64 else "a field"
-        raise RefusedParameter(f"{at}: {shown} is not supported", at)
+        public = get_public_name(name) or "a field"
+        raise RefusedParameter(f"{at}: {public} is not supported", at)
     text = read_text(message.get("content"), f"{at}.content")
     return EarlierMessage("assistant" if role == "assistant" else "user", text)
 
@@ -234,14 +241,13 @@ def read_text(content: object, at: str) -> str:
         return check_text(at, content)
     if not isinstance(content, list):
         raise RefusedParameter(f"{at} must be a text or an array of texts", at, "invalid_type")
-    texts: list[str] = []
+    texts = list[str]()
     for index, part in enumerate(content):
         where = f"{at}[{index}]"
         kind = check_type(part, dict, where).get("type")
         if kind not in ("text", "input_text", "output_text"):
             raise RefusedParameter(f"{where} is not supported: messages are text", where)
-        text: str = check_type(part.get("text"), str, f"{where}.text")
-        texts.append(text)
+        texts.append(check_type(part.get("text"), str, f"{where}.text"))
     return "\n".join(texts)
 
 
@@ -272,7 +278,3 @@ def check_message_count(messages: list[object], at: str) -> None:
 
 
 _TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}
-
-
-def _is_equal(value: object, other: object) -> bool:
-    return value == other and isinstance(value, bool) == isinstance(other, bool)

@@ -11,7 +11,7 @@ from agentctl.interop.openai.events import RunEnd, RunEvents
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.parameters import (
     RESPONSE_RULES,
-    Parameters,
+    OpenAIParameters,
     check_message_count,
     check_type,
     is_instruction,
@@ -56,7 +56,7 @@ class ModelResponse:
         }
     )
 
-    def __init__(self, parameters: Parameters, model: str) -> None:
+    def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         instructions, text_format = parameters.get("instructions"), _read_format(parameters)
         self.previous = parameters.get("previous_response_id")
         self._fields = RequestFields(
@@ -79,11 +79,11 @@ class ModelResponse:
                 "Only one of previous_response_id and conversation can be given",
                 "previous_response_id",
             )
-        given = parameters.get_any("input")
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        value = parameters.get_any("input")
+        items = [{"role": "user", "content": value}] if isinstance(value, str) else value
         items = check_type(items, list, "input")
         check_message_count(items, "input")
-        messages = [_read_item(each, f"input[{index}]") for index, each in enumerate(items)]
+        messages = [_read_item(item, f"input[{index}]") for index, item in enumerate(items)]
         if items[-1]["role"] != "user":
             raise RefusedParameter("The last item must be a message of the user", "input")
         named = [EarlierMessage("user", instructions)] if instructions else []
@@ -99,15 +99,10 @@ class ModelResponse:
         ]
 
     def build(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response for a completed run.
-
-        Args:
-            run: the run record.
-        """
+        """Return the response for the record of a completed run."""
         return build_stored_response(run, self._fields.model, self._fields)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
-        """Return the function that encodes the events of a streamed run."""
         texts: list[str] = []
         number = -1
         item_id = f"msg_{events.run_id}"
@@ -120,10 +115,8 @@ class ModelResponse:
             return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(body))
 
         def build(end: RunEnd | None) -> dict[str, Any]:
-            text = "".join(texts)
-            return build_response(
-                self._fields, events.run_id, events.session_id, events.created_at, end, text
-            )
+            run = events.run_id, events.session_id, events.created_at
+            return build_response(self._fields, *run, end, "".join(texts))
 
         def encode_beginning() -> list[bytes]:
             item = build_item(item_id, "in_progress", [])
@@ -138,8 +131,7 @@ class ModelResponse:
             if end.status != "COMPLETED":
                 return [encode_event("response.failed", response=build(end))]
             text = "".join(texts)
-            part = build_part(text)
-            status = STATUSES[end.finish_reason]
+            part, status = build_part(text), STATUSES[end.finish_reason]
             item = build_item(item_id, status, [part])
             return [
                 encode_event("response.output_text.done", **place, text=text, logprobs=[]),
@@ -162,7 +154,7 @@ class ModelResponse:
         return encode
 
 
-def _read_format(parameters: Parameters) -> dict[str, Any] | None:
+def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:
     """Return `text.format`.
 
     Raises:
@@ -172,16 +164,15 @@ def _read_format(parameters: Parameters) -> dict[str, Any] | None:
     for name, value in text.items():
         if name != "format" and value is not None:
             raise RefusedParameter("Options of text other than format are not supported", "text")
-    found: dict[str, Any] | None = text.get("format")
-    return found
+    return text.get("format")
 
 
-def _read_conversation(parameters: Parameters) -> str | None:
-    given = parameters.get_any("conversation")
-    if isinstance(given, dict):
-        given = given.get("id", "")
-    found: str | None = None if given is None else check_type(given, str, "conversation")
-    return found
+def _read_conversation(parameters: OpenAIParameters) -> str | None:
+    value = parameters.get_any("conversation")
+    if isinstance(value, dict):
+        value = value.get("id", "")
+    conversation: str | None = None if value is None else check_type(value, str, "conversation")
+    return conversation
 
 
 def _read_item(item: object, at: str) -> EarlierMessage:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from agentctl.auth.principal import Principal
 from agentctl.errors import Conflict, NotFound
 from agentctl.interop.openai.failures import RefusedParameter, ResponseNotFound
+from agentctl.interop.openai.parameters import get_public_name
 from agentctl.interop.openai.response_objects import (
     build_input_items,
     build_stored_response,
@@ -32,31 +33,29 @@ async def find_continued_session(call: Call, response_id: str) -> str:
         RefusedParameter: there is no such response, or its session has gone on after it.
     """
     try:
-        _, found = await _find(call, response_id)
+        _, turn = await _find(call, response_id)
     except ResponseNotFound:
         raise RefusedParameter(
             "There is no response with this id",
             "previous_response_id",
             "previous_response_not_found",
         ) from None
-    if not found.is_newest:
+    if not turn.is_newest:
         raise RefusedParameter(
             "This response is not the newest of its conversation: continue the newest, or the"
             " conversation with `conversation`",
             "previous_response_id",
         )
-    return found.session_id
+    return turn.session_id
 
 
 async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
-    """Handle `GET /v1/responses/{response_id}`."""
     _check_query(call)
-    run, found = await _read_run(call, response_id)
-    return json_response(build_stored_response(run, found.component_id))
+    run, turn = await _read_run(call, response_id)
+    return json_response(build_stored_response(run, turn.component_id))
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
-    """Handle `GET /v1/responses/{response_id}/input_items`."""
     _check_query(call, "limit", "order")
     run, _ = await _read_run(call, response_id)
     return json_response(build_input_items(run))
@@ -67,11 +66,11 @@ async def cancel_response(call: Call, principal: Principal, response_id: str) ->
 
     OpenAI cancels responses in the background only.
     """
-    run_id, found = await _find(call, response_id)
-    request = CancelRequest(found.session_id)
-    await call.operations.cancel_run(found.kind, found.component_id, run_id, request)
-    run = (await call.operations.read_turn(run_id, found)).value
-    return json_response(build_stored_response(run, found.component_id))
+    run_id, turn = await _find(call, response_id)
+    request = CancelRequest(turn.session_id)
+    await call.operations.cancel_run(turn.kind, turn.component_id, run_id, request)
+    run = (await call.operations.read_turn(run_id, turn)).value
+    return json_response(build_stored_response(run, turn.component_id))
 
 
 async def delete_response(call: Call, principal: Principal, response_id: str) -> Response:
@@ -80,14 +79,13 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
     Raises:
         Conflict: the session has other responses. A run is not deleted alone.
     """
-    _, found = await _find(call, response_id)
-    if not found.is_only:
+    _, turn = await _find(call, response_id)
+    if not turn.is_only:
         raise Conflict(
             "The conversation has other responses: delete it whole, as the session"
-            f" {found.session_id}"
+            f" {turn.session_id}"
         )
-    where = SessionLocator(db_id=found.db_id)
-    await call.operations.delete_session(found.session_id, where)
+    await call.operations.delete_session(turn.session_id, SessionLocator(db_id=turn.db_id))
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -99,20 +97,20 @@ async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
     """
     run_id = read_response_id(response_id)
     try:
-        found = None if run_id is None else await call.operations.find_turn(run_id)
+        turn = None if run_id is None else await call.operations.find_turn(run_id)
     except NotFound:
-        found = None
-    if run_id is None or found is None or found.kind == "workflow":
+        turn = None
+    if run_id is None or turn is None or turn.kind == "workflow":
         raise ResponseNotFound
-    return run_id, found
+    return run_id, turn
 
 
 async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], FoundTurn]:
-    run_id, found = await _find(call, response_id)
+    run_id, turn = await _find(call, response_id)
     document = await call.operations.get_component_run(
-        found.kind, found.component_id, run_id, session_id=found.session_id
+        turn.kind, turn.component_id, run_id, session_id=turn.session_id
     )
-    return document.value, found
+    return document.value, turn
 
 
 def _check_query(call: Call, *known: str) -> None:
@@ -123,6 +121,6 @@ def _check_query(call: Call, *known: str) -> None:
     """
     for name, value in parse_pairs(call.scope["query_string"]):
         if name not in known and (name, value) != ("stream", "false"):
-            shown = name if name.isidentifier() and len(name) <= 64 else None
-            text = f"{shown} is not supported here" if shown else "A parameter is unknown"
-            raise RefusedParameter(text, shown)
+            public = get_public_name(name)
+            text = f"{public} is not supported here" if public else "A parameter is unknown"
+            raise RefusedParameter(text, public)

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import Action, CallOutcome
-from agentctl.runtime.tools.delegation import DELEGATE, SET_SHARED_CONTEXT, delegation_tools
+from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.ids import new_id
+from agentctl.records.items import DELEGATIONS
 from agentctl.runtime.models.calls import ModelAnswer, ModelCall, ModelConnection, clean_calls
-from agentctl.runtime.tools.delegation import DELEGATE, ROUTE
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import AnswerSink
@@ -55,7 +55,7 @@ async def _slow(call: ModelCall) -> Answer:
 
 
 async def _leader(call: ModelCall) -> Answer:
-    delegation = next((tool for tool in call.tools if tool["name"] in (DELEGATE, ROUTE)), None)
+    delegation = next((tool for tool in call.tools if tool["name"] in DELEGATIONS), None)
     answer = _last_text(call, "tool") if _ends_with_tool_result(call) else None
     if delegation is None or answer is not None:
         for chunk in _split_text(_last_text(call, "user") if answer is None else answer):

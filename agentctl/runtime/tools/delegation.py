@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentctl.records.items import DELEGATE, ROUTE
+
 if TYPE_CHECKING:
     from agentctl.config.settings import Team
     from agentctl.records.components import ToolRecord
 
-DELEGATE = "delegate_task_to_member"
-ROUTE = "route_to_member"
 SET_SHARED_CONTEXT = "set_shared_context"
 
 _SHARED_CONTEXT_TOOL: ToolRecord = {

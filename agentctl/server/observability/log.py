@@ -69,7 +69,7 @@ class _StderrHandler(logging.Handler):
             self._number = sys.stderr.fileno()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record. A closed stderr is not an error: the work continues."""
+        # A closed stderr is not an error: the work continues.
         try:
             line = self.format(record) + "\n"
         except Exception:
@@ -124,7 +124,6 @@ class _TextFormatter(_LineFormatter):
     """Readable lines: `2026-11-20T15:46:44.123Z WARNING agentctl.runs: message (run_id=...)`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the indented traceback if there is one."""
         process = "" if self._process is None else f" [{self._process}]"
         fields = _format_fields(_collect_fields(record))
         line = (
@@ -139,20 +138,16 @@ class _TextFormatter(_LineFormatter):
 def _format_fields(fields: Mapping[str, FieldValue]) -> str:
     texts = {name: str(value) for name, value in fields.items() if value is not None}
     if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
-        texts = {name: _quote_value(text) for name, text in texts.items()}
+        for name, text in texts.items():
+            if not _UNQUOTED_VALUE.fullmatch(text):
+                texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
     return " ".join([f"{name}={text}" for name, text in texts.items()])
-
-
-def _quote_value(text: str) -> str:
-    is_plain = _UNQUOTED_VALUE.fullmatch(text)
-    return text if is_plain else json.dumps(escape_controls(text), ensure_ascii=False)
 
 
 class _JsonFormatter(_LineFormatter):
     """JSON lines in ASCII. They begin with `time`, `level`, `logger` and `message`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         line: dict[str, FieldValue] = {
             "time": self._format_time(record.created),
             "level": record.levelname.lower(),

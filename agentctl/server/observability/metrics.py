@@ -23,20 +23,19 @@ from prometheus_client.registry import Collector
 from agentctl import __version__
 from agentctl.records.kinds import KINDS
 from agentctl.records.numbers import DurationHistogram
+from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.states import FinalStatus
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
-from agentctl.store.database import Database, Load
+from agentctl.store.database import Database
 
 PREFIX = "agentctl"
 
 _REQUEST_LABELS = ("operation", "method", "status")
-_DATABASE_LABELS = ("database", "kind")
 
 Labels = tuple[str, ...]
 Numbers = Iterable[tuple[Labels, float]]
@@ -72,21 +71,15 @@ class ServerMetrics:
         yield from self._run_metrics()
         yield from self._database_metrics()
         yield from self._mcp_metrics()
-        lag = self.lag.samples
-        yield _build_histogram(
-            "loop_lag_seconds", "Sampled delay of the event loop.", (), [((), lag)]
-        )
+        text, lag = "Sampled delay of the event loop.", self.lag.samples
+        yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
 
     def _request_metrics(self) -> Iterator[Metric]:
         kinds = list(self.requests.by_kind())
         counts = [(tuple(kind), counted.count) for kind, counted in kinds]
-        yield _build_counter(
-            "requests",
-            "Finished requests, including those whose client disconnected.",
-            _REQUEST_LABELS,
-            counts,
-        )
+        text = "Finished requests, including those whose client disconnected."
+        yield _build_counter("requests", text, _REQUEST_LABELS, counts)
         text = "Time from the header of a request to the end of its response."
         yield _build_histogram("request_seconds", text, _REQUEST_LABELS, kinds)
 
@@ -111,13 +104,12 @@ class ServerMetrics:
         yield _build_gauge("members_live", text, (), [((), members)])
         text = "Members of teams that wait for a slot (limits.concurrent_members)."
         yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
+        models = self.engine.model_counters
         text = "Repetitions of model calls after temporary failures."
-        retries = [((model,), count) for model, count in self.engine.model_counters.retries.items()]
+        retries = [((model,), count) for model, count in models.retries.items()]
         yield _build_counter("model_retries", text, ("model",), retries)
         text = "Model calls that were passed to the fallback of a model."
-        passed = [
-            ((model,), count) for model, count in self.engine.model_counters.fallbacks.items()
-        ]
+        passed = [((model,), count) for model, count in models.fallbacks.items()]
         yield _build_counter("model_fallbacks", text, ("model",), passed)
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
@@ -147,37 +139,30 @@ class ServerMetrics:
     def _database_metrics(self) -> Iterator[Metric]:
         loads = {name: database.load() for name, database in self.opened().items()}
 
-        def shown(of: Callable[[Load], int]) -> list[tuple[Labels, float]]:
-            return [((name, load.kind), of(load)) for name, load in loads.items()]
-
-        text = "Units of work that wait for a connection or for the writer."
-        yield _build_gauge(
-            "database_waiting", text, _DATABASE_LABELS, shown(lambda load: load.waiting)
-        )
-        text = "Connections in use."
-        yield _build_gauge(
-            "database_in_use", text, _DATABASE_LABELS, shown(lambda load: load.in_use)
-        )
-        text = "Maximum number of connections."
-        yield _build_gauge("database_size", text, _DATABASE_LABELS, shown(lambda load: load.size))
+        for field, text in (
+            ("waiting", "Units of work that wait for a connection or for the writer."),
+            ("in_use", "Connections in use."),
+            ("size", "Maximum number of connections."),
+        ):
+            values = [((name, load.kind), getattr(load, field)) for name, load in loads.items()]
+            yield _build_gauge(f"database_{field}", text, ("database", "kind"), values)
         oldest = self.observer.oldest_heartbeat
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
         text = "Age of the oldest heartbeat of a process that uses the same databases."
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 
+@dataclass(frozen=True, slots=True)
 class _LabelledCollector(Collector):
     """A collector that adds labels to each sample."""
 
-    def __init__(self, metrics: ServerMetrics, labels: Mapping[str, str]) -> None:
-        self._metrics = metrics
-        self._labels = labels
+    metrics: ServerMetrics
+    labels: Mapping[str, str]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family."""
-        for family in self._metrics.families():
+        for family in self.metrics.families():
             family.samples = [
-                sample._replace(labels={**self._labels, **sample.labels})
+                sample._replace(labels={**self.labels, **sample.labels})
                 for sample in family.samples
             ]
             yield family

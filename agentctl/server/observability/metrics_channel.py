@@ -34,7 +34,6 @@ class MetricsChannel:
 
     @classmethod
     async def open(cls, ours: socket.socket) -> MetricsChannel:
-        """Return the channel over a socket."""
         return cls(*await asyncio.open_connection(sock=ours))
 
     async def request(self, slot: int) -> str | None:
@@ -49,7 +48,6 @@ class MetricsChannel:
         return response.result() if response.done() and not response.cancelled() else None
 
     def close(self) -> None:
-        """Close the channel."""
         self._reading.cancel()
         self._writer.close()
 

@@ -38,7 +38,6 @@ class RequestCounters:
         self._kinds: dict[tuple[str | None, str, int], DurationHistogram] = {}
 
     def count(self, request: FinishedRequest) -> None:
-        """Count a finished request."""
         method = request.method if request.method in _METHODS else _OTHER
         key = (request.operation, method, (request.status or 0) // 100)
         counted = self._kinds.get(key)

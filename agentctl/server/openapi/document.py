@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import fastapi
 import orjson
@@ -82,9 +82,9 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
             every operation may refuse a web page with 403.
     """
     routes = [
-        _build_route(each, authorization=authorization)
-        for each in operations
-        if each.include_in_schema
+        _build_route(operation, authorization=authorization)
+        for operation in operations
+        if operation.include_in_schema
     ]
     document = get_openapi(
         title=TITLE,
@@ -136,10 +136,10 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
 
 
 def _build_signature_function(operation: Operation) -> Any:
-    shown = {argument: name for name, argument in operation.path_names.items()}
+    public_names = {argument: name for name, argument in operation.path_names.items()}
     parameters = [
         parameter.replace(
-            name=shown.get(parameter.name, parameter.name),
+            name=public_names.get(parameter.name, parameter.name),
             annotation=_fastapi_annotation(parameter.annotation),
             default=None if parameter.default == () else parameter.default,
         )
@@ -162,8 +162,8 @@ def _fastapi_annotation(annotation: Any) -> Any:
         plain = str | None
     elif ComponentKind in (plain, *get_args(plain)):
         plain = SessionType if plain == ComponentKind else SessionType | None
-    given = {name: value for name, value in asdict(declared).items() if value is not None}
-    return Annotated[plain, kind(**given)]
+    options = {name: value for name, value in asdict(declared).items() if value is not None}
+    return Annotated[plain, kind(**options)]
 
 
 def _describe_requirement(name: str) -> str:
@@ -210,16 +210,15 @@ def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
 
     def inline(node: Any) -> Any:
         if isinstance(node, list):
-            return [inline(each) for each in node]
+            return [inline(item) for item in node]
         if not isinstance(node, dict):
             return node
         if "$ref" in node:
-            found: dict[str, Any] = inline(definitions[node["$ref"].rpartition("/")[2]])
-            return found | {"additionalProperties": False}
+            record: dict[str, Any] = inline(definitions[node["$ref"].rpartition("/")[2]])
+            return record | {"additionalProperties": False}
         return {key: inline(value) for key, value in node.items()}
 
-    inlined: dict[str, Any] = inline(schema)
-    return inlined
+    return cast(dict[str, Any], inline(schema))
 
 
 def _add_examples(operation: dict[str, Any]) -> None:
@@ -231,10 +230,10 @@ def _add_examples(operation: dict[str, Any]) -> None:
     name = operation["operationId"]
     example = _EXAMPLES["responses"].get(name)
     by_status = {"200": example, "201": example, "202": _EXAMPLES["started_run"]}
-    for status, shown in by_status.items():
+    for status, document in by_status.items():
         content = operation["responses"].get(status, {}).get("content", {})
-        if JSON in content and shown is not None:
-            content[JSON]["example"] = shown
+        if JSON in content and document is not None:
+            content[JSON]["example"] = document
         else:
             content.pop(JSON, None)
         if EVENT_STREAM in content:

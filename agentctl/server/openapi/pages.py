@@ -14,7 +14,6 @@ import re
 import secrets
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
 
 import orjson
 from starlette.responses import Response
@@ -26,6 +25,7 @@ from agentctl.server.state import Call
 
 _HTML = b"text/html; charset=utf-8"
 _SCRIPT = b"text/javascript; charset=utf-8"
+_STYLE = b"text/css; charset=utf-8"
 
 _REDOC_LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
 _NO_IMAGE = b"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
@@ -49,23 +49,16 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-class _Asset(NamedTuple):
-    """A file that the pages load: its package, its name in the package, its content type."""
-
-    package: str
-    name: str
-    content_type: bytes
-
-
 _ASSETS = {
-    "swagger-ui.css": _Asset("fastapi_offline", "swagger-ui.css", b"text/css; charset=utf-8"),
-    "swagger-ui-bundle.js": _Asset("fastapi_offline", "swagger-ui-bundle.js", _SCRIPT),
-    "redoc.standalone.js": _Asset("fastapi_offline", "redoc.standalone.js", _SCRIPT),
-    "favicon.png": _Asset("fastapi_offline", "favicon.png", b"image/png"),
-    "page.css": _Asset("agentctl.server", "page.css", b"text/css; charset=utf-8"),
-    "docs.js": _Asset("agentctl.server", "docs.js", _SCRIPT),
-    "redoc.js": _Asset("agentctl.server", "redoc.js", _SCRIPT),
+    "swagger-ui.css": ("fastapi_offline", _STYLE),
+    "swagger-ui-bundle.js": ("fastapi_offline", _SCRIPT),
+    "redoc.standalone.js": ("fastapi_offline", _SCRIPT),
+    "favicon.png": ("fastapi_offline", b"image/png"),
+    "page.css": ("agentctl.server", _STYLE),
+    "docs.js": ("agentctl.server", _SCRIPT),
+    "redoc.js": ("agentctl.server", _SCRIPT),
 }
+"""The package and the content type of each file that the pages load."""
 
 
 def content_security_policy(**more: str) -> dict[str, str]:
@@ -108,16 +101,14 @@ async def get_docs_asset(call: Call, name: str) -> Response:
     """Return a file of the pages, from a fixed list."""
     if name not in _ASSETS:
         raise NotFound("Not found")
-    return BytesResponse(_read_asset(name), 200, _ASSETS[name].content_type, _CACHE_HEADERS)
-
-
-_CACHE_HEADERS = {"Cache-Control": "public, max-age=3600"}
+    package, content_type = _ASSETS[name]
+    headers = {"Cache-Control": "public, max-age=3600"}
+    return BytesResponse(_read_asset(package, name), 200, content_type, headers)
 
 
 @functools.cache
-def _read_asset(name: str) -> bytes:
-    asset = _ASSETS[name]
-    file: Traversable = files(asset.package) / "static" / asset.name
+def _read_asset(package: str, name: str) -> bytes:
+    file: Traversable = files(package) / "static" / name
     # ReDoc would load a logo from the host of its vendor.
     return file.read_bytes().replace(_REDOC_LOGO, _NO_IMAGE)
 
@@ -127,13 +118,10 @@ async def get_oauth2_redirect(call: Call) -> Response:
     from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 
     page = bytes(get_swagger_ui_oauth2_redirect_html().body)
-    return BytesResponse(page, 200, _HTML, content_security_policy(script_src=_script_hashes(page)))
-
-
-def _script_hashes(page: bytes) -> str:
     scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
-    return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    hashes = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    return BytesResponse(page, 200, _HTML, content_security_policy(script_src=hashes))
 
 
 async def get_openapi(call: Call) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentctl.records.sessions import ExportFormat
 from agentctl.server.bodies import JSON
 from agentctl.server.routing import Responses
 
@@ -28,6 +29,25 @@ EVENT_STREAM_RESPONSES: Responses = {
     200: {"description": "The events of the run", "content": _EVENTS}
 }
 """Responses of an operation that resumes a stream."""
+
+EXPORT_TYPES: dict[ExportFormat, str] = {
+    "jsonl": "application/jsonl",
+    "json": JSON,
+    "markdown": "text/markdown; charset=utf-8",
+}
+"""The content types of exports."""
+
+EXPORT_RESPONSES: Responses = {
+    200: {
+        "description": "The file",
+        "content": {
+            "application/jsonl": {"schema": {}, "example": '{"session":{},"runs":[]}\n'},
+            JSON: {"schema": {"type": "array"}},
+            "text/markdown": {"schema": {}, "example": "# s1\n\nsession s1 · 0 runs\n"},
+        },
+    }
+}
+"""Responses of an export."""
 
 NOT_READY_RESPONSES: Responses = {
     503: {

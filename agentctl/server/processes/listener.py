@@ -92,7 +92,12 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        _detect_lost_peers(listener)
+        # Accepted connections inherit these options. A system without one of them uses its default.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PEER_OPTIONS.items():
+            option = getattr(socket, name, None)
+            if option is not None:
+                listener.setsockopt(socket.IPPROTO_TCP, option, value)
         listener.listen(BACKLOG)
         listener.set_inheritable(False)
     except OSError as error:
@@ -100,18 +105,6 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
         raise _bind_error(error, host, port, key) from error
     _server_ports.add(listener.getsockname()[1])
     return listener
-
-
-def _detect_lost_peers(listener: socket.socket) -> None:
-    """Have the system end connections whose peer vanished without closing them.
-
-    Accepted connections inherit these options. A system without one of them uses its default.
-    """
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PEER_OPTIONS.items():
-        option = getattr(socket, name, None)
-        if option is not None:
-            listener.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def adopt_socket(number: int) -> socket.socket:

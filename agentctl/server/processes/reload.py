@@ -157,13 +157,10 @@ class _ReloadingSupervisor(Supervisor):
         previous = self._slots[0]
         self._replace_current(worker)
         self._report("reload: new requests are served by the new process")
-        if previous in self._workers:
-            await self._dismiss(previous)
-
-    async def _dismiss(self, previous: WorkerHandle) -> None:
+        if previous not in self._workers:
+            return
         previous.leave()
-        count = await previous.count_live_runs(COUNT_SECONDS)
-        if count:
+        if count := await previous.count_live_runs(COUNT_SECONDS):
             runs = "1 live run" if count == 1 else f"{count} live runs"
             seconds = self._settings.server.drain_seconds
             self._report(
@@ -198,10 +195,9 @@ def _build_filter(config: Path) -> Callable[[object, str], bool]:
     def is_watched(change: object, path: str) -> bool:
         assert isinstance(change, Change)
         file = Path(path)
-        if file == config:
-            return True
-        if not ignored(change, path):
-            return False
-        return file.suffix == ".py" or (file.parent / "__init__.py").exists()
+        return file == config or (
+            ignored(change, path)
+            and (file.suffix == ".py" or (file.parent / "__init__.py").exists())
+        )
 
     return is_watched

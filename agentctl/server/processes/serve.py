@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InternalError
@@ -25,14 +26,12 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from agentctl.config.settings import Settings
-    from agentctl.runs.live import LiveRun
 
 GRACEFUL_SECONDS = 8
 """Time for open requests to end after the stop."""
 
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
-
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
@@ -94,7 +93,7 @@ def serve(
     """
     log_to_stderr(settings.log)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
-        controller = _SingleProcess(listener, announce, announce_stop, metrics)
+        controller = _SingleProcess(listener, metrics, announce, announce_stop)
         serve_on_socket(listener, settings, controller)
 
 
@@ -123,29 +122,23 @@ def serve_on_socket(
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
 class _SingleProcess:
     """The controller of a server with one process."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        announce: Callable[[str], None],
-        announce_stop: Callable[[int | None], None] | None,
-        metrics: socket.socket | None,
-    ) -> None:
-        self._metrics = metrics
-        self._listener = listener
-        self._announce = announce
-        self._announce_stop = announce_stop
+    listener: socket.socket
+    metrics: socket.socket | None
+    announce: Callable[[str], None]
+    announce_stop: Callable[[int | None], None] | None
 
     def started(self) -> None:
-        self._announce(base_url(self._listener))
+        self.announce(base_url(self.listener))
 
     def stopping(self, runs: int) -> None:
-        if self._announce_stop is not None:
+        if self.announce_stop is not None:
             # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
             with contextlib.suppress(OSError):
-                self._announce_stop(runs)
+                self.announce_stop(runs)
 
     def control(self, server: DrainingServer) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -154,8 +147,8 @@ class _SingleProcess:
         async def render() -> str:
             return text(0)
 
-        assert self._metrics is not None
-        return serve_metrics(self._metrics, render)
+        assert self.metrics is not None
+        return serve_metrics(self.metrics, render)
 
     async def wait_for_others(self, seconds: float) -> None:
         """Return at once: there are no others."""
@@ -183,26 +176,6 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):
             yield
-
-
-def _log_cancelled_runs(live: list[LiveRun]) -> None:
-    if live:
-        run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
-        more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
-        _log.warning(
-            "drain_seconds have passed: %d runs are cancelled: %s%s", len(live), run_ids, more
-        )
-
-
-def _exempt_loaded_objects() -> None:
-    """Exempt the objects of the start from garbage collection, and collect others less often.
-
-    A full collection visits every object of the process: modules and declarations are most of
-    them, and they live as long as it does. With many live runs it would stop the server often.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 class DrainingServer(HttpServer):
@@ -256,24 +229,36 @@ class DrainingServer(HttpServer):
         before all have done the same step.
         """
         service = self._state.running_service
+        engine = service.hosting.engine
         loop = asyncio.get_running_loop()
         deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
-            self._controller.stopping(service.live_run_count)
+            self._controller.stopping(len(engine.root_runs()))
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
-            _log_cancelled_runs(service.hosting.engine.root_runs())
-            await service.cancel_runs()
+            if live := engine.root_runs():
+                run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
+                more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
+                text = "drain_seconds have passed: %d runs are cancelled: %s%s"
+                _log.warning(text, len(live), run_ids, more)
+            await engine.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
             self.request_exit(force=False)
 
     def on_listening(self) -> None:
-        _exempt_loaded_objects()
+        """Exempt the objects of the start from garbage collection, and collect others less often.
+
+        A full collection visits every object of the process: modules and declarations are most of
+        them, and they live as long as it does. With many live runs it would stop the server often.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         self._controller.started()
 
     async def on_shutdown(self) -> None:
         """End live runs, so that open streams end with them."""
         if self._draining is not None:
             self._draining.cancel()
-        await self._state.running_service.stop_runs()
+        await self._state.running_service.hosting.engine.close()

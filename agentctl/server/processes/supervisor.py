@@ -47,11 +47,7 @@ def serve_with_workers(
     announce_stop: Callable[[int | None], None] | None = None,
     announce_metrics: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a configuration with `server.workers` processes until a stop signal.
-
-    The first SIGTERM, SIGINT or SIGHUP drains: no new runs are accepted, and live runs can end for
-    up to `server.drain_seconds`. A second signal cancels them at once. The port is bound before
-    anything else is opened. A missing database is created.
+    """Serve with `server.workers` processes until a stop signal, as `serve.serve` does with one.
 
     Args:
         settings: the configuration; port 0 selects a free port.
@@ -61,13 +57,8 @@ def serve_with_workers(
         announce_metrics: receives the URL of the metrics before `announce`, if they are configured.
 
     Raises:
-        PortInUse: another program listens on the port.
-        UsageError: the host is not an address of this machine, the process may not bind the port,
-            or the package for metrics is missing.
-        Unavailable: a database cannot be used, or no process can be started.
-        SchemaMismatch: the schema of a database is older or newer than this version.
-        InvalidKey: the verification keys are rejected, or there are none.
-        InvalidConfiguration: a tool cannot be used.
+        AgentctlError: the errors of `serve.serve`.
+        Unavailable: no process can be started.
         InternalError: a worker did not end in time, and was killed.
     """
     log_to_stderr(settings.log, with_process_id=True)
@@ -134,12 +125,12 @@ class Supervisor:
             return contextlib.nullcontext()
         from agentctl.server.observability.metrics_endpoint import serve_metrics
 
-        return serve_metrics(self._metrics, self._gather_metrics)
+        async def render() -> str:
+            return await gather_metrics(
+                {slot: worker.metrics.request for slot, worker in self._slots.items()}
+            )
 
-    async def _gather_metrics(self) -> str:
-        return await gather_metrics(
-            {slot: worker.metrics.request for slot, worker in self._slots.items()}
-        )
+        return serve_metrics(self._metrics, render)
 
     async def _serve(self) -> None:
         first = [await self._start_worker() for _ in range(self._settings.server.workers)]
@@ -175,21 +166,17 @@ class Supervisor:
                 return
             pause = backoff.next_pause(worker.served_seconds)
             _log.error("worker process %d %s; starting another one", worker.pid, worker.end)
-            replacement = await self._start_replacement(pause, backoff)
-            if replacement is None:
-                return
+            replacement: WorkerHandle | None = None
+            while replacement is None:
+                await self._wait_unless_stopped(asyncio.sleep(pause))
+                if self._signals:
+                    return
+                try:
+                    replacement = await self._start_worker()
+                except Unavailable as error:
+                    _log.error("%s: %s", error.detail, error.cause)
+                    pause = backoff.next_pause(0)
             worker = replacement
-
-    async def _start_replacement(self, pause: float, backoff: Backoff) -> WorkerHandle | None:
-        while True:
-            await self._wait_unless_stopped(asyncio.sleep(pause))
-            if self._signals:
-                return None
-            try:
-                return await self._start_worker()
-            except Unavailable as error:
-                _log.error("%s: %s", error.detail, error.cause)
-                pause = backoff.next_pause(0)
 
     async def _start_worker(self) -> WorkerHandle:
         worker = await WorkerHandle.start(

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.server.observability.metrics_channel import MetricsChannel
@@ -50,6 +49,7 @@ class WorkerHandle:
         failure: the error that ended it, if it sent one.
         steps: number of steps of the shutdown that it has done.
         metrics: the channel for metrics requests.
+        served_seconds: time from ready to exit, 0 if it was never ready. Known after the exit.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class WorkerHandle:
         self._reader = reader
         self._writer = writer
         self._ready_at: float | None = None
-        self._served: float = 0.0
         self._live_runs: int | None = None
         self._on_step = on_step
         self._released_steps = 0
@@ -74,6 +73,7 @@ class WorkerHandle:
         self._exited = asyncio.Event()
         self._watching = asyncio.create_task(self._watch())
         self.failure: AgentctlError | None = None
+        self.served_seconds = 0.0
         self.steps = 0
 
     @classmethod
@@ -114,18 +114,12 @@ class WorkerHandle:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         return self._process.pid
 
     @property
     def is_ready(self) -> bool:
         """True if the worker has ever accepted requests."""
         return self._ready_at is not None
-
-    @property
-    def served_seconds(self) -> float:
-        """Seconds from ready to exit, 0 if it was never ready. Known after the exit."""
-        return self._served
 
     @property
     def end(self) -> str:
@@ -177,11 +171,9 @@ class WorkerHandle:
             self._writer.write(PROCEED + b"\n")
 
     def kill(self) -> None:
-        """Kill the process."""
         self._process.kill()
 
     def check_exit(self) -> None:
-        """Check if the process has ended."""
         if self._process.poll() is not None:
             self._exited.set()
 
@@ -189,7 +181,7 @@ class WorkerHandle:
         listening = asyncio.create_task(self._read_messages())
         await self._exited.wait()
         if self._ready_at is not None:
-            self._served = time.monotonic() - self._ready_at
+            self.served_seconds = time.monotonic() - self._ready_at
         await asyncio.wait({listening}, timeout=FINAL_MESSAGE_SECONDS)
         listening.cancel()
         self._writer.close()
@@ -200,21 +192,20 @@ class WorkerHandle:
     async def _read_messages(self) -> None:
         with contextlib.suppress(OSError):
             async for line in self._reader:
-                if line.endswith(b"\n"):
-                    self._handle_message(json.loads(line))
-
-    def _handle_message(self, message: dict[str, Any]) -> None:
-        if "ready" in message:
-            self._ready_at = time.monotonic()
-            self._ready_or_ended.set()
-        elif "stopping" in message:
-            self._live_runs = message["stopping"]
-            self._live_runs_known.set()
-        elif "waiting" in message:
-            self.steps += 1
-            self._on_step()
-        else:
-            self.failure = error_from_message(message["failed"])
+                if not line.endswith(b"\n"):
+                    return  # The worker was killed while it wrote.
+                message = json.loads(line)
+                if "ready" in message:
+                    self._ready_at = time.monotonic()
+                    self._ready_or_ended.set()
+                elif "stopping" in message:
+                    self._live_runs = message["stopping"]
+                    self._live_runs_known.set()
+                elif "waiting" in message:
+                    self.steps += 1
+                    self._on_step()
+                else:
+                    self.failure = error_from_message(message["failed"])
 
 
 def _worker_command() -> list[str]:

@@ -17,6 +17,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.openapi.responses import (
     EVENT_STREAM_RESPONSES,
+    EXPORT_RESPONSES,
     NOT_READY_RESPONSES,
     RUN_RESPONSES,
 )
@@ -33,6 +34,7 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "resume_run": runs.resume_run,
     "follow_run": runs.follow_run,
     "get_session_by_id": documents.get_session_by_id,
+    "export_session": documents.export_session,
 }
 """Endpoints by the name of the method of `Operations`. Those of runs begin with the kind."""
 
@@ -41,13 +43,13 @@ _RESPONSES: dict[str, Responses] = {
     "create_run": RUN_RESPONSES,
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,
+    "export_session": EXPORT_RESPONSES,
 }
 
 
 def build_all_operations() -> list[Operation]:
     """Return all operations except those of the documentation pages."""
-    declared = [_build_operation(each) for each in OPERATIONS.values()]
-    return [*declared, *console.build_operations()]
+    return [*map(_build_operation, OPERATIONS.values()), *console.build_operations()]
 
 
 def _build_operation(declared: Declaration) -> Operation:

@@ -80,14 +80,13 @@ async def get_console_asset(call: Call, version: str, folder: str, name: str) ->
 
 
 def is_console_enabled(call: Call) -> bool:
-    """Return True if the server has a console."""
     return call.caller.app_state.settings.console.enabled
 
 
 def prefers_html(call: Call) -> bool:
     """Return True if a request is the navigation of a browser: its `Accept` names HTML."""
-    types = call.headers.get("accept", "").lower().split(",")
-    return any(each.split(";")[0].strip() == "text/html" for each in types)
+    ranges = call.headers.get("accept", "").lower().split(",")
+    return any(item.partition(";")[0].strip() == "text/html" for item in ranges)
 
 
 def redirect_to_console() -> BytesResponse:
@@ -112,13 +111,9 @@ def _compressible(
         r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", call.headers.get("accept-encoding", "")
     ):
         return BytesResponse(plain, 200, content_type, {**headers, "Vary": "Accept-Encoding"})
-    body = _compress(plain) if compressed is None else compressed
+    body = gzip.compress(plain, mtime=0) if compressed is None else compressed
     fields = {**headers, "Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
     return BytesResponse(body, 200, content_type, fields)
-
-
-def _compress(data: bytes) -> bytes:
-    return gzip.compress(data, mtime=0)
 
 
 @functools.cache
@@ -127,11 +122,13 @@ def _load_console() -> _Console:
     assets = dict[tuple[str, str], _Asset]()
     digest = hashlib.sha256()
     for folder in _FOLDERS:
-        for file in sorted((root / folder).iterdir(), key=lambda each: each.name):
+        for file in sorted((root / folder).iterdir(), key=lambda file: file.name):
             content_type = _CONTENT_TYPES.get("." + file.name.rpartition(".")[2])
             if content_type is not None:
                 plain = file.read_bytes()
-                assets[folder, file.name] = _Asset(plain, _compress(plain), content_type)
+                assets[folder, file.name] = _Asset(
+                    plain, gzip.compress(plain, mtime=0), content_type
+                )
                 digest.update(f"{folder}/{file.name} {len(plain)}\n".encode() + plain)
     version = digest.hexdigest()[:16]
     page = (root / "index.html").read_bytes()

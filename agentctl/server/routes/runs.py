@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from starlette.responses import Response
 
@@ -17,6 +17,7 @@ from agentctl.requests import (
     OfSession,
     ResumeRequest,
 )
+from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -44,6 +45,10 @@ LastEventId = Annotated[
         ge=BEFORE_FIRST_EVENT,
         le=MAXIMUM_EVENT_NUMBER,
     ),
+]
+EventsView = Annotated[
+    Literal["events", "items"],
+    Query("`items` has, instead of the events, the changes of the items that they cause"),
 ]
 
 
@@ -85,6 +90,7 @@ async def resume_run(
         str | None, Query("Session of the run; required unless the caller is an administrator")
     ] = None,
     last_event_id: LastEventId = None,
+    view: EventsView = "events",
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
@@ -96,12 +102,9 @@ async def resume_run(
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
     sessions = {session_id, body.get("session_id")}
     after = _single_value("last_event_index", indexes)
-    request = ResumeRequest(
-        _single_value("session_id", sessions), BEFORE_FIRST_EVENT if after is None else after
-    )
-    return EventStreamResponse(
-        None, await operations.open_resumed_stream(kind, component_id, run_id, request)
-    )
+    request = _build_resume(_single_value("session_id", sessions), after, view)
+    events = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
 async def follow_run(
@@ -112,22 +115,28 @@ async def follow_run(
     last_event_index: LastEventIndex = None,
     session_id: OfSession = None,
     last_event_id: LastEventId = None,
+    view: EventsView = "events",
 ) -> Response:
     """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
     after = _single_value("last_event_index", {last_event_index, last_event_id})
-    request = ResumeRequest(session_id, BEFORE_FIRST_EVENT if after is None else after)
-    return EventStreamResponse(
-        None, await call.operations.open_followed_stream(kind, component_id, run_id, request)
-    )
+    request = _build_resume(session_id, after, view)
+    events = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
-def _single_value(name: str, given: set[T | None]) -> T | None:
+def _build_resume(session_id: str | None, after: int | None, view: str) -> ResumeRequest:
+    if after is None or view == "items":  # items are built from all events of a run
+        after = BEFORE_FIRST_EVENT
+    return ResumeRequest(session_id, after)
+
+
+def _single_value(name: str, values: set[T | None]) -> T | None:
     """Return the only value that is not None.
 
     Raises:
         ValidationFailed: there are several values.
     """
-    first, *others = given - {None} or {None}
+    first, *others = values - {None} or {None}
     if others:
         raise ValidationFailed(f"{name} is given with different values")
     return first

@@ -139,19 +139,14 @@ class BodyRequestCycle(RequestCycle):
     """A request with a body. Its connection is closed if the rest of the body is too long."""
 
     def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
-        if not self.response_started and self._must_close(message):
-            self.keep_alive = False
+        if not self.response_started:
+            # The rest of the body is not read if it is too large, or if the client waits for a 100
+            # (RFC 9110 10.1.1) that is not sent.
+            is_long = not 0 <= self.length <= MAXIMUM_DRAINED_BYTES
+            is_unread = self.more_body and (self.waiting_for_100_continue or is_long)
+            if is_unread or message.get("status") == TooLarge.status:
+                self.keep_alive = False
         return super().send(message)
-
-    def _must_close(self, message: ASGISendEvent) -> bool:
-        """Return True if the rest of the body is not read.
-
-        It is too large, or the client waits for a 100 (RFC 9110 10.1.1) that is not sent.
-        """
-        if message.get("status") == TooLarge.status:
-            return True
-        waits = self.waiting_for_100_continue
-        return self.more_body and (waits or not 0 <= self.length <= MAXIMUM_DRAINED_BYTES)
 
 
 def error_response_bytes(error: AgentctlError, request_id: str) -> bytes:

@@ -70,16 +70,13 @@ class HttpProtocol(TimedConnection):
             piece = rest[start : start + PARSE_BYTES]
             while piece and not self._discarding:
                 piece = self._parse(piece)
-        if self._phase != IDLE or self._messages == messages or self._deadline is not None:
-            self._update_deadline(restart=self._messages != messages)
-
-    def _update_deadline(self, *, restart: bool) -> None:
         if self._discarding:
             return
-        if self._phase == IDLE and restart:
-            self._clear_deadline()
-        else:
+        restart = self._messages != messages
+        if self._phase != IDLE or not restart:
             self._set_deadline(self._phase or HEAD, restart=restart)
+        elif self._deadline is not None:
+            self._clear_deadline()
 
     # Callbacks of the parser
 

@@ -47,7 +47,6 @@ class HttpServer(uvicorn.Server):
         self._exit_requested = asyncio.Event()
 
     def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
-        """Return the factory of the event loop (uvloop)."""
         return self.config.get_loop_factory()
 
     def on_listening(self) -> None:

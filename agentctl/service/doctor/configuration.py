@@ -160,16 +160,12 @@ def is_at_least(version: str, floor: str) -> bool:
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     if numbers is None:
         return False
-    actual, needed = _parse_numbers(numbers[0]), _parse_numbers(floor)
-    size = max(len(actual), len(needed))
-    padded = [part + (0,) * (size - len(part)) for part in (actual, needed)]
-    if padded[0] == padded[1]:
+    parts = [[*map(int, text.split("."))] for text in (numbers[0], floor)]
+    size = max(map(len, parts))
+    actual, needed = (part + [0] * (size - len(part)) for part in parts)
+    if actual == needed:
         return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
-    return padded[0] > padded[1]
-
-
-def _parse_numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
+    return actual > needed
 
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

@@ -238,7 +238,9 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
-    if _is_local(entry.url):
+    parts = urlsplit(entry.url)
+    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    if not host or host.startswith("/") or is_loopback_host(host):
         return
     if not facts.encrypted:
         yield wrong(check, "the connection over the network is not encrypted", remedy)
@@ -246,9 +248,3 @@ def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterat
         yield note(check, "the certificate of the server is not verified", remedy)
     else:
         yield ok(check, "the connection is encrypted, and the certificate is verified")
-
-
-def _is_local(url: str) -> bool:
-    parts = urlsplit(url)
-    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
-    return not host or host.startswith("/") or is_loopback_host(host)

@@ -37,7 +37,8 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
             count = len(keys.keys)
             number = "1 key verifies" if count == 1 else f"{count} keys verify"
             yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
-            yield from _check_remote_keys(settings)
+            if has_remote_keys(authorization):
+                yield _check_remote_keys(settings)
             for entry in keys.skipped:
                 name = "without kid" if entry.kid is None else f"{entry.kid!r}"
                 text = f"JWKS key {name} is skipped: {entry.reason}"
@@ -56,26 +57,23 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         yield from _check_signing_key(settings, key, keys)
 
 
-def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
-    if not has_remote_keys(settings.authorization):
-        return
+def _check_remote_keys(settings: Settings) -> Finding:
     verifier = Verifier(settings)
     verifier.fetch_remote_keys()
     state = verifier.remote_state
     assert state is not None
     if state.error is None:
-        yield ok(_CHECK, state.describe(time.time()))
-    else:
-        text = f"the keys of {state.source} cannot be fetched: {state.detail} ({state.error})"
-        yield wrong(_CHECK, text, "correct jwks_url or issuer in [authorization]")
+        return ok(_CHECK, state.describe(time.time()))
+    text = f"the keys of {state.source} cannot be fetched: {state.detail} ({state.error})"
+    return wrong(_CHECK, text, "correct jwks_url or issuer in [authorization]")
 
 
 def has_third_party_keys(settings: Settings) -> bool:
     """Return True if the JWKS has keys that are not the current or a replaced signing key."""
     authorization = settings.authorization
-    if authorization.enabled and has_remote_keys(authorization):
-        return True
-    if not authorization.enabled or authorization.jwks_file is None:
+    if not authorization.enabled or has_remote_keys(authorization):
+        return authorization.enabled
+    if authorization.jwks_file is None:
         return False
     try:
         files = read_key_files(authorization)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import IO, Any, TypedDict
 
 import orjson
@@ -27,14 +26,6 @@ ReportProgress = Callable[[str, int, int | None], None]
 class _ExportRecord(TypedDict):
     session: dict[str, Any]
     runs: list[RunRecord]
-
-
-@dataclass(slots=True)
-class _Seen:
-    """The ids in the file so far."""
-
-    sessions: set[str] = field(default_factory=set)
-    runs: set[str] = field(default_factory=set)
 
 
 class SessionFile:
@@ -76,12 +67,12 @@ class SessionFile:
         Raises:
             Conflict: the file is not the one that was checked any more.
         """
-        made = ImportReport()
+        result = ImportReport()
         for done, (session, left) in enumerate(self._read_checked(), 1):
-            await store_session(database, session, made, dry_run=dry_run)
-            made.left += left
+            await store_session(database, session, result, dry_run=dry_run)
+            result.left += left
             report("sessions imported", done, total)
-        return made
+        return result
 
     def _read_checked(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
         try:
@@ -94,7 +85,7 @@ class SessionFile:
             ) from None
 
     def _read_sessions(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
-        seen = _Seen()
+        session_ids, run_ids = set[str](), set[str]()
         for place, record in self._read_records():
             try:
                 if (mismatch := find_mismatch(record, _ExportRecord)) is not None:
@@ -105,7 +96,14 @@ class SessionFile:
                     raise ValidationFailed("session or runs is missing")
                 reader = SessionReader(record["session"], record["runs"])
                 session = reader.read_session()
-                _check_unique(seen, session)
+                session_id = session.row.session_id
+                if session_id in session_ids:
+                    raise ValidationFailed(f"session {session_id} is in the file twice")
+                session_ids.add(session_id)
+                for run in session.runs:
+                    if run.run_id in run_ids:
+                        raise ValidationFailed(f"run {run.run_id} is in the file twice")
+                    run_ids.add(run.run_id)
             except ValidationFailed as failure:
                 raise self._refuse(f"{place}: {failure.detail}") from None
             yield session, reader.left
@@ -142,13 +140,3 @@ class SessionFile:
             cause=cause,
             hint="nothing was imported; a file is written with: agentctl sessions export --all",
         )
-
-
-def _check_unique(seen: _Seen, session: ImportedSession) -> None:
-    if session.row.session_id in seen.sessions:
-        raise ValidationFailed(f"session {session.row.session_id} is in the file twice")
-    seen.sessions.add(session.row.session_id)
-    for run in session.runs:
-        if run.run_id in seen.runs:
-            raise ValidationFailed(f"run {run.run_id} is in the file twice")
-        seen.runs.add(run.run_id)

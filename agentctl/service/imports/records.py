@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import orjson
 
@@ -41,6 +41,7 @@ _DETAILS: dict[ComponentKind, Any] = {
 }
 _STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
 _PURPOSES = (None, "summary", "memory")
+_ENTRY_FIELDS = ("role", "content", "created_at")
 
 
 class SessionReader:
@@ -92,8 +93,9 @@ class SessionReader:
 
     def _build_session(self) -> SessionRow:
         session, at = self._session, "session"
-        kind = _find_session_kind(session)
-        names = KINDS[kind]
+        kind = next((kind for kind in KINDS if f"{kind}_data" in session), None)
+        if kind is None:
+            raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
         if (mismatch := find_mismatch(session, _DETAILS[kind])) is not None:
             raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
         data = session.get(f"{kind}_data")
@@ -102,7 +104,9 @@ class SessionReader:
             metrics = (session.get("session_data") or {}).get("session_metrics")
         counters = _check_counters(metrics, f"{at}.metrics", unknown=False)
         total = session.get("total_tokens")
-        component_id = _read_text(session, names.id_field, at, MAXIMUM_NAME_LENGTH)
+        if total is not None and not _is_count(total):
+            raise ValidationFailed("session.total_tokens is not a number of tokens")
+        component_id = _read_text(session, KINDS[kind].id_field, at, MAXIMUM_NAME_LENGTH)
         component_name = session.get("workflow_name") if kind == "workflow" else None
         if kind != "workflow" and data is not None:
             component_name = data.get("name")
@@ -119,7 +123,7 @@ class SessionReader:
             component_name=None if component_name is None else check_text(at, component_name),
             user_id=_read_text(session, "user_id", at, MAXIMUM_NAME_LENGTH),
             session_name=_read_text(session, "session_name", at, MAXIMUM_NAME_LENGTH) or "",
-            total_tokens=counters["total_tokens"] if total is None else _check_total(total),
+            total_tokens=counters["total_tokens"] if total is None else total,
             run_count=0,
             history_bytes=0,
             last_status=None,
@@ -148,21 +152,12 @@ class SessionReader:
         for row in tops:
             first = next_entry
             for message in orjson.loads(row.messages or "[]"):
-                if next_entry < len(entries) and _is_entry_of(entries[next_entry], message):
+                if next_entry < len(entries) and all(
+                    entries[next_entry].get(name) == message.get(name) for name in _ENTRY_FIELDS
+                ):
                     next_entry += 1
             end = len(entries) if row is tops[-1] else next_entry
             row.history = orjson.dumps(entries[first:end]).decode()
-
-
-def _is_entry_of(entry: Record, message: Record) -> bool:
-    return all(entry.get(name) == message.get(name) for name in ("role", "content", "created_at"))
-
-
-def _find_session_kind(session: Record) -> ComponentKind:
-    for kind in KINDS:
-        if f"{kind}_data" in session:
-            return kind
-    raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
 
 
 def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
@@ -233,8 +228,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     )
 
 
-_Times = Literal["created_at", "started_at", "finished_at", "stopped_at"]
-_TIMES: tuple[_Times, ...] = _Times.__args__  # type: ignore[attr-defined]
+_TIMES = ("created_at", "started_at", "finished_at", "stopped_at")
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:
@@ -264,16 +258,16 @@ def _check_messages(record: Record, at: str) -> None:
             raise ValidationFailed(f"{place}.created_at is not a number of seconds")
         if role == "tool" and not isinstance(message.get("tool_call_id"), str):
             raise ValidationFailed(f"{place}.tool_call_id is missing")
-        if (found := find_mismatch(message.get("tool_calls", []), list[dict[str, Any]])) is None:
+        if (mismatch := find_mismatch(message.get("tool_calls", []), list[dict[str, Any]])) is None:
             calls = message.get("tool_calls", [])
-            if all(_is_tool_call(call) for call in calls):
+            if all(
+                isinstance(call.get("id"), str)
+                and isinstance(call.get("name"), str)
+                and isinstance(call.get("arguments"), dict)
+                for call in calls
+            ):
                 continue
-        raise ValidationFailed(f"{place}.tool_calls{found or ''} is not a list of calls")
-
-
-def _is_tool_call(call: Record) -> bool:
-    names = isinstance(call.get("id"), str) and isinstance(call.get("name"), str)
-    return names and isinstance(call.get("arguments"), dict)
+        raise ValidationFailed(f"{place}.tool_calls{mismatch or ''} is not a list of calls")
 
 
 def _check_members(record: Record, field: str, names: Sequence[str], at: str) -> None:
@@ -295,12 +289,6 @@ def _check_counters(metrics: Any, at: str, *, unknown: bool) -> dict[str, Any]:
             continue
         raise ValidationFailed(f"{at}.{name} is not a number of tokens")
     return cast(dict[str, Any], metrics)
-
-
-def _check_total(total: int) -> int:
-    if not _is_count(total):
-        raise ValidationFailed("session.total_tokens is not a number of tokens")
-    return total
 
 
 def _is_count(value: object) -> bool:

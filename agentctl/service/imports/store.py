@@ -55,9 +55,9 @@ class _Stored:
 
 
 async def store_session(
-    database: Database, session: ImportedSession, made: ImportReport, *, dry_run: bool = False
+    database: Database, session: ImportedSession, report: ImportReport, *, dry_run: bool = False
 ) -> int:
-    """Store a session and those of its runs that do not exist, and add the result to `made`.
+    """Store a session and those of its runs that do not exist, and add the result to `report`.
 
     Args:
         dry_run: report what would be stored, and change nothing.
@@ -68,12 +68,12 @@ async def store_session(
     work = _store(session, dry_run=dry_run)
     done = await (database.read(work) if dry_run else database.write(work))
     if done is None:
-        made.left.append((session.row.session_id, "a session of another type or user has the id"))
+        report.left.append((session.row.session_id, "a session of another type or user has the id"))
         return 0
-    made.counts["sessions" if done.created else "sessions that existed"] += 1
-    made.counts["runs"] += done.added
-    made.counts["runs that existed"] += done.skipped
-    made.left += done.left
+    report.counts["sessions" if done.created else "sessions that existed"] += 1
+    report.counts["runs"] += done.added
+    report.counts["runs that existed"] += done.skipped
+    report.left += done.left
     return done.added
 
 

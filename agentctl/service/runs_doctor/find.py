@@ -111,11 +111,8 @@ class RunsDoctor:
 
     async def count(self) -> int:
         """Return the number of runs to check."""
-        counts = [
-            await database.read(integrity.count_runs(), size="large")
-            for database in self._databases.values()
-        ]
-        return sum(counts)
+        work = integrity.count_runs
+        return sum([await each.read(work(), size="large") for each in self._databases.values()])
 
     async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
         """Check all runs, and all workers unless one database was selected.
@@ -127,10 +124,17 @@ class RunsDoctor:
             db_id: await _scan_database(database, report_progress)
             for db_id, database in self._databases.items()
         }
-        survey = await self._survey()
+        deaths = await self._hosting.monitor.check_all()
+        rows = await self._hosting.databases.system.read(workers.list_workers())
+        by_id = {row.worker_id: row for row in rows if row.worker_id in deaths}
+        survey = _WorkerSurvey(by_id, {worker_id: deaths[worker_id] for worker_id in by_id})
         problems: list[Problem] = []
         for db_id, scan in scans.items():
-            problems += [_build_session_problem(db_id, run, survey) for run in scan.without_session]
+            for run in scan.without_session:
+                is_executing = run.live and not survey.is_dead(run.owner)
+                text = f"it is {run.status}, but its session does not exist"
+                remedy = None if is_executing else "delete it with its events"
+                problems.append(_build_problem("no_session", db_id, run, text, remedy))
             for run in scan.live:
                 problem = await _check_live_run(self._databases[db_id], run, survey)
                 if problem is not None:
@@ -140,12 +144,6 @@ class RunsDoctor:
             listed = {problem.worker_id for problem in problems}
             problems += _check_workers(self._hosting.databases.system.id, survey, listed)
         return problems
-
-    async def _survey(self) -> _WorkerSurvey:
-        deaths = await self._hosting.monitor.check_all()
-        rows = await self._hosting.databases.system.read(workers.list_workers())
-        by_id = {row.worker_id: row for row in rows if row.worker_id in deaths}
-        return _WorkerSurvey(by_id, {worker_id: deaths[worker_id] for worker_id in by_id})
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
@@ -211,13 +209,6 @@ async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
     text = f"{what} without a result: {names}{more}"
     remedy = 'add the result "cancelled"'
     return [_build_problem("open_calls", database.id, run, text, remedy)]
-
-
-def _build_session_problem(db_id: str, run: ScannedRun, survey: _WorkerSurvey) -> Problem:
-    is_executing = run.live and not survey.is_dead(run.owner)
-    text = f"it is {run.status}, but its session does not exist"
-    remedy = None if is_executing else "delete it with its events"
-    return _build_problem("no_session", db_id, run, text, remedy)
 
 
 async def _check_live_run(

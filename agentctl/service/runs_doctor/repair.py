@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 from agentctl import errors
 from agentctl.records.times import now, whole_seconds
@@ -88,10 +89,9 @@ class RunRepairs:
             groups[problem.db_id, problem.worker_id].append(problem)
         for (db_id, owner), group in groups.items():
             ended, why = await self._recover(self._hosting.databases[db_id], owner)
+            report = partial(self._report_run, ended, why)
             for problem in group:
-                yield await _try_repair(
-                    problem, _RecoveryOutcome(self._database(problem), ended, why).report
-                )
+                yield await _try_repair(problem, report)
             for run_id in sorted(ended - {problem.run_id for problem in group}):
                 added = await self._report_extra_run(group[0], run_id)
                 if added is not None:
@@ -109,6 +109,18 @@ class RunRepairs:
         except Exception as failure:
             # Some runs may have ended before the failure; their rows are read afterwards.
             return set(), _describe_failure(failure)
+
+    async def _report_run(self, ended: set[str], why_not: str, problem: Problem) -> Problem:
+        assert problem.run_id is not None
+        state = await self._database(problem).read(run_reads.get_state(problem.run_id))
+        if state is None:
+            return problem.with_outcome("gone", "it was deleted in the meantime")
+        end = _describe_end(state)
+        if problem.run_id in ended:
+            return problem.with_outcome("repaired", f"ended as {end}")
+        if is_final(state.status):
+            return problem.with_outcome("gone", f"it ended as {end} before the repair")
+        return problem.with_outcome("left", f"it is {state.status}: {why_not}")
 
     async def _report_extra_run(self, like: Problem, run_id: str) -> Problem | None:
         database = self._hosting.databases[like.db_id]
@@ -148,28 +160,6 @@ class RunRepairs:
             return problem.with_outcome("gone", "its row was removed in the meantime")
         process.remove_lock(databases.system.lock_folder, worker_id)
         return problem.with_outcome("repaired", "removed its row")
-
-
-class _RecoveryOutcome:
-    """The outcome of the recovery of one dead worker, for each of its runs."""
-
-    def __init__(self, database: Database, ended: set[str], why_not: str) -> None:
-        self._database = database
-        self._ended = ended
-        self._why_not = why_not
-
-    async def report(self, problem: Problem) -> Problem:
-        assert problem.run_id is not None
-        state = await self._database.read(run_reads.get_state(problem.run_id))
-        if state is None:
-            return problem.with_outcome("gone", "it was deleted in the meantime")
-        if problem.run_id in self._ended:
-            return problem.with_outcome("repaired", f"ended as {_describe_end(state)}")
-        if is_final(state.status):
-            return problem.with_outcome(
-                "gone", f"it ended as {_describe_end(state)} before the repair"
-            )
-        return problem.with_outcome("left", f"it is {state.status}: {self._why_not}")
 
 
 async def _try_repair(problem: Problem, act: Callable[[Problem], Awaitable[Problem]]) -> Problem:

@@ -47,9 +47,22 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
     entries = _parse(stored.messages or "[]")
     open_now = _find_open(entries)
     for call in reversed(open_now):
-        entries.insert(call.at, _build_result(call, now))
-    ids = {call.id for call in open_now}
-    return StoredMessages(orjson.dumps(entries).decode(), _close_tools(stored.tools, ids))
+        entry = {
+            "role": "tool",
+            "content": CANCELLED_RESULT,
+            "created_at": now,
+            "tool_call_id": call.id,
+            "tool_name": call.name,
+        }
+        entries.insert(call.at, entry)
+    messages, ids = orjson.dumps(entries).decode(), {call.id for call in open_now}
+    if stored.tools is None:
+        return StoredMessages(messages, None)
+    tools = _parse(stored.tools)
+    for entry in tools:
+        if entry.get("tool_call_id") in ids and entry.get("tool_call_error") is None:
+            entry.update(tool_call_error=True, result=CANCELLED_RESULT)
+    return StoredMessages(messages, orjson.dumps(tools).decode())
 
 
 def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
@@ -69,26 +82,6 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
                 never_answered.append(earlier)
             pending[opened.id] = opened
     return sorted([*never_answered, *pending.values()], key=lambda call: call.at)
-
-
-def _build_result(call: OpenCall, now: int) -> dict[str, Any]:
-    return {
-        "role": "tool",
-        "content": CANCELLED_RESULT,
-        "created_at": now,
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-    }
-
-
-def _close_tools(tools: str | None, ids: set[str]) -> str | None:
-    if tools is None:
-        return None
-    entries = _parse(tools)
-    for entry in entries:
-        if entry.get("tool_call_id") in ids and entry.get("tool_call_error") is None:
-            entry.update(tool_call_error=True, result=CANCELLED_RESULT)
-    return orjson.dumps(entries).decode()
 
 
 def _parse(text: str) -> list[dict[str, Any]]:

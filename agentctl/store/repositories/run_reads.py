@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product
 
+from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
 from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
@@ -126,6 +127,12 @@ _CHILDREN_USAGE = Sql(
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
 )
 
+_CHILD_ROWS = Sql(
+    f"SELECT {SUMMARY_COLUMNS.replace(_SUMMARY['input'], 'input')} FROM runs"
+    f" WHERE parent_run_id IN ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    " ORDER BY parent_run_id, seq"
+)
+
 _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
@@ -168,6 +175,15 @@ def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
         for parent_run_id, run_id in rows:
             children[parent_run_id].append(run_id)
     return children
+
+
+@unit
+def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
+    """Return the children of some runs, with `SUMMARY_COLUMNS` and the whole input."""
+    rows: list[RunRow] = []
+    for parameters in _group_parents(run_ids):
+        rows += [RunRow(*row) for row in (yield Statement(_CHILD_ROWS, parameters))]
+    return rows
 
 
 @unit
@@ -371,7 +387,7 @@ def list_page(
         bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
         before, page = bounds
     matching = _within(conditions, since, before)
-    listing = _SUMMARIES if filter.form.view == "summary" else LISTING
+    listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
     sort_ids = live or filter.id_prefix is not None
     return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))
 

@@ -39,24 +39,31 @@ async def examine_runs(
     that died or have no heartbeat. Works only locally. Exit code 1 if there is a problem, with
     --fix if one is left.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     if fix:
         check_confirmable(yes=yes)
     assert target.local is not None
     problems = await _find_problems(target, target.local, db)
     repairable = sum(problem.remedy is not None for problem in problems)
     if not fix or not repairable:
-        _show_problems(problems, form)
+        _show_problems(problems, output_format)
+        if repairable:
+            command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
+            hint = f"repair them with: {command}"
+            raise ProblemsFound(f"{_count(len(problems))} found", hint=hint)
         if problems:
-            raise _problems_found(target, problems, repairable, db, fix=fix)
+            raise ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
         return
     if not yes:
-        if form in ("table", "wide"):
-            _show_problems(problems, form)
+        if output_format in ("table", "wide"):
+            _show_problems(problems, output_format)
         confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
     done = await _repair_problems(target, target.local, problems)
-    _show_problems(done, form)
-    _report_repairs(target, done)
+    _show_problems(done, output_format)
+    target.report_done(f"{_count_outcomes(done)},")
+    left = sum(problem.outcome == "left" for problem in done)
+    if left:
+        raise ProblemsFound(f"{_count(left)} left")
 
 
 async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> list[Problem]:
@@ -70,9 +77,9 @@ async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> l
 
     async with showing_progress(counter):
         problems = await doctor.find_problems(count_checked)
-    found = _count(len(problems)) if problems else "no problems"
+    count = _count(len(problems)) if problems else "no problems"
     runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
-    note(f"{found} in {runs} {target.place}")
+    note(f"{count} in {runs} {target.place}")
     return problems
 
 
@@ -96,35 +103,12 @@ async def _repair_problems(
     return done
 
 
-def _show_problems(problems: Sequence[Problem], form: Format) -> None:
-    from agentctl.records.document import build_document
-
+def _show_problems(problems: Sequence[Problem], output_format: Format) -> None:
     records = [asdict(problem) for problem in problems]
-    if form == "name":
+    if output_format == "name":
         records = [record for record in records if record["run_id"] is not None]
-    if records or form not in ("table", "wide"):
-        show_list(build_document(records), columns.PROBLEMS, form, id_field="run_id")
-
-
-def _problems_found(
-    target: Target, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
-) -> ProblemsFound:
-    if repairable and not fix:
-        command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
-        return ProblemsFound(f"{_count(len(problems))} found", hint=f"repair them with: {command}")
-    return ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
-
-
-def _report_repairs(target: Target, done: Sequence[Problem]) -> None:
-    """Report the repairs.
-
-    Raises:
-        ProblemsFound: a problem is left.
-    """
-    target.report_done(f"{_count_outcomes(done)},")
-    left = sum(problem.outcome == "left" for problem in done)
-    if left:
-        raise ProblemsFound(f"{_count(left)} left")
+    if records or output_format not in ("table", "wide"):
+        show_list(records, columns.PROBLEMS, output_format, id_field="run_id")
 
 
 def _count_outcomes(done: Sequence[Problem]) -> str:

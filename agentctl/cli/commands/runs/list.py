@@ -36,11 +36,9 @@ from agentctl.cli.options import (
     complete_values,
     resolve_component,
 )
-from agentctl.cli.run_tree import read_members
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_page, show_record
 from agentctl.cli.show.pager import Pager
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.show.transcript.pages import create_look, create_page, is_transcript
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
@@ -52,6 +50,8 @@ from agentctl.requests import (
     RunFilter,
     SessionLocator,
 )
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.runs import read_members
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -164,7 +164,7 @@ async def get_run(
     children = await read_members(target.operations, run, where, view)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(form, look, pager.write)
-        page.print_run(build_run_view(run, children))
+        page.print_run(build_drawn_run(run, children))
         if timeline:
             page.print_timeline(run, children)
         page.print_details(run)

@@ -34,10 +34,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.records.kinds import ComponentRef
-from agentctl.requests import (
-    CancelRequest,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunRequest
 
 
 @with_target(create=True, needs_server=("background",))
@@ -89,9 +86,7 @@ async def start_run(
     output_schema: Annotated[
         str | None,
         typer.Option(
-            "--output-schema",
-            metavar="JSON",
-            help="JSON Schema of an object for the answer",
+            "--output-schema", metavar="JSON", help="JSON Schema of an object for the answer"
         ),
     ] = None,
     output: Output = None,
@@ -101,7 +96,7 @@ async def start_run(
     Ctrl-C cancels the run, unless it has an --idempotency-key and a server executes it.
     Exit code 1 if the run ends as ERROR or is cancelled.
     """
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     component = resolve_component(agent, team, workflow)
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
@@ -116,20 +111,22 @@ async def start_run(
         parse_object("--output-schema", output_schema),
     )
     if stream is None:
-        stream = not background and form in ("table", "wide", "tsv", "jsonl")
-    if stream and form in ("json", "name"):
-        raise UsageError(f"-o {form} excludes --stream", hint="use -o jsonl, or --no-stream")
-    await (_stream_run if stream else _wait_for_run)(target, component, request, form)
+        stream = not background and output_format in ("table", "wide", "tsv", "jsonl")
+    if stream and output_format in ("json", "name"):
+        raise UsageError(
+            f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
+        )
+    await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
 
 
 async def _stream_run(
-    target: Target, component: ComponentRef, request: RunRequest, form: Format
+    target: Target, component: ComponentRef, request: RunRequest, output_format: Format
 ) -> None:
     import asyncio
 
     kind, component_id = component
     began = time.monotonic()
-    lines = create_event_lines(kind, form)
+    lines = create_event_lines(kind, output_format)
     run_output = lines.output
     stream = target.operations.stream_run(kind, component_id, request)
     events = with_activity(stream, component_id, lambda: lines.in_line)
@@ -137,11 +134,11 @@ async def _stream_run(
         # Close the stream at once on an interrupt: the server then detects the disconnect.
         async with contextlib.aclosing(events):
             async for event in events:
-                if form == "jsonl":
+                if output_format == "jsonl":
                     write_json(event.data)
                 if not run_output.run_id and run_output.take(event):
                     _note_started(target, request, run_output.run_id, run_output.session_id)
-                elif form == "jsonl":
+                elif output_format == "jsonl":
                     run_output.take(event)
                 else:
                     lines.take(event)
@@ -180,7 +177,7 @@ async def _cancel_interrupted(
 
 
 async def _wait_for_run(
-    target: Target, component: ComponentRef, request: RunRequest, form: Format
+    target: Target, component: ComponentRef, request: RunRequest, output_format: Format
 ) -> None:
     import asyncio
 
@@ -193,11 +190,11 @@ async def _wait_for_run(
         raise
     run = document.value
     _note_started(target, request, run["run_id"], run["session_id"])
-    if form in ("table", "wide", "tsv") and not request.background:
+    if output_format in ("table", "wide", "tsv") and not request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
-        show_record(document, columns.RUN, form, id_field="run_id")
+        show_record(document, columns.RUN, output_format, id_field="run_id")
     if not request.background:
         report_run_end(target, run["run_id"], run)
 

@@ -52,9 +52,7 @@ async def wait_for_runs(
     Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
     not ended within --wait. Ctrl-C cancels no run.
     """
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
 
@@ -67,24 +65,17 @@ async def wait_for_runs(
         results = await run_all(run_ids, wait_for)
     records = successes(results)
     if records:
-        show_list(build_document(records), columns.RUNS, form, id_field="run_id")
+        show_list(records, columns.RUNS, output_format, id_field="run_id")
     report_failures(run_ids, results)
     live = [record["run_id"] for record in records if record["status"] not in FINAL_STATUSES]
     if live:
-        raise StillPending(
-            f"{len(live)} of {len(run_ids)} runs not ended within {wait:g} s",
-            hint=f"follow one with: {target.command(f'runs watch {live[0]}')}",
-        )
+        hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
+        count = f"{len(live)} of {len(run_ids)} runs"
+        raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
     failed = [record for record in records if record["status"] != "COMPLETED"]
     if failed:
-        raise RunFailed(
-            f"{len(failed)} of {len(run_ids)} runs not completed",
-            hint=f"show one with: {target.command(_get_words(failed[0]))}",
-        )
-
-
-def _get_words(record: RunRecord) -> str:
-    return f"runs get {record['run_id']}"
+        hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
+        raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
 
 
 async def _wait_for_end(

@@ -15,15 +15,15 @@ from agentctl.cli.commands.runs.watch import (
     WatchedRun,
     follow_streams,
 )
-from agentctl.cli.run_tree import SessionRuns, read_members
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.model import build_run_view
 from agentctl.cli.target import Target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.runs import SessionRuns, read_members
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveRun
@@ -67,11 +67,11 @@ class _Followed:
             if lines is not None:
                 await self._follow_events(run, lines)
                 ended = await self._wait_for_end(run)
-                self.page.end_run(build_run_view(ended))
+                self.page.end_run(build_drawn_run(ended))
                 return
             run = await self._wait_for_end(run)
         children = await read_members(self.target.operations, run, self.where, self.form)
-        self.page.print_run(build_run_view(run, children), self.number)
+        self.page.print_run(build_drawn_run(run, children), self.number)
 
     async def _follow_events(self, run: Record, lines: LiveRun) -> None:
         run_id, component = str(run["run_id"]), component_of_run(dict(run))

@@ -10,13 +10,14 @@ from typing import IO, Annotated
 
 import typer
 
+from agentctl.cli.commands.db import find_databases
 from agentctl.cli.io import current_io
 from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import NotFound, UsageError
+from agentctl.errors import UsageError
 
 
 @with_target(only_locally="run it on the machine of the database, with --config FILE")
@@ -40,29 +41,25 @@ async def import_sessions(
     from agentctl.service.imports.exports import SessionFile
     from agentctl.store.databases import open_database
 
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     assert target.local is not None
-    entries = {entry.id: entry for entry in target.local.settings.databases}
-    chosen = next(iter(entries)) if db is None else db
-    if chosen not in entries:
-        hint = f"configured databases: {', '.join(entries)}"
-        raise NotFound(f"Database {chosen!r} not found", hint=hint)
+    entry = find_databases(target.local.settings, db)[0]
     name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
     with _opening(file) as stream:
         sessions = SessionFile(stream, name)
         async with showing_progress(counter):
             total = await sessions.check(counter.show)
-            database = open_database(entries[chosen], create=not dry_run)
+            database = open_database(entry, create=not dry_run)
             try:
-                made = await sessions.store(database, total, counter.show, dry_run=dry_run)
+                report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
                 await database.close()
-    report_import(made, form)
+    report_import(report, output_format)
     if dry_run:
         note(f"nothing was changed: {name} would be imported {target.place}")
     else:
         target.report_done(f"imported {name}")
-    check_complete(made)
+    check_complete(report)
 
 
 @contextmanager

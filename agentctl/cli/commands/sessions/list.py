@@ -30,7 +30,6 @@ from agentctl.cli.options import (
     Yes,
     complete_values,
 )
-from agentctl.cli.run_tree import print_transcript
 from agentctl.cli.show import columns, progress
 from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
 from agentctl.cli.show.pager import Pager, write_at_once
@@ -39,6 +38,7 @@ from agentctl.cli.show.transcript.pages import (
     create_look,
     create_page,
     is_transcript,
+    print_transcript,
 )
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target

@@ -27,11 +27,11 @@ from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
-from agentctl.cli.show.transcript.model import parse_time
 from agentctl.cli.target import Target, with_target
-from agentctl.records.kinds import Record, find_component
+from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
+from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -65,7 +65,6 @@ class Totals:
     seconds: float = 0.0
 
     def add(self, run: Mapping[str, Any]) -> None:
-        """Add a run."""
         metrics = run.get("metrics") or {}
         self.input_tokens += metrics.get("input_tokens") or 0
         self.output_tokens += metrics.get("output_tokens") or 0
@@ -113,11 +112,9 @@ async def show_statistics(
     Tokens of members and of background work count for the group of the member or work. The cost is
     that of the prices given; without them there is none.
     """
-    from agentctl.records.document import build_document
-
-    form = resolve_format(output)
+    output_format = resolve_format(output)
     kind, component_id = resolve_component(agent, team, workflow) or (None, None)
-    wanted = RunFilter(
+    run_filter = RunFilter(
         component_type=kind,
         component_id=component_id,
         session_id=session,
@@ -126,19 +123,19 @@ async def show_statistics(
         created_after=microseconds_ago(newer_than),
         created_before=microseconds_ago(older_than),
     )
-    groups = await _sum_runs(target, wanted, by)
+    groups = await _sum_runs(target, run_filter, by)
     priced = input_price is not None or output_price is not None
     rows = [
         _build_row(by, name, groups[name], (input_price or 0.0, output_price or 0.0), priced)
         for name in sorted(groups)
     ]
-    show_list(build_document(rows), _build_columns(by, rows), form, id_field=by, fields=fields)
+    show_list(rows, _build_columns(by, rows), output_format, id_field=by, fields=fields)
 
 
-async def _sum_runs(target: Target, wanted: RunFilter, by: Grouping) -> dict[str, Totals]:
+async def _sum_runs(target: Target, run_filter: RunFilter, by: Grouping) -> dict[str, Totals]:
     def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(wanted, page=page))
+        return target.operations.get_runs(replace(run_filter, page=page))
 
     groups: dict[str, Totals] = {}
     counter = Counter("runs read")
@@ -173,9 +170,6 @@ def _build_row(
 def _build_columns(by: str, rows: list[dict[str, Any]]) -> Columns:
     most = max((row["total_tokens"] for row in rows), default=0)
 
-    def draw(row: Record) -> str:
-        return draw_bar(row["total_tokens"], most)
-
     def count(field: str) -> Column:
         return Column(field, lambda row: f"{row[field]:,}" if row[field] else "")
 
@@ -185,7 +179,7 @@ def _build_columns(by: str, rows: list[dict[str, Any]]) -> Columns:
             Column(by),
             count("runs"),
             Column("total_tokens", lambda row: f"{row['total_tokens']:,}", heading="tokens"),
-            Column("share", draw, heading=" "),
+            Column("share", lambda row: draw_bar(row["total_tokens"], most), heading=" "),
             count("failed"),
             count("cancelled"),
             Column("input_tokens", lambda row: f"{row['input_tokens']:,}", heading="in"),

@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
-from agentctl.cli.durations import format_elapsed
 from agentctl.cli.io import current_io
 from agentctl.cli.show.transcript.markdown import draw_markdown
-from agentctl.cli.show.transcript.model import (
-    Answer,
-    Item,
-    Member,
-    Prompt,
-    RunView,
-    Thinking,
-    ToolCall,
+from agentctl.records.items import Item
+from agentctl.records.phase import describe_run
+from agentctl.records.times import format_elapsed
+from agentctl.transcripts.model import (
+    DrawnCall,
+    DrawnMember,
+    DrawnRun,
     clean_line,
+    clean_text,
+    count_characters,
     parse_time,
 )
-from agentctl.cli.show.transcript.texts import (
+from agentctl.transcripts.texts import (
     Look,
     cut_text,
-    describe_run,
     format_day,
     format_length,
     format_size,
     format_time,
     format_tokens,
+    get_look,
 )
 
 if TYPE_CHECKING:
@@ -121,16 +121,16 @@ class Printer:
         """Print a line across, with a text in it."""
         self.print(Rule(Text(text), characters="─", style="dim"))
 
-    def print_run(self, view: RunView, number: int | None = None) -> None:
+    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
         """Print a top-level run: its input, its items and its end."""
-        self.print_input(view, number)
-        self.print_head(view, indent=INDENT)
-        self.print_items(view.items, INDENT)
-        self.print_end(view, INDENT)
+        self.print_input(run, number)
+        self.print_head(run, indent=INDENT)
+        self.print_items(run, INDENT)
+        self.print_end(run, INDENT)
 
-    def print_input(self, view: RunView, number: int | None = None) -> None:
+    def print_input(self, run: DrawnRun, number: int | None = None) -> None:
         """Print the first lines of a run: its user, time, id and input."""
-        record = view.record
+        record = run.record
         moment = parse_time(record.get("created_at"))
         if moment is not None:
             self._print_day(moment)
@@ -140,37 +140,35 @@ class Printer:
         facts = [format_time(moment, self.look)] if moment is not None else []
         facts.append(f"run {self.format_id(str(record.get('run_id')))}")
         self.print_line(left, Text(" · ".join(facts), style="dim"))
-        self.print(Text(cut_text(view.input, self.look.full), overflow="fold"), indent=INDENT)
+        self.print(Text(cut_text(run.input, self.look.full), overflow="fold"), indent=INDENT)
         self.print()
 
-    def print_head(self, view: RunView, *, indent: int) -> None:
+    def print_head(self, run: DrawnRun, *, indent: int) -> None:
         """Print the component of a run and the facts about its end."""
-        facts = self._describe_state(view)
-        if (seconds := view.seconds) is not None:
+        facts = self._describe_state(run)
+        if (seconds := run.seconds) is not None:
             facts.append(f" · {format_elapsed(seconds)}")
-        if tokens := format_tokens(view, split=True):
+        if tokens := format_tokens(run, split=True):
             facts.append(f" · {tokens}")
-        self.print_line(Text(view.component, style="bold"), facts, indent=indent)
+        self.print_line(Text(run.component, style="bold"), facts, indent=indent)
 
-    def print_items(self, items: Iterable[Item], indent: int) -> None:
+    def print_items(self, run: DrawnRun, indent: int) -> None:
         """Print the items of a run."""
-        for item in items:
-            self.print_item(item, indent)
-
-    def print_item(self, item: Item, indent: int) -> None:
-        """Print one item."""
-        match item:
-            case Answer(text=text, characters=characters):
-                self.print_answer(text, indent, characters)
-            case Thinking(text=text):
-                self._print_folded("thinking", text, indent)
-            case Prompt(role=role, text=text):
-                if self.look.full:
-                    self._print_folded(role, text, indent)
-            case ToolCall():
-                self.print_tool(item, indent)
-            case Member():
+        for item in run.items:
+            if isinstance(item, DrawnMember):
                 self.print_member(item, indent)
+            else:
+                self._print_item(item, indent)
+
+    def _print_item(self, item: Item, indent: int) -> None:
+        if item["type"] == "tool_call":
+            self.print_tool(DrawnCall.of(item), indent)
+        elif item["type"] == "text":
+            self.print_answer(clean_text(item["text"]), indent, count_characters(item))
+        elif item["type"] == "thinking":
+            self._print_folded("thinking", clean_text(item["text"]), indent)
+        elif item["type"] == "prompt" and self.look.full:
+            self._print_folded(item["role"], clean_text(item["text"]), indent)
 
     def print_answer(self, text: str, indent: int, characters: int = 0) -> None:
         """Print a text of the component; `characters` is the length of a cut one, else 0."""
@@ -178,14 +176,14 @@ class Printer:
         plain = self.look.raw
         self.print(Text(text, overflow="fold") if plain else draw_markdown(text), indent=indent)
 
-    def print_tool(self, call: ToolCall, indent: int) -> None:
+    def print_tool(self, call: DrawnCall, indent: int) -> None:
         """Print a tool call in one line, with its result in the next one if it is short."""
         glyph, style = TOOL_LOOKS[call.outcome]
         duration = "" if call.seconds is None else f" {format_elapsed(call.seconds)}"
         right = Text(f"{glyph}{duration}", style=style)
         left = Text("ƒ ", style="dim").append(call.name, style="bold")
         left.append(f"({call.arguments})", style="none")
-        result = call.result or ""
+        result = call.result
         if self.look.full:
             self.print_line(left, right, indent=indent)
             if result:
@@ -206,29 +204,29 @@ class Printer:
         if line:
             self.print_line(Text(line, style="dim"), indent=indent + MEMBER_INDENT)
 
-    def print_member(self, member: Member, indent: int) -> None:
+    def print_member(self, member: DrawnMember, indent: int) -> None:
         """Print a member in one line, and its items if it is open."""
-        view, status = member.run, member.run.record.get("status")
-        is_open = self.look.opens(view)
+        run, status = member.run, member.run.record.get("status")
+        is_open = self.look.opens(run)
         left = Text("▾ " if is_open else "▸ ", style="dim")
-        left.append(f"{member.label} · " if member.label else "").append(view.component, "bold")
+        left.append(f"{member.label} · " if member.label else "").append(run.component, "bold")
         left.append(f": {member.task}" if member.task else "")
-        facts = self._describe_state(view, words=status != "COMPLETED")
-        if (seconds := view.seconds) is not None:
+        facts = self._describe_state(run, words=status != "COMPLETED")
+        if (seconds := run.seconds) is not None:
             facts.append(f" {'· ' if status != 'COMPLETED' else ''}{format_elapsed(seconds)}")
-        if tokens := format_tokens(view):
+        if tokens := format_tokens(run):
             facts.append(f" · {tokens}")
-        if view.tool_calls:
-            facts.append(f" · {view.tool_calls} ƒ")
+        if run.tool_calls:
+            facts.append(f" · {run.tool_calls} ƒ")
         self.print_line(left, facts, indent=indent)
         if is_open:
             inner = min(indent + MEMBER_INDENT, DEEPEST_INDENT)
-            self.print_items(view.items, inner)
-            self.print_end(view, inner)
+            self.print_items(run, inner)
+            self.print_end(run, inner)
 
-    def print_end(self, view: RunView, indent: int) -> None:
+    def print_end(self, run: DrawnRun, indent: int) -> None:
         """Print the error of a run and the facts about its cancel and stop."""
-        record = view.record
+        record = run.record
         error = record.get("error") or {}
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
@@ -254,11 +252,12 @@ class Printer:
             self.print(Text(day, style="dim", justify="center"))
         self._day = day
 
-    def _describe_state(self, view: RunView, *, words: bool = True) -> Text:
-        phase = describe_run(view.record)
-        style = STYLES.get(phase.color, phase.color)
-        state = Text(f"{phase.glyph} {phase.words}" if words else phase.glyph, style=style)
-        code = (view.record.get("error") or {}).get("code")
+    def _describe_state(self, run: DrawnRun, *, words: bool = True) -> Text:
+        phase = describe_run(run.record)
+        look = get_look(phase)
+        style = STYLES.get(look.color, look.color)
+        state = Text(f"{look.glyph} {phase.words}" if words else look.glyph, style=style)
+        code = (run.record.get("error") or {}).get("code")
         if phase.name == "failed" and code:
             state.append(f" · {clean_line(code)}")
         if phase.warning:

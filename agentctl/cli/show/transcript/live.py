@@ -7,30 +7,20 @@ member. So no cursor has to move, and the same lines can go to a file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from agentctl.cli.show.answer import RunOutput, parse_event
+from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.transcript.markdown import split_blocks
-from agentctl.cli.show.transcript.model import (
-    DELEGATIONS,
-    Answer,
-    Item,
-    Member,
-    RunView,
-    build_call,
-    clean_line,
-    clean_text,
-)
-from agentctl.records.kinds import ComponentKind, find_component
+from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
+from agentctl.records.items import Item, RunReader
+from agentctl.records.kinds import ComponentKind
+from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_text
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
     from agentctl.requests import StreamEvent
 
 Data = Mapping[str, Any]
-
-_ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 
 _TRY_AGAIN = 1.25
 """Growth of a text that has no complete block, after which it is parsed again."""
@@ -89,21 +79,6 @@ class LiveAnswer:
         self._follows_block = True
 
 
-@dataclass(slots=True)
-class _Part:
-    """The run of a member, as its events have described it so far."""
-
-    record: dict[str, Any]
-    items: list[Item] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-
-    def end_text(self) -> None:
-        """Make the text so far an item."""
-        text, self.text = clean_text("".join(self.text)), []
-        if text.strip():
-            self.items.append(Answer(text))
-
-
 class LiveRun:
     """Draws the events of a run as they arrive.
 
@@ -126,10 +101,7 @@ class LiveRun:
         self.output = RunOutput(kind, write=self._answer.add, run_id=run_id, whole=whole)
         self._printer = printer
         self._indent = indent
-        self._started: dict[str, str] = {}
-        self._steps: dict[str, str] = {}
-        self._step = ""
-        self._parts: dict[str, _Part] = {}
+        self._reader = RunReader()
 
     @property
     def in_line(self) -> bool:
@@ -138,24 +110,37 @@ class LiveRun:
 
     def take(self, event: StreamEvent) -> None:
         """Draw one event."""
-        data: Data = parse_event(event)
-        self.output.take_data(event.name, data)
-        run_id = str(data.get("run_id") or "")
-        own = run_id == self.output.run_id
-        part = None if own else self._find_part(run_id, data)
-        if event.name.endswith("ToolCallStarted"):
-            tool = data.get("tool") or {}
-            self._started[str(tool.get("tool_call_id"))] = str(data.get("at") or "")
-            if own:
-                self._answer.end()
-        elif event.name.endswith("ToolCallCompleted"):
-            self._take_tool(data, part)
-        elif event.name == "StepStarted":
-            self._step = clean_line(data.get("step_name"))
-        elif part is not None:
-            self._take_member(event.name, data, part)
-        elif self.output.end:
+        parsed = parse_event(event.name, event.data, event.seq)
+        self.output.take_parsed(parsed)
+        own = parsed.run_id == self.output.run_id
+        if not (own and parsed.kind in TEXT_KINDS):  # the output draws the texts of the run itself
+            for change in self._reader.apply(parsed):
+                if change.run_id == self.output.run_id and change.position is not None:
+                    self._draw_item(self._reader.runs[change.run_id].items[change.position])
+        if own and (self.output.end or parsed.kind is EventKind.TOOL_CALL_STARTED):
             self._answer.end()
+
+    def _draw_item(self, item: Item) -> None:
+        """Draw a tool call that has returned, or a member that has ended."""
+        if item["type"] == "tool_call":
+            if item["status"] in ("done", "failed"):
+                self._answer.end_part()
+                self._printer.print_tool(DrawnCall.of(item), self._indent)
+        elif item["type"] in ("member", "step") and (run_id := item["run_id"]) is not None:
+            member = self._build_run(run_id)
+            if not member.is_live:
+                self._answer.end_part()
+                self._printer.print_member(DrawnMember.of(item, member), self._indent)
+
+    def _build_run(self, run_id: str) -> DrawnRun:
+        run = self._reader.runs[run_id]
+        members = {
+            str(member_id): self._build_run(str(member_id))
+            for item in run.items
+            if (member_id := cast(Mapping[str, Any], item).get("run_id")) is not None
+        }
+        record = {**run.record, "stopped_at": run.record.get("finished_at"), "items": run.items}
+        return DrawnRun(record, members)
 
     def conclude(self, record: Data) -> None:
         """Draw the rest of a run whose last event is missing, from its record."""
@@ -168,52 +153,3 @@ class LiveRun:
     def flush(self) -> None:
         """Draw the text so far although its last block is not complete."""
         self._answer.end()
-
-    def _take_tool(self, data: Data, part: _Part | None) -> None:
-        tool = data.get("tool") or {}
-        began = self._started.pop(str(tool.get("tool_call_id")), "")
-        if tool.get("tool_name") in DELEGATIONS and not tool.get("tool_call_error"):
-            return
-        span = {"started_at": began, "finished_at": data.get("at")}
-        call = build_call(tool, span, {"status": "RUNNING"})
-        if part is not None:
-            part.end_text()
-            part.items.append(call)
-            return
-        self._answer.end_part()
-        self._printer.print_tool(call, self._indent)
-
-    def _find_part(self, run_id: str, data: Data) -> _Part:
-        if run_id not in self._parts:
-            names = ("run_id", "parent_run_id", "agent_id", "team_id", "workflow_id")
-            record = {name: data[name] for name in names if data.get(name)}
-            record |= {"status": "RUNNING", "started_at": data.get("at")}
-            self._parts[run_id] = _Part(record)
-            if data.get("parent_run_id") == self.output.run_id:
-                self._steps[run_id] = self._step
-        return self._parts[run_id]
-
-    def _take_member(self, name: str, data: Data, part: _Part) -> None:
-        if name.endswith("Content"):
-            part.text.append(str(data.get("content") or ""))
-            return
-        status = next((_ENDS[end] for end in _ENDS if name.endswith(end)), None)
-        if status is None or name == "StepCompleted":
-            return
-        part.end_text()
-        if not part.items and data.get("content"):  # of a workflow: only its end has the text
-            part.items.append(Answer(clean_text(data["content"])))
-        part.record |= {"status": status, "finished_at": data.get("at")}
-        part.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
-        named = find_component(part.record)
-        view = RunView(part.record, clean_line(named[1] if named else "run"), "", part.items)
-        run_id = str(data.get("run_id"))
-        del self._parts[run_id]
-        member = Member(view, self._steps.pop(run_id, ""), "")
-        parent = self._parts.get(str(part.record.get("parent_run_id")))
-        if parent is not None:
-            parent.end_text()
-            parent.items.append(member)
-            return
-        self._answer.end_part()
-        self._printer.print_member(member, self._indent)

@@ -9,8 +9,8 @@ from agentctl.cli.io import current_io
 from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.draw import Printer, create_console, find_width
 from agentctl.cli.show.transcript.live import LiveAnswer
-from agentctl.cli.show.transcript.model import clean_line
-from agentctl.cli.show.transcript.texts import Look
+from agentctl.transcripts.model import clean_line
+from agentctl.transcripts.texts import Look
 
 TAIL = 400
 """Characters at the end of an incomplete block that may be in the draft."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from agentctl.cli.durations import format_elapsed
-from agentctl.cli.show.transcript.model import clean_line, parse_time
 from agentctl.records.kinds import Record
+from agentctl.records.times import format_elapsed
+from agentctl.transcripts.model import clean_line, parse_time
 
 LABEL_WIDTH = 26
 TIME_WIDTH = 8

@@ -17,9 +17,13 @@ from agentctl.config.settings import Database
 from agentctl.interop.agentos.backend import (
     AgentOSBackend,
     build_meta,
+    build_page,
+    build_runs_page,
     check_session,
     is_match,
+    read_page_number,
     select_runs,
+    view_run,
 )
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
@@ -62,12 +66,11 @@ def build_database_entry(url: str, folder: Path) -> Database:
     Raises:
         errors.InvalidConfiguration: the URL is not valid.
     """
-    given = url if "://" in url else f"{SQLITE_SCHEME}{url}"
+    whole = url if "://" in url else f"{SQLITE_SCHEME}{url}"
     # SQLAlchemy names the driver in the URL, and this is the form that users of AgentOS have.
-    scheme, _, rest = given.partition("://")
-    given = f"{scheme.partition('+')[0]}://{rest}"
-    place = Place("--database")
-    return Database(id="agentos", url=check_database_url(given, folder, place), layout="agentos")
+    scheme, _, rest = whole.partition("://")
+    url = check_database_url(f"{scheme.partition('+')[0]}://{rest}", folder, Place("--database"))
+    return Database(id="agentos", url=url, layout="agentos")
 
 
 @contextlib.asynccontextmanager
@@ -98,8 +101,8 @@ class AgentOSDatabase(AgentOSBackend):
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
         if filter.session_name:
-            return self.build_page(await self._find_named(filter), page)
-        number = self.get_page_number(page)
+            return build_page(await self._find_named(filter), page)
+        number = read_page_number(page)
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
         sessions = await self.reader.list_sessions(page.limit, offset, filter)
@@ -145,18 +148,18 @@ class AgentOSDatabase(AgentOSBackend):
         """
         if filter.session_id is not None:
             session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
-            return self.build_runs_page(await self._list_runs_of_user(session, filter), filter)
+            return build_runs_page(await self._list_runs_of_user(session, filter), filter)
         offset = int(filter.page.cursor or 0)
         while sessions := await self.reader.list_sessions(_STATED_PAGE, offset):
             offset += len(sessions)
-            found = [
+            runs = [
                 run
                 for session in sessions
                 for run in await self._list_runs_of_user(session, filter)
                 if is_match(run, filter)
             ]
-            if found:
-                return build_document({"data": found, "meta": {"next_cursor": str(offset)}})
+            if runs:
+                return build_document({"data": runs, "meta": {"next_cursor": str(offset)}})
         return build_document({"data": [], "meta": {"next_cursor": None}})
 
     async def _list_runs_of_user(self, session: StoredSession, filter: RunFilter) -> list[Record]:
@@ -173,18 +176,19 @@ class AgentOSDatabase(AgentOSBackend):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
-        for run in await self.reader.list_runs(session):
+        runs = await self.reader.list_runs(session)
+        for run in runs:
             if run["run_id"] == run_id:
-                return build_document(run)
+                return build_document(view_run(run, form, runs))
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:
-        found = [
+        memories = [
             memory
             async for memory in self.reader.list_memories()
             if filter.user_id in (None, memory["user_id"])
         ]
-        return self.build_page(found, filter.page)
+        return build_page(memories, filter.page)
 
 
 def _build_detail(session: StoredSession, runs: list[Record]) -> Record:

@@ -65,7 +65,6 @@ class StoredSession:
 
     @property
     def session_id(self) -> str:
-        """The id of the session."""
         return self.keys["session_id"] or ""
 
     @property
@@ -179,18 +178,22 @@ class AgentOSReader:
                 " ORDER BY coalesce(run_index, 0), created_at, run_id",
                 [session.session_id],
             )
-            runs = [self._parse_run(row, session) for row in rows]
+            for encoded_id, encoded in rows:
+                run_id = _decode_text(encoded_id) or ""
+                try:
+                    data = _decode_object("run_data", encoded) or {}
+                    runs.append(read_run({"run_id": run_id, **data}, session.session_id))
+                except UnreadableRow as failure:
+                    runs.append(_build_unreadable_run(run_id, session, str(failure)))
         known = {run["run_id"] for run in runs}
-        legacy = [_build_run(each, session) for each in session.legacy_runs if each is not None]
+        legacy = [
+            read_run(run, session.session_id)
+            if isinstance(run, dict)
+            else _build_unreadable_run("", session, "an element of runs is not an object")
+            for run in session.legacy_runs
+            if run is not None
+        ]
         return [run for run in legacy if run["run_id"] not in known] + runs
-
-    def _parse_run(self, row: Row, session: StoredSession) -> Record:
-        run_id = _decode_text(row[0]) or ""
-        try:
-            data = _decode_object("run_data", row[1])
-        except UnreadableRow as failure:
-            return _build_unreadable_run(run_id, session, str(failure))
-        return _build_run({"run_id": run_id, **(data or {})}, session)
 
     async def list_memories(self) -> AsyncIterator[Record]:
         """Yield the memory records, each with `problem` if it cannot be read."""
@@ -217,14 +220,8 @@ def _build_condition(filter: SessionFilter) -> tuple[str, list[str]]:
         "user_id = ?": filter.where.user_id,
         f"? IN ({', '.join(names.id_field for names in KINDS.values())})": filter.component_id,
     }
-    given = {sql: value for sql, value in conditions.items() if value is not None}
-    return (" WHERE " + " AND ".join(given) if given else ""), [*given.values()]
-
-
-def _build_run(run: Any, session: StoredSession) -> Record:
-    if not isinstance(run, dict):
-        return _build_unreadable_run("", session, "an element of runs is not an object")
-    return read_run(run, session.session_id)
+    present = {sql: value for sql, value in conditions.items() if value is not None}
+    return (" WHERE " + " AND ".join(present) if present else ""), [*present.values()]
 
 
 def _build_unreadable_run(run_id: str, session: StoredSession, reason: str) -> Record:
@@ -262,31 +259,31 @@ def _decode_json(name: str, value: object) -> Any:
     Raises:
         UnreadableRow: it is not JSON.
     """
-    found = value
+    decoded = value
     for level in range(_ENCODINGS):
-        if not isinstance(found, str | bytes):
+        if not isinstance(decoded, str | bytes):
             break
         try:
-            found = orjson.loads(found)
+            decoded = orjson.loads(decoded)
         except orjson.JSONDecodeError:
             if level:  # a JSON string is a value, too
                 break
             raise UnreadableRow(f"{name} is not JSON") from None
-    return found
+    return decoded
 
 
 def _decode_object(name: str, value: object) -> Record | None:
-    found = _decode_json(name, value)
-    if found is None or isinstance(found, dict):
-        return found
-    raise UnreadableRow(f"{name} is not an object")
+    decoded = _decode_json(name, value)
+    if decoded is not None and not isinstance(decoded, dict):
+        raise UnreadableRow(f"{name} is not an object")
+    return decoded
 
 
 def _decode_array(name: str, value: object) -> list[Any]:
-    found = _decode_json(name, value)
-    if found is None or isinstance(found, list):
-        return found or []
-    raise UnreadableRow(f"{name} is not an array")
+    decoded = _decode_json(name, value)
+    if decoded is not None and not isinstance(decoded, list):
+        raise UnreadableRow(f"{name} is not an array")
+    return decoded or []
 
 
 def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Record:

@@ -10,14 +10,13 @@ import orjson
 from agentctl.errors import InvalidResponse, RunFailed
 from agentctl.interop.agentos.mapping import read_error
 from agentctl.interop.agentos.values import format_content, read_counters
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind, find_event_kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.remote.events import EventParser, ServerEvent
 from agentctl.requests import StreamEvent
 
 CONTROL_EVENTS = frozenset({"replay", "catch_up", "subscribed", "error"})
 """Events about the stream itself, which a resumed stream mixes with those of the run."""
-
-_ENDS = ("Completed", "Cancelled", "Error")
 
 
 class EventReader:
@@ -37,7 +36,7 @@ class EventReader:
     """
 
     def __init__(self, kind: ComponentKind, run_id: str, after: int) -> None:
-        self._prefix = KINDS[kind].event_prefix
+        self._names = EVENT_NAMES[kind].values()
         self._run_id = run_id
         self._after = after
         self._cancelled: set[str] = set()
@@ -58,21 +57,22 @@ class EventReader:
                 self.refusal = str(data.get("error") or "")
             return None
         run_id = str(data.get("run_id") or "")
-        ends = next((end for end in _ENDS if _is_run_event(name, end)), None)
-        if not run_id and ends == "Error":
+        kind = find_event_kind(name)
+        ends = kind in END_STATUSES
+        if not run_id and kind is EventKind.FAILED:
             error = read_error(data, _error_text(data))
             raise RunFailed("the run did not start", cause=f"{error['code']}: {error['detail']}")
         self._run_id = self._run_id or run_id
-        if ends == "Cancelled":
+        if kind is EventKind.CANCELLED:
             self._cancelled.add(run_id)
-        elif ends is not None and run_id in self._cancelled:
+        elif ends and run_id in self._cancelled:
             return None
-        if ends is not None and run_id == self._run_id and name.startswith(self._prefix):
+        if ends and run_id == self._run_id and name in self._names:
             self.ended = True
         index = data.get("event_index")
         number = index if type(index) is int else self._after + 1
         self._after = max(number, self._after)
-        return StreamEvent(number, name, orjson.dumps(_convert(data, ends)))
+        return StreamEvent(number, name, orjson.dumps(_convert(data, kind)))
 
 
 async def read_events(
@@ -85,10 +85,6 @@ async def read_events(
             event = reader.read(received)
             if event is not None:
                 yield event
-
-
-def _is_run_event(name: str, end: str) -> bool:
-    return name in {names.event_prefix + end for names in KINDS.values()}
 
 
 def _parse(received: ServerEvent) -> dict[str, Any]:
@@ -109,12 +105,12 @@ def _error_text(data: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else format_content(data.get("content"))
 
 
-def _convert(data: dict[str, Any], ends: str | None) -> dict[str, Any]:
+def _convert(data: dict[str, Any], kind: EventKind | None) -> dict[str, Any]:
     text = _error_text(data)
     built = dict(data)
     if "content" in data:
         built["content"] = format_content(data["content"])
-    if ends == "Error":
+    if kind is EventKind.FAILED:
         built |= {"error": read_error(data, text), "content": None}
     elif not isinstance(data.get("error"), dict | None):
         built["error"] = {"code": "FAILED", "detail": str(data["error"])}

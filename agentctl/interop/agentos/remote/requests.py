@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import AgentOSBackend, build_meta
+from agentctl.declarations import find_declaration
+from agentctl.interop.agentos.backend import AgentOSBackend, build_meta, read_page_number
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.values import read_count
-from agentctl.remote.connection import Connection, ReceivedDocument, Request
-from agentctl.remote.queries import Pairs
+from agentctl.operations import Operations
+from agentctl.remote.connection import Connection, ReceivedDocument, Request, Shape
+from agentctl.remote.queries import Pairs, build_request
 from agentctl.requests import Page
 
 Record = dict[str, Any]
@@ -31,25 +33,31 @@ class AgentOSRequests(AgentOSBackend):
         self.connection = connection
         self.server = server
 
+    def build(self, name: str, **arguments: Any) -> Request:
+        """Build the request of an operation from its declaration and all of its arguments."""
+        declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
+        return build_request(declared, arguments)
+
     async def read_object(self, request: Request) -> Record:
         """Send a request and return the JSON object of the response."""
-        try:
-            raw = await self.connection.fetch(request, "object")
-            found: Record = ReceivedDocument(raw, dict[str, Any]).value
-        except errors.AgentctlError as failure:
-            raise self.server.add_name(failure) from None
-        return found
+        return cast(Record, await self._read(request, "object", dict[str, Any]))
 
-    async def read_list(
-        self, request: Request, expected: Any = list[dict[str, Any]]
-    ) -> list[Record]:
+    async def read_list(self, request: Request, expected: Any = list[Record]) -> list[Record]:
         """Send a request and return the JSON array of the response, by default of objects."""
+        return cast(list[Record], await self._read(request, "array", expected))
+
+    async def _read(self, request: Request, shape: Shape, expected: Any) -> Any:
         try:
-            raw = await self.connection.fetch(request, "array")
-            found: list[Record] = ReceivedDocument(raw, expected).value
+            return ReceivedDocument(await self.connection.fetch(request, shape), expected).value
         except errors.AgentctlError as failure:
             raise self.server.add_name(failure) from None
-        return found
+
+    async def send(self, request: Request) -> None:
+        """Send a request whose response has no content that matters."""
+        try:
+            await self.connection.send(request)
+        except errors.AgentctlError as failure:
+            raise self.server.add_name(failure) from None
 
     async def read_page(self, path: str, query: Pairs, page: Page) -> tuple[list[Record], Record]:
         """Read a page of a list, which AgentOS numbers and for which it has no cursors.
@@ -57,8 +65,16 @@ class AgentOSRequests(AgentOSBackend):
         Returns:
             The rows and the `meta` of a page of this interface. Its cursor is the number of the
             next page.
+
+        Raises:
+            Unsupported: the cursor is one of agentctl.
         """
-        number = self.get_page_number(page)
+        cursor = page.cursor
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise self.build_missing_error(
+                "cursors of this form", "its lists have page numbers: use --page NUMBER"
+            )
+        number = max(1, read_page_number(page))
         paging = (("limit", str(page.limit)), ("page", str(number)))
         found = await self.read_object(Request("GET", path, (*query, *paging)))
         rows, meta = found.get("data"), found.get("meta")

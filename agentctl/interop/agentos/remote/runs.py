@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
+from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import Record, build_json_fields
-from agentctl.interop.agentos.remote.sessions import SessionOperations
+from agentctl.interop.agentos.remote.sessions import AgentOSSessions
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.runs import FINAL_STATUSES, CancelRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Request, build_path
-from agentctl.remote.queries import Pairs, build_query
+from agentctl.remote.queries import build_query
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -44,24 +46,24 @@ MAXIMUM_FAILED_READS = 2
 """Reads in a row that may fail while the end of a run is awaited."""
 
 
-class RunOperations(SessionOperations):
+class AgentOSRuns(AgentOSSessions):
     """Operations on runs. A run is known by its component and its session."""
 
     async def create_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[Any]:
-        path = _component_path(operation_ids(kind).create_run, kind, component_id)
-        form = self._build_form(request, stream=False)
         wait = 0.0 if request.background else None
-        found = await self.read_object(Request("POST", path, form=form, extra_wait=wait))
-        run = read_run({KINDS[kind].id_field: component_id, **found}, request.session_id)
+        post = replace(
+            self._build_start(kind, component_id, request, stream=False), extra_wait=wait
+        )
+        record = {KINDS[kind].id_field: component_id, **await self.read_object(post)}
+        run = read_run(record, request.session_id)
         return build_document({**run, "input": run["input"] or request.message})
 
     async def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
-        path = _component_path(operation_ids(kind).create_run, kind, component_id)
-        post = Request("POST", path, form=self._build_form(request, stream=True))
+        post = self._build_start(kind, component_id, request, stream=True)
         reader = EventReader(kind, "", BEFORE_FIRST_EVENT)
         async with contextlib.aclosing(self._stream(post, reader)) as events:
             async for event in events:
@@ -71,8 +73,10 @@ class RunOperations(SessionOperations):
                 errors.Unavailable("The stream ended before the run did", cause=reader.refusal)
             )
 
-    def _build_form(self, request: RunRequest, *, stream: bool) -> Pairs:
-        """Build the form that starts a run.
+    def _build_start(
+        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+    ) -> Request:
+        """Build the request that starts a run.
 
         Raises:
             Unsupported: the request has an idempotency key.
@@ -81,7 +85,7 @@ class RunOperations(SessionOperations):
             raise self.build_missing_error(
                 "idempotency keys", "a repeated command would start a second run: omit the key"
             )
-        return build_query(
+        form = build_query(
             message=request.message,
             stream=stream,
             background=request.background or None,
@@ -92,6 +96,8 @@ class RunOperations(SessionOperations):
             session_state=request.session_state,
             output_schema=request.output_schema,
         )
+        path = _component_path(operation_ids(kind).create_run, kind, component_id)
+        return Request("POST", path, form=form)
 
     async def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
@@ -166,7 +172,7 @@ class RunOperations(SessionOperations):
                 "name a session with --session ID, or list them with: agentctl sessions list",
             )
         where = SessionLocator(user_id=filter.user_id, db_id=filter.db_id)
-        return self.build_runs_page(await self.read_session_runs(filter.session_id, where), filter)
+        return build_runs_page(await self.read_session_runs(filter.session_id, where), filter)
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
@@ -175,9 +181,8 @@ class RunOperations(SessionOperations):
             raise self.build_missing_error("a list of runs across sessions")
         path = _component_path(operation_ids(kind).list_runs, kind, component_id)
         query = build_query(session_id=filter.session_id, status=filter.status)
-        found = await self.read_list(Request("GET", path, query))
-        runs = [read_run(run, filter.session_id) for run in found]
-        return self.build_runs_page(runs, filter)
+        runs = await self.read_list(Request("GET", path, query))
+        return build_runs_page([read_run(run, filter.session_id) for run in runs], filter)
 
     async def get_component_run(
         self,
@@ -189,7 +194,8 @@ class RunOperations(SessionOperations):
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
-        return build_document(await self._read_run(kind, component_id, run_id, session_id))
+        run = await self._read_run(kind, component_id, run_id, session_id)
+        return build_document(view_run(run, form))
 
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
@@ -202,11 +208,11 @@ class RunOperations(SessionOperations):
         path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
         request = Request("GET", path, build_query(session_id=session_id))
         try:
-            found = await self.read_object(request)
+            record = await self.read_object(request)
         except errors.NotFound as failure:
             failure.hint = failure.hint or "AgentOS can store a run when it ends: it may still work"
             raise
-        return read_run({KINDS[kind].id_field: component_id, **found}, session_id)
+        return read_run({KINDS[kind].id_field: component_id, **record}, session_id)
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
@@ -270,17 +276,6 @@ def _component_path(
 
 
 def _build_cancel(run: Record, outcome: str, requested_at: str | None) -> Document[Any]:
-    return build_document(
-        {
-            "run_id": run["run_id"],
-            "session_id": run["session_id"],
-            "status": run["status"],
-            "cancel": outcome,
-            "cancel_requested_at": requested_at,
-            "cancel_requested_by": None,
-            "finished_at": None,
-            "stopped_at": None,
-            "holding": None,
-            "reason": None,
-        }
-    )
+    shown = {name: run[name] for name in ("run_id", "session_id", "status")}
+    built = dict.fromkeys(CancelRecord.__annotations__) | shown
+    return build_document(built | {"cancel": outcome, "cancel_requested_at": requested_at})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import check_session, select_runs
+from agentctl.interop.agentos.backend import check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
     read_account,
@@ -18,13 +20,7 @@ from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
-from agentctl.remote.queries import (
-    body_of,
-    build_memory_body,
-    build_query,
-    build_session_body,
-    query_of,
-)
+from agentctl.remote.queries import build_query, query_of
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
@@ -34,9 +30,6 @@ from agentctl.requests import (
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
-    NewAccount,
-    NewMemory,
-    NewSession,
     RunView,
     SessionFilter,
     SessionLocator,
@@ -47,23 +40,18 @@ from agentctl.requests import (
 _CONCURRENT_REQUESTS = 8
 
 
-class SessionOperations(AgentOSRequests):
+class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         query = query_of(filter, without=("limit", "page", "cursor"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
-        found = [read_session(row) for row in rows]
+        sessions = [read_session(row) for row in rows]
         if filter.session_name:  # AgentOS searches names and states for the text
             prefix = filter.session_name.lower()
-            found = [row for row in found if row["session_name"].lower().startswith(prefix)]
-        return build_document({"data": found, "meta": meta})
-
-    async def create_session(self, session: NewSession) -> Document[Any]:
-        query = build_query(type=session.type, db_id=session.db_id)
-        request = Request("POST", build_path("create_session"), query, build_session_body(session))
-        return build_document(await self.read_object(request))
+            sessions = [row for row in sessions if row["session_name"].lower().startswith(prefix)]
+        return build_document({"data": sessions, "meta": meta})
 
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -71,36 +59,36 @@ class SessionOperations(AgentOSRequests):
         return build_document(await self._read_session(session_id, where))
 
     async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
-        path = build_path("get_session_by_id", session_id=session_id)
         # With the wrong `type` AgentOS parses a session as another kind.
-        query = query_of(where, without=("type",))
-        found = await self.read_object(Request("GET", path, query))
-        check_session(where, find_session_kind(found), where.user_id)
-        found.setdefault("session_id", session_id)
-        found["session_name"] = str(found.get("session_name") or "")
-        history = found.get("chat_history")
+        request = self.build("get_session_by_id", session_id=session_id, where=_omit_type(where))
+        session = await self.read_object(request)
+        check_session(where, find_session_kind(session), where.user_id)
+        session.setdefault("session_id", session_id)
+        session["session_name"] = str(session.get("session_name") or "")
+        history = session.get("chat_history")
         if isinstance(history, list):  # AgentOS has an empty line for each call of a tool
-            found["chat_history"] = [line for line in history if line.get("content")]
-        return found
+            session["chat_history"] = [line for line in history if line.get("content")]
+        return session
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[Any]:
         await self._read_session(session_id, where)
-        path = build_path("update_session", session_id=session_id)
-        query = query_of(where, without=("type",))
-        return build_document(
-            await self.read_object(Request("PATCH", path, query, dict(patch.changes)))
+        request = self.build(
+            "update_session", session_id=session_id, patch=patch, where=_omit_type(where)
         )
+        return build_document(await self.read_object(request))
 
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[Any]:
-        path = build_path("rename_session", session_id=session_id)
-        # With the wrong `type` AgentOS 2.7 deletes the runs.
-        query = query_of(where, without=("type",))
-        body = {"session_name": session_name}
-        return build_document(await self.read_object(Request("POST", path, query, body)))
+        request = self.build(
+            "rename_session",
+            session_id=session_id,
+            session_name=session_name,
+            where=_omit_type(where),  # With the wrong one AgentOS 2.7 deletes the runs.
+        )
+        return build_document(await self.read_object(request))
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -111,9 +99,9 @@ class SessionOperations(AgentOSRequests):
             )
         # AgentOS answers 204 for a session that does not exist, or of another user.
         await self._require_sessions((session_id,), where)
-        query = query_of(where, without=("type",))
-        await self._send(
-            Request("DELETE", build_path("delete_session", session_id=session_id), query)
+        where = _omit_type(where)
+        await self.send(
+            self.build("delete_session", session_id=session_id, where=where, cancel=False)
         )
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
@@ -121,7 +109,7 @@ class SessionOperations(AgentOSRequests):
         kinds = await self._require_sessions(deletion.session_ids, where)
         body = {"session_ids": list(deletion.session_ids), "session_types": kinds}
         query = build_query(db_id=deletion.db_id)
-        await self._send(Request("DELETE", build_path("delete_sessions"), query, body))
+        await self.send(Request("DELETE", build_path("delete_sessions"), query, body))
 
     async def _require_sessions(
         self, session_ids: tuple[str, ...], where: SessionLocator
@@ -134,12 +122,6 @@ class SessionOperations(AgentOSRequests):
 
         return list(await asyncio.gather(*map(read, session_ids)))
 
-    async def _send(self, request: Request) -> None:
-        try:
-            await self.connection.send(request)
-        except errors.AgentctlError as failure:
-            raise self.server.add_name(failure) from None
-
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[Any]:
@@ -150,8 +132,8 @@ class SessionOperations(AgentOSRequests):
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
         path = build_path("get_session_runs", session_id=session_id)
-        found = await self.read_list(Request("GET", path, query_of(where)))
-        return [read_run(run, session_id) for run in found]
+        runs = await self.read_list(Request("GET", path, query_of(where)))
+        return [read_run(run, session_id) for run in runs]
 
     async def get_session_run(
         self,
@@ -161,9 +143,20 @@ class SessionOperations(AgentOSRequests):
         *,
         form: RunView = FULL_VIEW,
     ) -> Document[Any]:
-        path = build_path("get_session_run", session_id=session_id, run_id=run_id)
-        found = await self.read_object(Request("GET", path, query_of(where)))
-        return build_document(read_run(found, session_id))
+        run = await self._read_session_run(session_id, run_id, where)
+        children = list[Record]()
+        for child in run["member_runs"] if form.view == "items" else ():
+            with suppress(errors.NotFound):
+                children.append(await self._read_session_run(session_id, child, where))
+        return build_document(view_run(run, form, children))
+
+    async def _read_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Record:
+        request = self.build(
+            "get_session_run", session_id=session_id, run_id=run_id, where=where, form=FULL_VIEW
+        )
+        return read_run(await self.read_object(request), session_id)
 
     # Memories
 
@@ -176,26 +169,17 @@ class SessionOperations(AgentOSRequests):
         rows, meta = await self.read_page(build_path("get_memories"), query, filter.page)
         return build_document({"data": [read_memory(row) for row in rows], "meta": meta})
 
-    async def create_memory(self, memory: NewMemory) -> Document[Any]:
-        request = Request("POST", build_path("create_memory"), body=build_memory_body(memory))
-        return build_document(read_memory(await self.read_object(request)))
-
-    async def get_memory(self, memory_id: str) -> Document[Any]:
-        request = Request("GET", build_path("get_memory", memory_id=memory_id))
-        return build_document(read_memory(await self.read_object(request)))
-
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
-        path = build_path("get_memory", memory_id=memory_id)
-        stored = await self.read_object(Request("GET", path))
-        changes = body_of(patch)
+        stored = await self.read_object(self.build("get_memory", memory_id=memory_id))
         # AgentOS replaces the whole memory, and finds it by its user too.
-        body = {name: stored.get(name) for name in ("memory", "topics", "user_id")} | changes
-        request = Request("PATCH", build_path("update_memory", memory_id=memory_id), body=body)
+        whole = {name: stored.get(name) for name in ("memory", "topics", "user_id")}
+        request = self.build("update_memory", memory_id=memory_id, patch=patch)
+        request = replace(request, body=whole | (request.body or {}))
         return build_document(read_memory(await self.read_object(request)))
 
     async def delete_memory(self, memory_id: str) -> None:
-        await self.read_object(Request("GET", build_path("get_memory", memory_id=memory_id)))
-        await self._send(Request("DELETE", build_path("delete_memory", memory_id=memory_id)))
+        await self.read_object(self.build("get_memory", memory_id=memory_id))
+        await self.send(self.build("delete_memory", memory_id=memory_id))
 
     async def delete_memories(self, deletion: MemoryDeletion) -> None:
         if deletion.all:
@@ -204,34 +188,29 @@ class SessionOperations(AgentOSRequests):
                 "list them with `agentctl memories list -o name` and delete them by id",
             )
         for memory_id in deletion.memory_ids:
-            await self.read_object(Request("GET", build_path("get_memory", memory_id=memory_id)))
-        body: Record = {"memory_ids": list(deletion.memory_ids)}
-        if deletion.user_id is not None:
-            body["user_id"] = deletion.user_id
-        await self._send(Request("DELETE", build_path("delete_memories"), body=body))
+            await self.read_object(self.build("get_memory", memory_id=memory_id))
+        await self.send(self.build("delete_memories", deletion=deletion))
 
     async def get_memory_topics(self, *, user_id: str | None = None) -> Document[Any]:
-        path, query = build_path("get_memory_topics"), build_query(user_id=user_id)
-        topics: list[Any] = await self.read_list(Request("GET", path, query), list[Any])
+        request = self.build("get_memory_topics", user_id=user_id)
+        topics: list[Any] = await self.read_list(request, list[Any])
         return build_document(sorted({str(topic) for topic in topics}))
 
     # Service accounts
-
-    async def create_service_account(self, account: NewAccount) -> Document[Any]:
-        path = build_path("create_service_account")
-        found = await self.read_object(Request("POST", path, body=body_of(account)))
-        return build_document(read_account(found, now()))
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[Any]:
         query = build_query(sort_order=filter.page.sort_order)
         path = build_path("list_service_accounts")
         rows, meta = await self.read_page(path, query, filter.page)
         moment = now()
-        found = [read_account(row, moment) for row in rows]
+        accounts = [read_account(row, moment) for row in rows]
         if filter.name is not None:  # AgentOS has no filter by name
-            found = [account for account in found if account["name"] == filter.name]
-        return build_document({"data": found, "meta": meta})
+            accounts = [account for account in accounts if account["name"] == filter.name]
+        return build_document({"data": accounts, "meta": meta})
 
     async def revoke_service_account(self, account_id: str) -> None:
-        path = build_path("revoke_service_account", account_id=account_id)
-        await self._send(Request("DELETE", path))
+        await self.send(self.build("revoke_service_account", account_id=account_id))
+
+
+def _omit_type(where: SessionLocator) -> SessionLocator:
+    return replace(where, type=None)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
 
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
+from agentctl.interop.agentos.server import system_endpoints
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
-from agentctl.interop.agentos.server.system_endpoints import BODIES, SystemEndpoints
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.operations import OPERATIONS
+from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.state import Call
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -32,39 +36,38 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         settings: the configuration.
     """
     by_name = {operation.operation: operation for operation in operations}
-    directory = Directory(settings)
-    bodies = BuiltBodies()
+    directory, bodies = Directory(settings), BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
-    system = SystemEndpoints(directory, bodies)
     endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
-    for owner in (system, sessions):  # their methods have the names of operations
+    for owner in (system_endpoints, sessions):  # their functions have the names of operations
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
     extra: dict[str, Endpoint] = {"get_session_runs": partial(sessions.list_runs, True)}
     for kind in KINDS:
-        endpoints |= _list_run_endpoints(kind, runs, system)
+        for name, operation_id in operation_ids(kind)._asdict().items():
+            if hasattr(runs, name):
+                endpoints[operation_id] = partial(getattr(runs, name), kind)
         extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
-    adapted: list[Operation] = [
-        AdaptedOperation(native, endpoints[name], BODIES.get(name)) if name in endpoints else native
-        for name, native in by_name.items()
-    ]
-    adapted += [
-        AdaptedOperation(by_name[operation], extra[operation], route=route)
-        for operation, route in AGENTOS_ROUTES.items()
-    ]
-    return adapted
-
-
-def _list_run_endpoints(
-    kind: ComponentKind, runs: RunEndpoints, system: SystemEndpoints
-) -> dict[str, Endpoint]:
-    ids = operation_ids(kind)
-    return {
-        ids.list: partial(system.list_components, kind),
-        ids.get: partial(system.get_component, kind),
-        ids.create_run: partial(runs.create_run, kind),
-        ids.list_runs: partial(runs.list_runs, kind),
-        ids.get_run: partial(runs.get_run, kind),
-        ids.cancel_run: partial(runs.cancel_run, kind),
-        ids.resume_run: partial(runs.resume_run, kind),
+    adapted: dict[str, Operation] = by_name | {
+        name: AdaptedOperation(by_name[name], endpoint, **system_endpoints.BODIES.get(name, {}))
+        for name, endpoint in endpoints.items()
     }
+    for name, build in system_endpoints.list_shapes(settings, directory).items():
+        endpoint, signature = _build_endpoint(name, build, bodies), OPERATIONS[name].signature
+        adapted[name] = AdaptedOperation(by_name[name], endpoint, signature=signature)
+    added = [
+        AdaptedOperation(by_name[name], extra[name], route=route)
+        for name, route in AGENTOS_ROUTES.items()
+    ]
+    return [*adapted.values(), *added]
+
+
+def _build_endpoint(name: str, build: Callable[[Any], Any], bodies: BuiltBodies) -> Endpoint:
+    method, kind = OPERATIONS[name].function.__name__, OPERATIONS[name].kind
+    bound = () if kind is None else (kind,)
+
+    async def endpoint(call: Call, **arguments: Any) -> Response:
+        document = await getattr(call.operations, method)(*bound, **arguments)
+        return bodies.respond((name, document.raw), lambda: build(document.value))
+
+    return endpoint

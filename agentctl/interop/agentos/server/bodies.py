@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.interop.agentos.server.directory import Directory
 from agentctl.records.document import Document
 from agentctl.server.answers import BytesResponse, document_response
 
@@ -57,6 +58,18 @@ class BuiltBodies:
         self.size += size
         while self.size > MAXIMUM_BYTES:
             self.size -= _count_bytes(*self._bodies.popitem(last=False))
+
+
+class Endpoints:
+    """The base of endpoints.
+
+    Args:
+        directory: the configured components.
+        bodies: keeps the bodies of responses.
+    """
+
+    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
+        self._directory, self._bodies = directory, bodies
 
 
 def _count_bytes(key: Any, body: bytes) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.records.kinds import KINDS, ComponentKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agentctl.config import settings as config
 
@@ -33,25 +33,25 @@ class Directory:
 
     def get_name(self, kind: ComponentKind, component_id: str) -> str:
         """Return the name of a component, its id if it is not configured any more."""
-        found = self._components.get((kind, component_id))
-        return found.name if found is not None else component_id
+        component = self._components.get((kind, component_id))
+        return component.name if component is not None else component_id
 
     def get_model(self, kind: ComponentKind, component_id: str) -> tuple[str, str] | None:
         """Return model and provider of a component; None for one without a model."""
-        found = self._components.get((kind, component_id))
-        model = self._models.get(getattr(found, "model", ""))
+        component = self._components.get((kind, component_id))
+        model = self._models.get(getattr(component, "model", ""))
         return None if model is None else (model.model, model.provider)
 
     def answers_by_model(self, kind: ComponentKind, component_id: str) -> bool:
         """Return True if the text of a run is that of the component's model, not of a member."""
-        found = self._components.get((kind, component_id))
         has_model = self.get_model(kind, component_id) is not None
-        return has_model and getattr(found, "mode", None) != "route"
+        mode = getattr(self._components.get((kind, component_id)), "mode", None)
+        return has_model and mode != "route"
 
     def get_steps(self, workflow_id: str) -> list[tuple[str, ComponentKind, str]]:
         """Return name, kind and id of the component of each step of a workflow."""
-        found = self._components.get(("workflow", workflow_id))
-        steps: tuple[config.Step, ...] = getattr(found, "steps", ())
+        workflow = self._components.get(("workflow", workflow_id))
+        steps: tuple[config.Step, ...] = getattr(workflow, "steps", ())
         return [
             (step.name, "agent" if step.agent else "team", step.agent or step.team)
             for step in steps
@@ -59,35 +59,31 @@ class Directory:
 
     def describe(self, kind: ComponentKind, component_id: str) -> dict[str, Any]:
         """Return an agent or a team as a member or in a step."""
-        found = self._components.get((kind, component_id))
-        if found is None:
+        component = self._components.get((kind, component_id))
+        if component is None:
             return {"id": component_id, **_DETAILS}
-        described = {
-            "id": found.id,
-            "name": found.name,
-            "db_id": found.database,
-            "description": found.description,
-            **self._describe_model(kind, component_id),
-            "sessions": {"session_table": "sessions"},
-            **_DETAILS,
+        described: dict[str, Any] = {
+            "id": component.id,
+            "name": component.name,
+            "db_id": component.database,
+            "description": component.description,
         }
-        mode, members = getattr(found, "mode", None), getattr(found, "members", ())
-        if mode is None:
-            return described
-        return {
-            **described,
-            "mode": mode,
-            "members": [self.describe(self._get_kind(each), each) for each in members],
-        }
+        if (model := self.get_model(kind, component_id)) is not None:
+            described["model"] = {"name": model[0], "model": model[0], "provider": model[1]}
+        described |= {"sessions": {"session_table": "sessions"}, **_DETAILS}
+        if (mode := getattr(component, "mode", None)) is not None:
+            described["mode"] = mode
+            described["members"] = [
+                self.describe("agent" if ("agent", member) in self._components else "team", member)
+                for member in getattr(component, "members", ())
+            ]
+        return described
 
-    def _get_kind(self, member_id: str) -> ComponentKind:
-        return "agent" if ("agent", member_id) in self._components else "team"
-
-    def _describe_model(self, kind: ComponentKind, component_id: str) -> dict[str, Any]:
-        model = self.get_model(kind, component_id)
-        if model is None:
-            return {}
-        return {"model": {"name": model[0], "model": model[0], "provider": model[1]}}
+    def build_components(
+        self, kind: ComponentKind, records: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the records of components in the shape of AgentOS."""
+        return [self.build_component(kind, record) for record in records]
 
     def build_component(self, kind: ComponentKind, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the record of a component in the shape of AgentOS."""

@@ -11,13 +11,13 @@ from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.runs import build_step_result
 from agentctl.interop.agentos.values import write_counters
+from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import StreamEvent
 
 Event = dict[str, Any]
 
-_CONTENT = frozenset({"RunContent", "TeamRunContent"})
-_MODEL_OUTPUT = _CONTENT | {"ReasoningContentDelta", "TeamReasoningContentDelta"}
+_CONTENT = EVENT_NAMES["agent"][EventKind.CONTENT], EVENT_NAMES["team"][EventKind.CONTENT]
 
 
 @dataclass(slots=True)
@@ -84,12 +84,13 @@ class EventTranslator:
         translated = list[StreamEvent]()
         for event in portion:
             root = self._root
-            if self._plain and event.name == "RunContent" and root is not None and root.requesting:
+            if self._plain and event.name == _CONTENT[0] and root is not None and root.requesting:
                 translated.append(event)  # Most events of a stream: nothing is missing in them.
                 self._last_seq = event.seq
                 continue
             for name, body in self._expand(event.name, orjson.loads(event.data)):
-                if self._content_only and name not in _CONTENT and not name.endswith("Error"):
+                failed = find_event_kind(name) is EventKind.FAILED
+                if self._content_only and name not in _CONTENT and not failed:
                     continue
                 if name == event.name:
                     self._last_seq = event.seq
@@ -99,42 +100,41 @@ class EventTranslator:
         return translated
 
     def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
-        run_id = body["run_id"]
+        kind, run_id = find_event_kind(name), body["run_id"]
         run = self._runs.get(run_id)
         if run is None:
-            run = self._add_run(run_id, body, started=name.endswith("Started"))
+            run = self._add_run(run_id, body, started=kind is EventKind.STARTED)
         body["nested_depth"] = 0
         body |= run.place
         before, after = list[str](), list[str]()
-        prefix = "Team" if run.kind == "team" else ""
-        if name.endswith("RunStarted"):
+        prefix = KINDS[run.kind].part_prefix
+        if run.kind == "workflow":
+            self._translate_workflow_event(kind, body)
+        elif kind is EventKind.STARTED:
             self._set_model(run, body)
             if run.has_model:
                 after.append(f"{prefix}ModelRequestStarted")
                 run.requesting = True
-        elif name in _MODEL_OUTPUT:
+        elif kind in TEXT_KINDS:
             if run.has_model and not run.requesting:
                 before.append(f"{prefix}ModelRequestStarted")
                 run.requesting = True
-        elif name.endswith("ToolCallStarted"):
-            if run.requesting:
+        elif kind in (EventKind.TOOL_CALL_STARTED, EventKind.TOOL_CALL_COMPLETED):
+            if run.requesting and kind is EventKind.TOOL_CALL_STARTED:
                 before.append(f"{prefix}ModelRequestCompleted")
                 run.requesting = False
             body["tool"] = write_tool(body["tool"], body["created_at"])
-        elif name.endswith("ToolCallCompleted"):
-            body["tool"] = write_tool(body["tool"], body["created_at"])
-        elif name.endswith("RunCompleted"):
+        elif kind is EventKind.COMPLETED:
             if run.requesting:
                 before.append(f"{prefix}ModelRequestCompleted")
                 run.requesting = False
             before.append(f"{prefix}RunContentCompleted")
             self._complete(run, body)
-        elif name.endswith(("RunError", "WorkflowError")):
-            _translate_failure(name, body)
-        elif name.endswith("RunProgress"):
+        elif kind is EventKind.FAILED:
+            error = body.pop("error")
+            body["error_type"], body["content"] = error["code"], error["detail"]
+        elif kind is EventKind.PROGRESS:
             body["event"] = "CustomEvent"
-        elif name.startswith(("Step", "Workflow")):
-            self._translate_workflow_event(name, body)
         base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
         return [
             *((each, self._build_additional(each, base, run)) for each in before),
@@ -180,20 +180,24 @@ class EventTranslator:
             self._set_model(run, body)
         return body
 
-    def _translate_workflow_event(self, name: str, body: Event) -> None:
-        if name == "StepStarted":
-            body["step_id"] = f"{body['run_id']}-{body['step_index']}"
-            self._step = body
-            self._step_run = None
-        elif name == "StepCompleted":
-            body["step_id"] = f"{body['run_id']}-{body['step_index']}"
-            body["content_type"] = "str"
-            if self._step_run is not None:
-                self._complete_step(body, *self._step_run)
-        elif name == "WorkflowCompleted":
-            body["content_type"] = "str"
-            body["metrics"] = {"steps": self._steps}
-            body["step_results"] = self._results
+    def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:
+        match kind:
+            case EventKind.STEP_STARTED:
+                body["step_id"] = f"{body['run_id']}-{body['step_index']}"
+                self._step = body
+                self._step_run = None
+            case EventKind.STEP_COMPLETED:
+                body["step_id"] = f"{body['run_id']}-{body['step_index']}"
+                body["content_type"] = "str"
+                if self._step_run is not None:
+                    self._complete_step(body, *self._step_run)
+            case EventKind.COMPLETED:
+                body["content_type"] = "str"
+                body["metrics"] = {"steps": self._steps}
+                body["step_results"] = self._results
+            case EventKind.FAILED:
+                body["error_type"] = body["error"]["code"]
+                body["error"] = body["error"]["detail"]
 
     def _complete_step(self, body: Event, run_id: str, run: _Run) -> None:
         step = body["step_name"]
@@ -213,13 +217,3 @@ _IDENTITY = frozenset(
 """Members of every event of a run."""
 
 _STEP_MEMBERS = ("step_id", "step_name", "step_index")
-
-
-def _translate_failure(name: str, body: Event) -> None:
-    error = body["error"]
-    body["error_type"] = error["code"]
-    if name == "WorkflowError":
-        body["error"] = error["detail"]
-    else:
-        body["content"] = error["detail"]
-        del body["error"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import Response
@@ -14,7 +14,6 @@ from agentctl.errors import ValidationFailed
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.requests import StreamEvent
 from agentctl.server.answers import json_response
-from agentctl.server.bodies import RequestBody
 from agentctl.server.parameters import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
@@ -43,27 +42,22 @@ class AdaptedOperation(Operation):
         native: the operation of the contract, with the same policy.
         endpoint: the function that handles a call of a client of AgentOS; None for that of
             `native`.
-        body: the reader of its body; None for that of `native`.
-        route: a method and path that only AgentOS has; None for those of `native`.
+        changes: further arguments of `Operation` that differ from those of `native`.
     """
 
-    def __init__(
-        self,
-        native: Operation,
-        endpoint: Endpoint | None,
-        body: RequestBody | None = None,
-        route: tuple[str, str] | None = None,
-    ) -> None:
+    def __init__(self, native: Operation, endpoint: Endpoint | None, **changes: Any) -> None:
+        same = {
+            "body": native.body,
+            "adapt_body": native.adapt_body,
+            "signature": native.signature if endpoint is None else None,
+        }
         super().__init__(
             endpoint or native.endpoint,
             name=native.operation,
             tag=native.tag,
-            body=body or native.body,
-            adapt_body=native.adapt_body,
             path_names=native.path_names,
-            route=route,
             in_document=False,
-            signature=native.signature if endpoint is None else None,
+            **(same | changes),
         )
         self._native = native
 
@@ -96,8 +90,7 @@ def _build_detail(text: str, place: str) -> dict[str, object]:
 
     Values of requests are not repeated, so `input` is null.
     """
-    missing = _MISSING.match(text)
-    if missing:
+    if missing := _MISSING.match(text):
         return {
             "type": "missing", "loc": [place, missing[1]], "msg": "Field required", "input": None
         }  # fmt: skip
@@ -112,8 +105,7 @@ async def translate_portions(
     """Yield each portion of a stream as `translate` returns it, without empty ones."""
     try:
         async for portion in events:
-            translated = translate(portion)
-            if translated:
+            if translated := translate(portion):
                 yield translated
     finally:
         await events.aclose()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest
-from agentctl.interop.agentos.server.bodies import BuiltBodies
-from agentctl.interop.agentos.server.directory import Directory
+from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.forms import FormBody
 from agentctl.interop.agentos.server.operation import read_repeated, translate_portions
@@ -41,12 +40,10 @@ from agentctl.server.requests import ResumeBody, RunBody, build_run_request
 from agentctl.server.state import Call
 
 
-class RunForm(RunBody):
+class RunForm(RunBody, total=False):
     """A run to start, with a field that the contract does not have."""
 
-    stream_events: NotRequired[
-        Annotated[bool | None, Field(description="False: only content and failures")]
-    ]
+    stream_events: Annotated[bool | None, Field(description="False: only content and failures")]
 
 
 _RUN = FormBody(RunForm)
@@ -55,16 +52,8 @@ _RESUME = FormBody(ResumeBody, optional=True)
 SessionQuery = Annotated[str | None, Query("Session of the run")]
 
 
-class RunEndpoints:
-    """The endpoints of runs.
-
-    Args:
-        directory: the configured components.
-        bodies: keeps the bodies of responses.
-    """
-
-    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
-        self._directory, self._bodies = directory, bodies
+class RunEndpoints(Endpoints):
+    """The endpoints of runs."""
 
     async def create_run(
         self,
@@ -76,7 +65,6 @@ class RunEndpoints:
             Header("A unique name of the request", "Idempotency-Key", pattern=IDEMPOTENCY_KEY),
         ] = None,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
         operations = call.operations
         operations.require_component(kind, component_id)
         body = await _RUN.read(call)
@@ -98,12 +86,9 @@ class RunEndpoints:
         if request.background:
             accepted = {"run_id": run["run_id"], "session_id": run["session_id"]}
             return json_response({**accepted, "status": run["status"]}, 202)
-        return json_response(await self._build_response(call, kind, component_id, run))
-
-    async def _build_response(
-        self, call: Call, kind: ComponentKind, component_id: str, run: RunRecord
-    ) -> dict[str, Any]:
-        return self._build(run, await call.operations.read_details(kind, component_id, run))
+        return json_response(
+            self._build(run, await operations.read_details(kind, component_id, run))
+        )
 
     def _build(self, run: RunRecord, details: RunDetails) -> dict[str, Any]:
         runs = [run, *details.descendants]
@@ -117,7 +102,6 @@ class RunEndpoints:
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
-        """Handle `GET /agents/{agent_id}/runs/{run_id}` and the same of the other kinds."""
         document = await call.operations.get_component_run(
             kind, component_id, run_id, session_id=session_id
         )
@@ -136,21 +120,21 @@ class RunEndpoints:
         session_id: SessionQuery = None,
         db_id: DatabaseId = None,
     ) -> Response:
-        """Handle `GET /agents/{agent_id}/runs` and the same of the other kinds."""
         statuses = read_repeated(call, "status")
-        found = list[RunRecord]()
-        cursor: str | None = None
-        while len(found) < MAXIMUM_RUNS:
-            page = Page(MAXIMUM_LIMIT, cursor=cursor, sort_order="asc")
-            wanted = RunFilter(session_id=session_id, db_id=db_id, page=page)
-            listed = (await call.operations.list_component_runs(kind, component_id, wanted)).value
-            found += listed["data"]
+        runs = list[RunRecord]()
+        page: Page | None = Page(MAXIMUM_LIMIT, sort_order="asc")
+        while page is not None and len(runs) < MAXIMUM_RUNS:
+            of_page = RunFilter(session_id=session_id, db_id=db_id, page=page)
+            listed = (await call.operations.list_component_runs(kind, component_id, of_page)).value
+            runs += listed["data"]
             cursor = listed["meta"]["next_cursor"]
-            if cursor is None:
-                break
-        builder = RunBuilder(self._directory, found)
-        shown = [run for run in found if run["purpose"] is None]
-        items = [builder.build_item(run) for run in shown if run["parent_run_id"] is None]
+            page = None if cursor is None else replace(page, cursor=cursor)
+        builder = RunBuilder(self._directory, runs)
+        items = [
+            builder.build_item(run)
+            for run in runs
+            if run["purpose"] is None and run["parent_run_id"] is None
+        ]
         return json_response([item for item in items if not statuses or item["status"] in statuses])
 
     async def cancel_run(
@@ -188,7 +172,6 @@ class RunEndpoints:
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
         operations = call.operations
         body = await _RESUME.read(call)
         named = body.get("session_id") or session_id

@@ -134,32 +134,36 @@ class RunBuilder:
 
         Members come before their team. The steps of a workflow are part of its run.
         """
-        return [self._build_item(run) for run in self._list_items()]
+        return [self.build_item(run) for run in self._list_items()]
 
     def build_previews(self) -> list[Built]:
         """Return short forms of the items: ids, status, and the beginning of the content."""
-        return [_build_preview(run) for run in self._list_items()]
+        previews = []
+        for run in self._list_items():
+            content = build_content(run)
+            text = content if isinstance(content, str) else orjson.dumps(content).decode()
+            ids = "run_id", "parent_run_id", KINDS[get_kind(run)].id_field, "user_id"
+            preview = _build_summary(run, *ids, "status", "input") | {
+                "content_preview": None if content is None else text[:PREVIEW_CHARACTERS],
+                "created_at": run["created_at"],
+            }
+            previews.append(preview)
+        return previews
+
+    def _list_items(self) -> list[Run]:
+        roots = self._children.get(None, ())
+        return [
+            run
+            for root in roots
+            for run in (self._list_tree(root) if get_kind(root) == "team" else [root])
+        ]
+
+    def _list_tree(self, run: Run) -> list[Run]:
+        members = self._children.get(run["run_id"], ())
+        return [*(each for member in members for each in self._list_tree(member)), run]
 
     def build_item(self, run: Run) -> Built:
         """Return one run as an item."""
-        return self._build_item(run)
-
-    def _list_items(self) -> list[Run]:
-        listed = list[Run]()
-        for run in self._children.get(None, ()):
-            if get_kind(run) == "team":
-                listed += self._list_members(run)
-            listed.append(run)
-        return listed
-
-    def _list_members(self, team: Run) -> list[Run]:
-        listed = list[Run]()
-        for member in self._children.get(team["run_id"], ()):
-            listed += self._list_members(member)
-            listed.append(member)
-        return listed
-
-    def _build_item(self, run: Run) -> Built:
         kind = get_kind(run)
         id_field = KINDS[kind].id_field
         content = build_content(run)
@@ -204,17 +208,6 @@ def build_step_result(name: str, kind: str, executor: str, run_id: str, content:
         "error": None,
         "stop": False,
         "is_paused": False,
-    }
-
-
-def _build_preview(run: Run) -> Built:
-    id_field = KINDS[get_kind(run)].id_field
-    content = build_content(run)
-    text = content if isinstance(content, str) else orjson.dumps(content).decode()
-    return {
-        **_build_summary(run, "run_id", "parent_run_id", id_field, "user_id", "status", "input"),
-        "content_preview": None if content is None else text[:PREVIEW_CHARACTERS],
-        "created_at": run["created_at"],
     }
 
 

@@ -11,9 +11,7 @@ from starlette.responses import Response
 
 from agentctl.declarations import Query
 from agentctl.errors import NotFound, ValidationFailed
-from agentctl.interop.agentos.mapping import write_messages
-from agentctl.interop.agentos.server.bodies import BuiltBodies
-from agentctl.interop.agentos.server.directory import Directory
+from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.operation import Seconds, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
@@ -55,16 +53,8 @@ class _DeletionBody(DeleteSessionsBody, total=False):
 _DELETE = RequestBody(_DeletionBody)
 
 
-class SessionEndpoints:
-    """The endpoints of sessions.
-
-    Args:
-        directory: the configured components.
-        bodies: keeps the bodies of responses.
-    """
-
-    def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
-        self._directory, self._bodies = directory, bodies
+class SessionEndpoints(Endpoints):
+    """The endpoints of sessions."""
 
     async def get_sessions(
         self,
@@ -77,35 +67,22 @@ class SessionEndpoints:
         sort_by: Annotated[str, Query("Field to sort by")] = "created_at",
         sort_order: SortOrder = "desc",
     ) -> Response:
-        """Handle `GET /sessions`."""
         first = Page(limit, max(page, 1), sort_order=sort_order)
         if sort_by == "updated_at":
             first = replace(first, sort_by="updated_at")
-        wanted = SessionFilter(where, component_id or None, session_name, first)
+        selected = SessionFilter(where, component_id or None, session_name, first)
         size = min(limit, MAXIMUM_SESSIONS)
         if limit <= MAXIMUM_LIMIT:
-            listed = await call.operations.get_sessions(wanted)
+            document = await call.operations.get_sessions(selected)
 
             def build() -> dict[str, Any]:
-                record = listed.value
+                record = document.value
                 total = record["meta"]["total_count"]
                 return _build_session_page(record["data"], total, first.page, size)
 
-            return self._bodies.respond(("sessions", listed.raw, first.page, size), build)
-        found, total = await _list_many_sessions(call, wanted, size)
-        return json_response(_build_session_page(found, total, first.page, size))
-
-    async def get_session_by_id(
-        self,
-        call: Call,
-        session_id: SessionId,
-        where: SessionLocator = DEFAULT_LOCATOR,
-    ) -> Response:
-        """Handle `GET /sessions/{session_id}`."""
-        found = await call.operations.get_session_by_id(session_id, where)
-        return self._bodies.respond(
-            ("session", found.raw), lambda: _build_session(session_id, found.value)
-        )
+            return self._bodies.respond(("sessions", document.raw, first.page, size), build)
+        sessions, total = await _list_many_sessions(call, selected, size)
+        return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(
         self,
@@ -113,7 +90,6 @@ class SessionEndpoints:
         session_id: SessionId,
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
-        """Handle `DELETE /sessions/{session_id}`: a session that does not exist is a success."""
         try:
             await call.operations.delete_session(session_id, where)
         except NotFound:
@@ -121,7 +97,6 @@ class SessionEndpoints:
         return no_content_response()
 
     async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
-        """Handle `DELETE /sessions`. Sessions that do not exist are left out."""
         body = await _DELETE.read(call)
         ids, types = body["session_ids"], body.get("session_types")
         if types is not None and len(types) != len(ids):
@@ -169,7 +144,6 @@ class SessionEndpoints:
         run_id: RunId,
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
-        """Handle `GET /sessions/{session_id}/runs/{run_id}`."""
         run = (await call.operations.get_session_run(session_id, run_id, where)).value
         descendants = list[RunRecord]()
         waiting = [*run["member_runs"]]
@@ -185,26 +159,16 @@ class SessionEndpoints:
         parts = list[bytes]()
         query = SessionRunsQuery(where)
         while len(parts) * query.limit < MAXIMUM_RUNS:
-            found = await call.operations.get_session_runs(session_id, query)
-            parts.append(found.raw)
+            page = await call.operations.get_session_runs(session_id, query)
+            parts.append(page.raw)
             # A page without as many runs is the last one, and this one has far fewer bytes.
-            if len(found.raw) < query.limit * MINIMUM_RUN_BYTES:
+            if len(page.raw) < query.limit * MINIMUM_RUN_BYTES:
                 break
-            runs = found.value
+            runs = page.value
             if len(runs) < query.limit:
                 break
             query = replace(query, after=runs[-1]["run_id"])
         return tuple(parts)
-
-
-def _build_session(session_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    session = {**record}
-    if session.get("chat_history") is not None:
-        said = [each for each in session["chat_history"] if each["role"] != "system"]
-        session["chat_history"] = write_messages(session_id, said)
-    if session.get("metrics") is not None:
-        session["metrics"] = write_counters(session["metrics"])
-    return session
 
 
 def _build_session_page(
@@ -225,21 +189,21 @@ def _build_session_page(
 
 
 async def _list_many_sessions(
-    call: Call, wanted: SessionFilter, size: int
+    call: Call, filter: SessionFilter, size: int
 ) -> tuple[list[Any], int]:
-    page = wanted.page
+    page = filter.page
     offset = (page.page - 1) * size
     if offset > MAXIMUM_OFFSET:
         raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
     skipped = offset % MAXIMUM_LIMIT
     part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
-    found = list[Any]()
+    sessions = list[Any]()
     while True:
-        listed = (await call.operations.get_sessions(replace(wanted, page=part))).value
-        found += listed["data"]
+        listed = (await call.operations.get_sessions(replace(filter, page=part))).value
+        sessions += listed["data"]
         cursor = listed["meta"]["next_cursor"]
-        if cursor is None or len(found) >= skipped + size:
-            return found[skipped : skipped + size], listed["meta"]["total_count"]
+        if cursor is None or len(sessions) >= skipped + size:
+            return sessions[skipped : skipped + size], listed["meta"]["total_count"]
         part = replace(part, cursor=cursor)
 
 

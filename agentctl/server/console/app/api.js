@@ -210,12 +210,22 @@ export async function startRun(kind, id, body) {
   }
 }
 
-/** Cancel a run; return the answer. */
-export function cancelRun(run, { reason, wait = 0 } = {}) {
+/** Cancel a run; return the answer, which has no phase. */
+export async function cancelRun(run, { reason, wait = 0 } = {}) {
   const kind = kindOf(run);
   const place = path`/${kind}s/${componentOf(run)}/runs/${run.run_id}/cancel`;
   const query = { session_id: run.session_id, wait, reason };
-  return call("POST", withQuery(place, query));
+  return { ...(await call("POST", withQuery(place, query))), phase: null };
+}
+
+/** Return true if a run has a final status. */
+export function isFinal(run) {
+  return ["COMPLETED", "ERROR", "CANCELLED"].includes(run.status);
+}
+
+/** Return true if the run and all of its work have ended. */
+export function isAtRest(run) {
+  return isFinal(run) && run.stopped_at != null;
 }
 
 /** Return `agent`, `team` or `workflow`. */

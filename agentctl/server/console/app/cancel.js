@@ -1,10 +1,9 @@
 // The cancel of runs from a list: a dialog that stays until both facts about each run are known.
 
-import { call, cancelRun, componentOf, path, withQuery } from "./api.js";
-import { describeHolding, isAtRest, isFinal } from "./phase.js";
+import { call, cancelRun, componentOf, isAtRest, isFinal, path, withQuery } from "./api.js";
 import {
-  Dialog, formatClock, formatDuration, html, printable, shortId, useEffect, useNow, useRef,
-  useState,
+  Dialog, formatClock, formatDuration, html, phaseOf, printable, shortId, useEffect, useNow,
+  useRef, useState,
 } from "./ui.js";
 
 const EVERY = 700;
@@ -36,7 +35,7 @@ export function useCancels(db) {
     const timer = setInterval(() => {
       if (document.hidden) return;
       for (const run of waiting.slice(0, 20)) {
-        call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: db })).then(
+        call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: db, view: "phase" })).then(
           (found) => change(run.run_id, found),
           () => null,
         );
@@ -104,7 +103,7 @@ function Progress({ cancels, now }) {
       <dt>stopped</dt><dd>${stopped} of ${sent.total}${waiting ? ` · waiting ${formatDuration(now - sent.at)}` : ""}</dd>
       ${final ? html`<dt>had ended before</dt><dd>${final}</dd>` : null}
     </dl>
-    ${holding.map((run) => html`<p class="yellow" key=${run.run_id}>! ${shortId(run.run_id)} ended, but ${printable(describeHolding(run.holding))}</p>`)}
+    ${holding.map((run) => html`<p class="yellow" key=${run.run_id}>! ${shortId(run.run_id)}: ${printable(phaseOf(run).sentence)}</p>`)}
     ${[...failures].map(([id, text]) => html`<p class="error" key=${id}>${shortId(id)}: ${printable(text)}</p>`)}
   </div>`;
 }

@@ -1,182 +1,105 @@
 // One run of a conversation: its question, its answer, tools, members and steps, live or stored,
 // and the strip that shows the two facts about a cancel.
 
-import { call, can, cancelRun, componentOf, kindOf, path, withQuery } from "./api.js";
-import { describePhase, describeHolding, isAtRest, isFinal } from "./phase.js";
+import {
+  call, can, cancelRun, componentOf, isAtRest, isFinal, kindOf, path, withQuery,
+} from "./api.js";
 import { follow } from "./stream.js";
 import {
-  Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, html, printable,
-  shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef, useState,
+  Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, Fragment, html, phaseOf,
+  printable, shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef,
+  useState,
 } from "./ui.js";
 
-const DELEGATION = ["delegate_task_to_member", "route_to_member"];
 const FLUSH = 250;
 const MAXIMUM_SHOWN = 20_000;
 
 /** Characters after which the server cuts messages and results, until someone asks for the rest. */
 export const CUT = 10_000;
 
-/** The events of a live run as the items that a transcript shows. */
-export class LiveView {
-  constructor(id, component) {
-    this.id = id;
-    this.component = component;
-    this.items = [];
-    this.status = "RUNNING";
-    this.startedAt = Date.now();
-    this.task = "";
-    this.progress = null;
-    this.views = new Map([[id, this]]);
+/** The look of a tool call by its status. */
+const CALLS = {
+  running: ["●", "blue", "running"],
+  done: ["✓", "green", "done"],
+  failed: ["✗", "red", "failed"],
+  cancelled: ["–", "dim", "no result"],
+};
+
+/** Apply changes of a stream to runs by their id, each with its items. */
+function applyChanges(runs, changes) {
+  for (const { run_id: id, run, position, item, added } of changes) {
+    const items = runs.get(id)?.items || [];
+    if (run) runs.set(id, { ...run, items });
+    else if (item) items[position] = item;
+    else items[position].text += added;
   }
-
-  apply({ name, data }) {
-    const kind = name.replace(/^Team(?=Run|Tool|Reasoning)/, "");
-    const view = this.views.get(data.run_id) || this.addMember(data);
-    const at = eventTime(data);
-    if (kind === "RunStarted" || kind === "WorkflowStarted") view.startedAt = at;
-    else if (kind === "RunContent") view.append("text", data.content);
-    else if (kind === "ReasoningContentDelta") view.append("thinking", data.reasoning_content);
-    else if (kind === "ToolCallStarted") view.startTool(data.tool, at);
-    else if (kind === "ToolCallCompleted") view.endTool(data.tool, at);
-    else if (kind === "RunProgress") view.progress = data;
-    else if (kind === "StepStarted") view.items.push({ type: "step", name: data.step_name });
-    else if (/^(Run|Workflow)(Completed|Cancelled|Error)$/.test(kind)) view.end(kind, data, at);
-  }
-
-  append(type, text) {
-    const last = this.items[this.items.length - 1];
-    if (last?.type === type) last.text += text || "";
-    else this.items.push({ type, text: text || "" });
-  }
-
-  startTool(tool, at) {
-    if (DELEGATION.includes(tool.tool_name)) this.task = tool.tool_args?.task || "";
-    else this.items.push({ type: "tool", tool, startedAt: at });
-  }
-
-  endTool(tool, at) {
-    const item = this.items.find((each) => each.tool?.tool_call_id === tool.tool_call_id);
-    if (item) Object.assign(item, { tool, milliseconds: at - item.startedAt });
-  }
-
-  addMember(data) {
-    const parent = this.views.get(data.parent_run_id) || this;
-    const name = data.agent_name || data.team_name || componentOf(data);
-    const view = new LiveView(data.run_id, name);
-    view.views = this.views;
-    this.views.set(data.run_id, view);
-    parent.items.push({ type: "member", id: data.run_id, name, task: parent.task, view });
-    return view;
-  }
-
-  end(kind, data, at) {
-    const statuses = { Completed: "COMPLETED", Cancelled: "CANCELLED", Error: "ERROR" };
-    this.status = statuses[kind.replace(/^(Run|Workflow)/, "")];
-    this.milliseconds = at - this.startedAt;
-    this.tokens = data.metrics?.total_tokens;
-  }
-}
-
-function eventTime(data) {
-  return data.at ? Date.parse(data.at) : data.created_at * 1000;
-}
-
-/** Return the items of a stored run. */
-function itemsOf(run) {
-  const items = [];
-  const spans = new Map((run.spans || []).map((span) => [span.id, span]));
-  const members = [...(run.member_runs || [])];
-  const tools = new Map((run.tools || []).map((tool) => [tool.tool_call_id, tool]));
-  if (run.reasoning_content) items.push({ type: "thinking", text: run.reasoning_content });
-  let shown = "";
-  for (const message of run.messages || []) {
-    if (message.role !== "assistant") continue;
-    const text = textOf(message.content);
-    if (text) items.push({ type: "text", text, whole: message.truncated?.characters });
-    shown += text;
-    for (const made of message.tool_calls || []) {
-      const tool = tools.get(made.id) || { ...made, tool_name: made.name, tool_args: made.arguments };
-      tools.delete(made.id);
-      const span = spans.get(made.id);
-      if (DELEGATION.includes(tool.tool_name) && members.length) {
-        const id = span?.member_run_id || members[0];
-        members.splice(Math.max(0, members.indexOf(id)), 1);
-        items.push({ type: "member", id, name: tool.tool_args?.member_id, task: tool.tool_args?.task });
-      } else {
-        items.push({ type: "tool", tool, milliseconds: spanMilliseconds(span) });
-      }
-    }
-  }
-  for (const tool of tools.values()) items.push({ type: "tool", tool });
-  const rest = members.flatMap((id) => {
-    const step = (run.spans || []).find((span) => span.kind === "step" && span.member_run_id === id);
-    return [...(step ? [{ type: "step", name: step.name }] : []), { type: "member", id }];
-  });
-  if (!shown && run.content) items.push({ type: "text", text: textOf(run.content) });
-  return rest.concat(items);
-}
-
-function spanMilliseconds(span) {
-  return span?.finished_at ? Date.parse(span.finished_at) - Date.parse(span.started_at) : null;
 }
 
 function textOf(content) {
   return typeof content === "string" ? content : content == null ? "" : JSON.stringify(content);
 }
 
-/** Follow a run until it and its work have ended: `{run, view, refresh}`.
+/** Follow a run until it and its work have ended: `{run, runs, …}`.
  *
- * Without a caller nothing is fetched; the events are read again after the sign-in.
+ * `runs` has what the stream has sent of a live run and of those below it, by id; it is null without
+ * a stream. Without a caller nothing is fetched; the stream is read again after the sign-in.
  */
-export function useRun(initial, db) {
+function useRun(initial, db) {
   const { me, generation } = useCaller();
   const [run, setRun] = useState(initial);
-  const [view, setView] = useState(null);
+  const [runs, setRuns] = useState(null);
   const [, render] = useState(0);
   const place = path`/sessions/${initial.session_id}/runs/${initial.run_id}`;
-  const load = async (cut) => {
-    const found = await call("GET", withQuery(place, { db_id: db, cut }));
-    setRun(found);
-    return found;
-  };
+  const read = (query) => call("GET", withQuery(place, { db_id: db, ...query }));
+  const load = async (cut) => setRun(await read({ view: "items", cut }));
   const refresh = () => load(CUT);
-  // A caller that cannot read the record keeps what the events have shown.
-  const keepEvents = ({ status }) => setRun((old) => ({ ...old, status, unread: true }));
   const live = !isFinal(run);
   useEffect(() => {
     if (!live || me === null) return undefined;
     const control = new AbortController();
-    const shown = new LiveView(run.run_id, componentOf(run));
+    const followed = new Map();
     let timer = null;
-    const onEvents = (events) => {
-      events.forEach((event) => shown.apply(event));
-      timer ??= setTimeout(() => {
-        timer = null;
-        render((count) => count + 1);
-      }, FLUSH);
+    const draw = () => {
+      timer = null;
+      const current = followed.get(run.run_id);
+      if (current && !isFinal(current)) {
+        const { status, phase } = current;
+        setRun((old) => (old.status === status ? old : { ...old, status, phase }));
+      }
+      render((count) => count + 1);
     };
-    setView(shown);
-    follow(run, { onEvents, signal: control.signal }).then(
-      () => control.signal.aborted || refresh().catch(() => keepEvents(shown)),
-      () => control.signal.aborted || setView(null),
+    const onChanges = (changes) => {
+      applyChanges(followed, changes);
+      timer ??= setTimeout(draw, FLUSH);
+    };
+    // A caller that cannot read the record keeps what the stream has sent, which has no cancels.
+    const keep = () =>
+      setRun((old) => {
+        const streamed = followed.get(run.run_id);
+        return { ...old, ...streamed, phase: old.cancel_requested_at ? null : streamed.phase, unread: true };
+      });
+    setRuns(followed);
+    follow(run, { onChanges, signal: control.signal }).then(
+      () => control.signal.aborted || refresh().catch(keep),
+      () => control.signal.aborted || setRuns(null),
     );
     return () => {
       clearTimeout(timer);
       control.abort();
     };
   }, [run.run_id, live, generation, me === null]);
-  const waiting = me !== null && !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || view === null);
+  const waiting = me !== null && !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
   useEffect(() => {
     if (!waiting) return undefined;
     const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
     return () => clearInterval(timer);
   }, [waiting]);
-  return { run, view, setRun, refresh, loadAll: () => load() };
+  return { run, runs: live || run.unread ? runs : null, setRun, loadAll: () => load(), loadRecord: () => read({}) };
 }
 
 /** One run of the conversation. */
 export function Turn({ initial, names, db, current, onChange, opened }) {
-  const { run, view, setRun, loadAll } = useRun(initial, db);
+  const { run, runs, setRun, loadAll, loadRecord } = useRun(initial, db);
   const [json, setJson] = useState(false);
   const live = !isFinal(run);
   const now = useNow(isAtRest(run) || run.unread ? 0 : 500);
@@ -184,7 +107,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
   const component = componentOf(run);
   const name = names.get(`${kind}:${component}`) || component;
   useEffect(() => run !== initial && onChange?.(run), [run]);
-  const items = (live || run.unread) && view ? view.items : itemsOf(run);
+  const items = runs?.get(run.run_id)?.items || run.items || [];
   const tokens = run.metrics?.total_tokens;
   return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
@@ -195,7 +118,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
     <section class="answer">
       <header>
         <span class="component">${printable(name)}</span>
-        <${Status} run=${run} now=${now} />
+        <${Status} run=${run} />
         <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
         ${tokens ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
         <span class="tools">
@@ -204,27 +127,28 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
           <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
         </span>
       </header>
-      <${Items} items=${items} run=${run} names=${names} db=${db} now=${now} opened=${opened} onAll=${loadAll} />
-      ${live ? html`<${Silence} view=${view} now=${now} />` : null}
+      <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened} onAll=${loadAll} />
+      ${live ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
       ${run.error ? html`<${Failure} run=${run} />` : null}
-      <${Facts} run=${run} now=${now} />
+      <${Facts} run=${run} />
     </section>
     ${json
-      ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} load=${loadAll}
+      ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} load=${loadRecord}
           onClose=${() => setJson(false)} />`
       : null}
   </article>`;
 }
 
-function Silence({ view, now }) {
-  if (!view) return html`<p class="dim">● waiting for its events</p>`;
-  const { progress } = view;
+function Silence({ run, runs, idle, now }) {
+  if (!runs) return html`<p class="dim">● waiting for its events</p>`;
+  const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
     const part = progress.fraction == null ? "" : ` ${Math.round(progress.fraction * 100)} %`;
     return html`<p class="dim">● ${cut(progress.text, 200)}${part}</p>`;
   }
-  if (view.items.length || now - view.startedAt < 1000) return null;
-  return html`<p class="dim">● waiting ${formatDuration(now - view.startedAt)} for the first token</p>`;
+  const waited = now - Date.parse(began || run.created_at);
+  if (!idle || waited < 1000) return null;
+  return html`<p class="dim">● waiting ${formatDuration(waited)} for the first token</p>`;
 }
 
 function Failure({ run }) {
@@ -234,32 +158,13 @@ function Failure({ run }) {
 }
 
 /** Both facts about a cancel: the request, and the end of the work. */
-export function Facts({ run, now }) {
-  const phase = describePhase(run, now);
-  if (run.cancel_requested_at == null && !phase.warning && !run.late_result) return null;
-  const requested = Date.parse(run.cancel_requested_at);
-  const by = run.cancel_requested_by ? ` by ${run.cancel_requested_by}` : "";
-  const parts = [];
-  if (run.cancel_requested_at) {
-    parts.push(`Cancel requested ${formatClock(requested)}${by}`);
-  }
-  if (phase.name === "stopping") {
-    parts.push(`waiting for it to stop, ${formatDuration(now - requested)}`);
-  } else if (phase.warning) {
-    const since = run.finished_at ? ` (${formatDuration(now - Date.parse(run.finished_at))})` : "";
-    parts.push(`Ended, but ${describeHolding(run.holding)}${since}`);
-  } else if (phase.name === "stopped" && !run.late_result) {
-    const after = requested ? `, ${formatDuration(Date.parse(run.stopped_at) - requested)} after the request` : "";
-    parts.push(`Stopped ${formatClock(run.stopped_at)}${after}`);
-  } else if (phase.name !== "stopped" && run.cancel_requested_at) {
-    parts.push(`${phase.words} before the cancel took effect`);
-  }
-  if (run.late_result) {
-    parts.push(`the run ended ${formatClock(run.finished_at)}; a late result was dropped ${formatClock(run.stopped_at)}`);
-  }
-  const goesOn = phase.warning || phase.name === "stopping";
-  return html`<div class=${goesOn ? "strip yellow-soft" : "strip"} role="status" data-facts>
-    <span>${phase.warning ? "! " : ""}${printable(parts.join(" · "))}</span>
+export function Facts({ run }) {
+  const { name, warning, sentence } = phaseOf(run);
+  if (run.cancel_requested_at == null && !warning && !run.late_result) return null;
+  // The panel of a failure has its code and its text.
+  const text = run.error ? sentence.replace(`${run.error.code}: ${run.error.detail}; `, "") : sentence;
+  return html`<div class=${warning || name === "stopping" ? "strip yellow-soft" : "strip"} role="status" data-facts>
+    <span>${warning ? "! " : ""}${printable(text.charAt(0).toUpperCase() + text.slice(1))}</span>
     ${run.cancel_reason ? html`<span class="dim">Reason: ${printable(run.cancel_reason)}</span>` : null}
   </div>`;
 }
@@ -277,7 +182,7 @@ export function CancelButton({ run, setRun }) {
     try {
       const answer = await cancelRun(run, { reason: reason.trim() || undefined });
       setAsking(false);
-      const fields = ["status", "cancel_requested_at", "cancel_requested_by", "finished_at", "stopped_at", "holding"];
+      const fields = ["status", "cancel_requested_at", "cancel_requested_by", "finished_at", "stopped_at", "holding", "phase"];
       const given = fields.filter((field) => field in answer).map((field) => [field, answer[field]]);
       setRun((old) => ({ ...old, ...Object.fromEntries(given), cancel_reason: answer.reason }));
     } catch (error) {
@@ -303,18 +208,20 @@ export function CancelButton({ run, setRun }) {
       : null}`;
 }
 
-function Items({ items, run, names, db, now, opened, onAll, depth = 0 }) {
-  return items.map((item, at) => {
+function Items({ items, opened, onAll, ...shared }) {
+  // Prompts are not part of a conversation.
+  return items.filter((item) => item.type !== "prompt").map((item, at) => {
     if (item.type === "text") {
-      return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} whole=${item.whole} onAll=${onAll} /></div>`;
+      return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} item=${item} onAll=${onAll} /></div>`;
     }
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
-    if (item.type === "step") return html`<h3 key=${at} class="dim">Step ${printable(item.name)}</h3>`;
-    if (item.type === "tool") {
-      return html`<${ToolLine} key=${item.tool.tool_call_id || at} item=${item} run=${run} now=${now} opened=${opened} onAll=${onAll} />`;
+    if (item.type === "tool_call") {
+      return html`<${ToolLine} key=${item.tool_call_id} item=${item} run=${shared.run} now=${shared.now} opened=${opened} onAll=${onAll} />`;
     }
-    return html`<${MemberLine} key=${item.id} item=${item} session=${run.session_id} names=${names}
-      db=${db} now=${now} opened=${opened} depth=${depth} />`;
+    return html`<${Fragment} key=${item.run_id || at}>
+      ${item.type === "step" ? html`<h3 class="dim">Step ${printable(item.name)}</h3>` : null}
+      ${item.run_id ? html`<${MemberLine} item=${item} opened=${opened} ...${shared} />` : null}
+    <//>`;
   });
 }
 
@@ -340,9 +247,9 @@ function Thinking({ text }) {
 }
 
 /** The button that fetches a text that the server has cut. */
-function Rest({ whole, onAll }) {
-  if (!whole || !onAll) return null;
-  return html`<button type="button" class="link" onClick=${() => onAll().catch(() => null)}>show all, ${formatSize(whole)}</button>`;
+function Rest({ item, onAll }) {
+  if (!item.truncated) return null;
+  return html`<button type="button" class="link" onClick=${() => onAll().catch(() => null)}>show all, ${formatSize(item.truncated.characters)}</button>`;
 }
 
 /** A text that is cut until someone asks for the rest. */
@@ -358,83 +265,74 @@ function ToolLine({ item, run, now, opened, onAll }) {
   const [open, setOpen] = useState(false);
   const [json, setJson] = useState(false);
   useEffect(() => setOpen(Boolean(opened)), [opened]);
-  const { tool } = item;
-  const running = tool.tool_call_error == null && tool.result == null && !isFinal(run);
-  const result = textOf(tool.result);
-  const size = tool.truncated?.characters || result.length;
-  const args = Object.entries(tool.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
+  const result = textOf(item.result);
+  const size = item.truncated?.characters || result.length;
+  const args = Object.entries(item.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   const short = cut(args.join(", "), 160);
-  const loadWhole = () => call("GET", withQuery(
-    path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${tool.tool_call_id}`, { session_id: run.session_id }));
-  const glyph = running ? ["●", "blue", "running"] : tool.tool_call_error ? ["✗", "red", "failed"]
-    : tool.result == null ? ["–", "dim", "no result"] : ["✓", "green", "done"];
-  const time = running ? now - (item.startedAt || now) : item.milliseconds;
+  const [glyph, color, words] = CALLS[item.status];
+  const running = item.status === "running";
+  const end = item.finished_at ? Date.parse(item.finished_at) : running ? now : NaN;
+  const load = () => call("GET", withQuery(
+    path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${item.tool_call_id}`, { session_id: run.session_id }));
   return html`<div class="fold">
     <button type="button" class="line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
-      <span class="call mono">ƒ ${cut(tool.tool_name, 64)}(${short})${
+      <span class="call mono">ƒ ${cut(item.tool_name, 64)}(${short})${
         !running && result && result.length <= 80 ? html` <span class="dim">${cut(result, 80)}</span>` : null}</span>
-      <span class="end">${size > 80 ? `${formatSize(size)} ` : ""}<span class=${glyph[1]} title=${glyph[2]}>${glyph[0]}</span>
-        <span class="hidden">${glyph[2]}</span> ${time == null ? "" : formatDuration(time)}</span>
+      <span class="end">${size > 80 ? `${formatSize(size)} ` : ""}<span class=${color} title=${words}>${glyph}</span>
+        <span class="hidden">${words}</span> ${formatDuration(end - Date.parse(item.started_at))}</span>
     </button>
     ${open
       ? html`<div class="inside">
           <h4>Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button></h4>
-          <pre class="json" tabindex="0">${cutJson(tool.tool_args)}</pre>
+          <pre class="json" tabindex="0"><${Long} text=${JSON.stringify(item.tool_args ?? {}, null, 2)} /></pre>
           <h4>Result ${result ? html`<${Copy} text=${result} />` : null}</h4>
-          <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : glyph[2]}</pre>
-          <${Rest} whole=${tool.truncated?.characters} onAll=${onAll} />
+          <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
+          <${Rest} item=${item} onAll=${onAll} />
         </div>`
       : null}
     ${json
-      ? html`<${JsonDialog} title=${`Tool call ${cut(tool.tool_name, 64)}`} value=${tool} load=${tool.truncated && loadWhole}
+      ? html`<${JsonDialog} title=${`Tool call ${cut(item.tool_name, 64)}`} value=${item} load=${load}
           onClose=${() => setJson(false)} />`
       : null}
   </div>`;
 }
 
-function cutJson(value) {
-  return html`<${Long} text=${JSON.stringify(value ?? {}, null, 2)} />`;
-}
-
-function MemberLine({ item, session, names, db, now, opened, depth }) {
+/** The run of a member, a step or background work; its items are fetched when it is opened. */
+function MemberLine({ item, run: parent, runs, names, db, now, opened, depth = 0 }) {
   const [stored, setStored] = useState(null);
+  const [missing, setMissing] = useState(false);
   const [open, setOpen] = useState(null);
-  const line = useRef(null);
   useEffect(() => setOpen(opened === undefined ? null : Boolean(opened)), [opened]);
-  const load = async (cut) =>
-    setStored(await call("GET", withQuery(path`/sessions/${session}/runs/${item.id}`, { db_id: db, cut })));
-  useEffect(() => {
-    if (item.view) return undefined;
-    const watch = new IntersectionObserver((entries) => {
-      if (!entries.some((each) => each.isIntersecting)) return;
-      watch.disconnect();
-      load(CUT).catch(() => setStored({ missing: true }));
-    });
-    watch.observe(line.current);
-    return () => watch.disconnect();
-  }, [item.id, item.view]);
-  const run = item.view || stored || {};
+  const session = parent.session_id;
+  const place = path`/sessions/${session}/runs/${item.run_id}`;
+  const load = async (cut) => setStored(await call("GET", withQuery(place, { db_id: db, view: "items", cut })));
+  const live = runs?.get(item.run_id);
+  const run = live || stored || item.run || {};
   const failed = run.status === "ERROR";
-  const shown = open ?? (failed || (item.view && run.status === "RUNNING"));
-  const kind = kindOf(run);
-  const id = componentOf(run) || item.name || "";
-  const name = item.view ? item.name : names.get(`${kind}:${id}`) || id || "member";
-  const task = item.task || stored?.input || "";
-  const time = item.view ? (run.milliseconds ?? now - run.startedAt) : stored?.finished_at ? tookMilliseconds(stored) : null;
-  const tokens = item.view ? run.tokens : stored?.metrics?.total_tokens;
-  return html`<div class="fold" ref=${line} data-member=${item.id}>
+  const shown = depth < 4 && (open ?? (failed || (live && !isFinal(run))));
+  const unread = shown && !live && !stored;
+  useEffect(() => {
+    if (unread) load(CUT).catch(() => setMissing(true));
+  }, [unread]);
+  const name = names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run) || "member";
+  const label = item.type === "background" ? `${item.name} · ` : "";
+  const task = item.task ?? item.run?.input;
+  const time = run.started_at && (run.finished_at || live) ? tookMilliseconds(run, now) : null;
+  const tokens = run.metrics?.total_tokens;
+  return html`<div class="fold" data-member=${item.run_id}>
     <button type="button" class="line" aria-expanded=${Boolean(shown)} onClick=${() => setOpen(!shown)}>
-      <span class="call"><b>${cut(name, 60)}</b>${task ? `: ${cut(task, 160)}` : ""}</span>
-      <span class="end">${run.status ? html`<${Status} run=${run} />` : run.missing ? "not available" : ""}
+      <span class="call">${cut(label, 60)}<b>${cut(name, 60)}</b>${task ? `: ${cut(task, 160)}` : ""}</span>
+      <span class="end">${run.status ? html`<${Status} run=${run} />` : ""}
         ${failed && run.error ? ` ${run.error.code}` : ""}
         ${time == null ? "" : ` · ${formatDuration(time)}`}${tokens ? ` · ${formatNumber(tokens)} tokens` : ""}${
-          stored?.tools?.length ? ` · ${stored.tools.length} ƒ` : ""}</span>
+          run.tool_calls ? ` · ${run.tool_calls} ƒ` : ""}</span>
     </button>
-    ${shown && depth < 4
+    ${shown
       ? html`<div class="inside">
           ${run.error ? html`<${Failure} run=${run} />` : null}
-          <${Items} items=${item.view ? item.view.items : stored ? itemsOf(stored) : []}
-            run=${{ ...run, session_id: session }} names=${names} db=${db} now=${now} opened=${opened} onAll=${() => load()} depth=${depth + 1} />
+          ${unread && missing ? html`<p class="dim">not available</p>` : null}
+          <${Items} items=${run.items || []} run=${{ ...run, session_id: session }} runs=${runs}
+            names=${names} db=${db} now=${now} opened=${opened} onAll=${() => load()} depth=${depth + 1} />
         </div>`
       : null}
   </div>`;

@@ -3,10 +3,9 @@
 import { render } from "../vendor/preact.mjs";
 import { connect, dropToken } from "./api.js";
 import {
-  Component, Dialog, formatClock, Guard, html, printable, readHash, Skeleton, useCaller,
-  useEffect, useNow, useState,
+  Component, Dialog, formatClock, formatSpan, Guard, html, printable, readHash, Skeleton,
+  useCaller, useEffect, useNow, useState,
 } from "./ui.js";
-import { formatSpan } from "./phase.js";
 
 const PAGES = [
   ["sessions", "Sessions", "s", "M4 5h16v11H9l-5 4z"],

@@ -1,17 +1,17 @@
 // The head of a session: its tokens and owner, rename, export, JSON.
 
-import { call, can, path, withQuery } from "./api.js";
+import { call, can, path, send, withQuery } from "./api.js";
 import { JsonDialog } from "./conversation.js";
-import { describePhase } from "./phase.js";
-import { Dialog, formatNumber, html, printable, useState } from "./ui.js";
+import { Dialog, formatNumber, html, phaseOf, printable, saveFile, useState } from "./ui.js";
 
+const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["markdown", "Markdown", "md"]];
 const LIVE = ["queued", "running", "stopping"];
 
 /** Return `3 runs · 1 failed · 1 running`, or `50+ runs` if earlier ones are not loaded. */
 export function describeCounts({ runs, earlier }) {
   const parts = [`${formatNumber(runs.length)}${earlier ? "+" : ""} ${runs.length === 1 ? "run" : "runs"}`];
   for (const name of earlier ? LIVE : ["failed", ...LIVE]) {
-    const count = runs.filter((run) => describePhase(run).name === name).length;
+    const count = runs.filter((run) => phaseOf(run).name === name).length;
     if (count) parts.push(`${count} ${name}`);
   }
   return parts.join(" · ");
@@ -39,13 +39,14 @@ function ExportMenu({ id, db }) {
   const [busy, setBusy] = useState(false);
   const [failure, setFailure] = useState(null);
   const save = async (event) => {
-    const form = event.target.value;
+    const [format, , suffix] = FORMATS.find(([name]) => name === event.target.value);
     event.target.value = "";
     setBusy(true);
     setFailure(null);
     try {
-      const { saveSession } = await import("./export.js");
-      await saveSession(id, db, form);
+      const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
+      const response = await send("GET", place, { accept: "*/*" });
+      saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
     } catch (error) {
       setFailure(error);
     }
@@ -53,9 +54,7 @@ function ExportMenu({ id, db }) {
   };
   return html`<select aria-label="Export the session" disabled=${busy} onChange=${save}>
       <option value="">${busy ? "Exporting…" : "Export…"}</option>
-      <option value="jsonl">JSON Lines</option>
-      <option value="json">JSON</option>
-      <option value="markdown">Markdown</option>
+      ${FORMATS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
     </select>
     ${failure ? html`<span class="error" role="alert">${printable(failure.message)}</span>` : null}`;
 }

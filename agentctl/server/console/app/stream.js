@@ -1,17 +1,18 @@
-// Server-sent events of a run, read with fetch: EventSource cannot send the Authorization header.
-// A stream that breaks is resumed after the last event that was received.
+// The changes of the items of a run, server-sent events that are read with fetch: EventSource cannot
+// send the Authorization header. A stream that breaks is resumed after the last event.
 
-import { ApiError, can, componentOf, kindOf, path, send, withQuery } from "./api.js";
+import {
+  ApiError, can, componentOf, isFinal, kindOf, path, send, withQuery,
+} from "./api.js";
 
 const SILENCE_LIMIT = 45_000;
-const FINAL = /^(Team)?(Run|Workflow)(Completed|Cancelled|Error)$/;
 
 /** Follow a run to its end.
  *
- * Calls `onEvents` with lists of `{id, name, data}` and `onState` with `live`, `waiting` (the
- * connection is lost) or `ended`. Raises ApiError if the server refuses the stream.
+ * Calls `onChanges` with lists of changes (docs/contract.md "Items"). Raises ApiError if the server
+ * refuses the stream.
  */
-export async function follow(run, { onEvents, onState = () => {}, signal }) {
+export async function follow(run, { onChanges, signal }) {
   let last = -1;
   let failures = 0;
   for (;;) {
@@ -21,28 +22,19 @@ export async function follow(run, { onEvents, onState = () => {}, signal }) {
       await readOnce(run, last, signal, (events) => {
         failures = 0;
         last = events[events.length - 1].id;
-        ended = ended || events.some((each) => isEnd(run, each));
-        onState("live");
-        onEvents(events);
+        const changes = events.flatMap((event) => event.changes);
+        ended ||= changes.some((each) => each.run_id === run.run_id && each.run && isFinal(each.run));
+        onChanges(changes);
       });
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof ApiError && !error.temporary) throw error;
       pause = (error.retryAfter || 0) * 1000;
     }
-    if (signal.aborted) return;
-    if (ended) {
-      onState("ended");
-      return;
-    }
-    onState("waiting");
+    if (signal.aborted || ended) return;
     failures += 1;
     await sleep(Math.max(pause, Math.min(10_000, 250 * 2 ** failures)), signal);
   }
-}
-
-function isEnd(run, event) {
-  return event.data.run_id === run.run_id && FINAL.test(event.name);
 }
 
 async function readOnce(run, last, signal, onEvents) {
@@ -55,7 +47,8 @@ async function readOnce(run, last, signal, onEvents) {
     const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
     // Readers follow the events, callers that can run only resume the stream.
     const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
-    const response = await send(method, withQuery(`${place}/${action}`, { session_id: run.session_id }), {
+    const query = { session_id: run.session_id, view: "items" };
+    const response = await send(method, withQuery(`${place}/${action}`, query), {
       accept: "text/event-stream",
       headers: last >= 0 ? { "Last-Event-ID": String(last) } : {},
       signal: given.signal,
@@ -85,9 +78,9 @@ function parseEvent(block) {
     const colon = line.indexOf(": ");
     if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 2);
   }
-  if (!fields.data) return null;
+  if (fields.event !== "ItemsChanged") return null;
   try {
-    return { id: Number(fields.id), name: fields.event, data: JSON.parse(fields.data) };
+    return { id: Number(fields.id), ...JSON.parse(fields.data) };
   } catch {
     return null;
   }

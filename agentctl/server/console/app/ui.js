@@ -1,21 +1,20 @@
 // What the pages share: formats, resources that are fetched and polled, states, tables, dialogs.
 
-import { Component, h } from "../vendor/preact.mjs";
+import { Component, Fragment, h } from "../vendor/preact.mjs";
 import {
   useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState,
 } from "../vendor/hooks.mjs";
 import htm from "../vendor/htm.mjs";
 import {
-  ApiError, call, known, loadComponents, send, state, subscribe, withQuery,
+  ApiError, call, isFinal, known, loadComponents, send, state, subscribe, withQuery,
 } from "./api.js";
-import { describePhase } from "./phase.js";
 
 const RETRY_SECONDS = 5;
 const PAGE_ROWS = 100;
 const OVERSCAN = 2;
 
 export const html = htm.bind(h);
-export { Component, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { Component, Fragment, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 // Formats
 
@@ -50,6 +49,21 @@ export function formatDuration(milliseconds) {
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Return seconds in one or two units: `45 s`, `12 min`, `3 h 5 min`, `9 d`. */
+export function formatSpan(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.round(minutes / 60);
+  if (minutes < 1440) return joinUnits(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  return joinUnits(Math.floor(hours / 24), "d", hours % 24, "h");
+}
+
+function joinUnits(large, name, small, smallName) {
+  return small ? `${large} ${name} ${small} ${smallName}` : `${large} ${name}`;
 }
 
 /** Return `now`, `2 min ago`, or the day of a time that is older than a week. */
@@ -311,11 +325,40 @@ export function useKeys(keys) {
 
 // States
 
-/** The state of a run: a glyph and a word, and a warning if its work goes on. */
-export function Status({ run, now }) {
-  const phase = describePhase(run, now);
-  return html`<span class=${`status ${phase.color}`} title=${phase.sentence || null}
-    ><span aria-hidden="true">${phase.glyph}</span> ${phase.words}</span
+/** The glyph and the color of a phase by its name. */
+export const LOOKS = {
+  queued: ["◌", "dim"],
+  running: ["●", "blue"],
+  stopping: ["◐", "yellow"],
+  stopped: ["■", "grey"],
+  completed: ["✓", "green"],
+  failed: ["✗", "red"],
+  unknown: ["?", "dim"],
+};
+
+/** The names of the statuses of runs. */
+export const STATUSES = {
+  RUNNING: "running", PENDING: "queued", COMPLETED: "completed", ERROR: "failed", CANCELLED: "stopped",
+};
+
+/** Return the phase of a run.
+ *
+ * Sessions and the answers to a start and to a cancel have none: it is that of their status.
+ */
+export function phaseOf(run) {
+  if (run.phase) return run.phase;
+  const requested = run.cancel_requested_at;
+  const name = requested && !isFinal(run) ? "stopping" : STATUSES[run.status] || "unknown";
+  const by = run.cancel_requested_by ? ` by ${run.cancel_requested_by}` : "";
+  return { name, words: name, warning: "", sentence: requested ? `cancel requested ${formatClock(requested)}${by}` : "" };
+}
+
+/** The phase of a run: a glyph and a word, and a warning if its work goes on. */
+export function Status({ run }) {
+  const phase = phaseOf(run);
+  const [glyph, color] = LOOKS[phase.name];
+  return html`<span class=${`status ${color}`} title=${phase.sentence || null}
+    ><span aria-hidden="true">${glyph}</span> ${phase.words}</span
   >${phase.warning ? html` <span class="status yellow nowrap">! ${phase.warning}</span>` : null}`;
 }
 
@@ -350,6 +393,16 @@ export function Copy({ text, label = "Copy", small = true }) {
 /** The button of the key `f`; a full circle means that the page follows. */
 export function FollowButton({ on, onClick }) {
   return html`<button type="button" aria-pressed=${on} onClick=${onClick}>Follow <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
+}
+
+/** Save a blob as a file of the user. */
+export function saveFile(name, blob) {
+  const url = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 /** A command line to copy. */

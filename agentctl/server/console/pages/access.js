@@ -1,9 +1,8 @@
 // Access: the identity of the caller, what its scopes open, and why a request is refused.
 
 import { call, can, state } from "../app/api.js";
-import { formatSpan } from "../app/phase.js";
 import {
-  Command, Copy, cut, html, Page, printable, Problem, useCaller, useEffect, useNow, useState,
+  Command, Copy, cut, formatSpan, html, Page, printable, Problem, useCaller, useEffect, useNow, useState,
 } from "../app/ui.js";
 
 const RESOURCES = [

@@ -3,7 +3,8 @@
 import { call, withQuery } from "../app/api.js";
 import {
   Copy, cut, Empty, Filter, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
-  Search, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState, useWindow,
+  saveFile, Search, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
+  useWindow,
 } from "../app/ui.js";
 
 const ROW = 41;
@@ -104,8 +105,7 @@ function Export({ filters }) {
       cursor = page.meta.next_cursor;
       setDone(lines.length);
     } while (cursor);
-    const { saveFile } = await import("../app/export.js");
-    saveFile("audit.jsonl", [lines.join("\n"), "\n"], "application/jsonl");
+    saveFile("audit.jsonl", new Blob([lines.join("\n"), "\n"], { type: "application/jsonl" }));
     setDone(null);
   };
   return html`<button type="button" disabled=${done !== null} onClick=${() => save().catch(() => setDone(null))}>

@@ -18,7 +18,7 @@ export default function ComponentPage({ parts, query }) {
   const readable = kind !== undefined && can(plural, "read", id);
   const place = path`/${plural}/${id}`;
   const resource = useResource(readable ? place : null);
-  const runs = useResource(readable ? withQuery(`${place}/runs`, { limit: 20, view: "summary" }) : null, { every: 3000 });
+  const runs = useResource(readable ? withQuery(`${place}/runs`, { limit: 20, view: "phase" }) : null, { every: 3000 });
   if (kind === undefined) return html`<${Page} title=${id} back=${back}><${Empty}>There is no such kind of component.<//><//>`;
   const record = resource.data;
   const live = (runs.data?.data || []).filter((run) => run.finished_at === null).length;

@@ -1,11 +1,10 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
-import { can, componentOf, kindOf, withQuery } from "../app/api.js";
+import { can, componentOf, isFinal, kindOf, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
-import { describePhase, isFinal } from "../app/phase.js";
 import {
   cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, LoadMore, Page,
-  printable, Search, setQuery, shortId, Status, toHash, tookMilliseconds, useComponents, useKeys,
+  phaseOf, printable, Search, setQuery, shortId, Status, STATUSES, toHash, tookMilliseconds, useComponents, useKeys,
   useMemo, useNames, useNow, usePages, useRef, useResource, useState, useWindow,
 } from "../app/ui.js";
 
@@ -27,7 +26,7 @@ export default function Runs({ query }) {
     session_id: query.session,
     db_id: query.db,
     created_before: before,
-    view: "summary",
+    view: "phase",
   };
   // With the request for ended runs every 5 seconds, this makes one a second.
   const every = all ? 5000 : 1250;
@@ -57,7 +56,7 @@ export default function Runs({ query }) {
     },
   });
   const counts = { running: 0, stopping: 0, queued: 0 };
-  for (const run of rows) counts[describePhase(run).name] += 1;
+  for (const run of rows) counts[phaseOf(run).name] += 1;
   const meta = resource.data?.meta;
   const aside = all
     ? meta && `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""} runs`
@@ -74,7 +73,7 @@ export default function Runs({ query }) {
       <${Search} name="user" label="User" query=${query} />
       <${Search} name="session" label="Session" query=${query} />
       ${all ? html`<${Filter} name="status" label="Status" query=${query}
-        options=${[["RUNNING", "running"], ["PENDING", "queued"], ["COMPLETED", "completed"], ["ERROR", "failed"], ["CANCELLED", "stopped"]]} />` : null}
+        options=${Object.entries(STATUSES)} />` : null}
       <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
     </div>
     <${Loaded} resource=${resource} place="/runs">
@@ -127,12 +126,12 @@ function group(rows, known) {
 
 /** The runs that ended in the last five minutes, as numbers and, opened, as a table. */
 function Ended({ db }) {
-  const resource = useResource(withQuery("/runs", { view: "summary", limit: 100, db_id: db }), { every: 5000 });
+  const resource = useResource(withQuery("/runs", { view: "phase", limit: 100, db_id: db }), { every: 5000 });
   const [open, setOpen] = useState(false);
   const now = useNow(5000);
   const ended = (resource.data?.data || []).filter((run) => run.finished_at && now - Date.parse(run.finished_at) < RECENT);
   if (!ended.length) return null;
-  const count = (name) => ended.filter((run) => describePhase(run).name === name).length;
+  const count = (name) => ended.filter((run) => phaseOf(run).name === name).length;
   const going = ended.filter((run) => run.stopped_at == null).length;
   return html`<section>
     <div class="row" style=${{ margin: "18px 0 10px" }}>
@@ -176,7 +175,7 @@ export function RunTable({ rows, db, marked, onMark, onCancel }) {
 }
 
 function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
-  const phase = describePhase(run, now);
+  const phase = phaseOf(run);
   const kind = kindOf(run);
   const name = names.get(`${kind}:${componentOf(run)}`) || componentOf(run);
   const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
@@ -187,7 +186,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
     <td class="mono">${run.depth ? "└ " : ""}<a data-row href=${href} title=${run.run_id}>${shortId(run.run_id)}</a></td>
-    <td><${Status} run=${run} now=${now} /></td>
+    <td><${Status} run=${run} /></td>
     <td class="mid">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
     <td class="opt">${printable(run.user_id ?? "–")}</td>
     <td class="far mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>

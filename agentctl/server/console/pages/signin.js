@@ -1,8 +1,7 @@
 // Sign in: a token is pasted or dropped, its claims are shown, and the server checks it.
 
 import { ApiError, readClaims, signIn, state } from "../app/api.js";
-import { formatSpan } from "../app/phase.js";
-import { Command, cut, html, printable, useEffect, useRef, useState } from "../app/ui.js";
+import { Command, cut, formatSpan, html, printable, useEffect, useRef, useState } from "../app/ui.js";
 
 export default function SignIn({ over, logo }) {
   const [token, setToken] = useState("");

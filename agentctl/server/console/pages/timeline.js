@@ -1,19 +1,19 @@
 // The timeline of a run: bars of model calls, tools, members and steps, and the marks of a cancel.
 
-import { call, componentOf, kindOf, path, withQuery } from "../app/api.js";
+import { call, componentOf, isAtRest, isFinal, kindOf, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog } from "../app/conversation.js";
-import { isAtRest, isFinal } from "../app/phase.js";
 import {
   cut, Dialog, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery,
   shortId, Status, toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
 } from "../app/ui.js";
 
 const DEPTH = 5;
+const CUT = 20_000;
 const IDLE = 0.04;
 const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸" };
 
 export default function Timeline({ parts, query }) {
-  const place = withQuery(path`/runs/${parts[1]}`, { db_id: query.db });
+  const place = placeOf(parts[1], query.db);
   const [live, setLive] = useState(true);
   const resource = useResource(place, { every: live ? 1000 : 0 });
   const names = useNames();
@@ -31,6 +31,10 @@ export default function Timeline({ parts, query }) {
   <//>`;
 }
 
+function placeOf(run, db) {
+  return withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut: CUT });
+}
+
 /** Fetch the runs of members, so that their spans stand below the member. */
 function useMembers(run, db) {
   const [members, setMembers] = useState(new Map());
@@ -44,7 +48,7 @@ function useMembers(run, db) {
         if (gone || depth > DEPTH) return;
         let member = known.current.get(id);
         if (!member || !isAtRest(member)) {
-          member = await call("GET", withQuery(path`/runs/${id}`, { db_id: db })).catch(() => null);
+          member = await call("GET", placeOf(id, db)).catch(() => null);
           if (member === null) continue;
           known.current.set(id, member);
         }
@@ -66,7 +70,7 @@ function useMembers(run, db) {
 function rowsOf(run, members, names, now, depth = 0) {
   const rows = [];
   const end = isFinal(run) ? Date.parse(run.finished_at) : now;
-  const tools = new Map((run.tools || []).map((tool) => [tool.tool_call_id, tool]));
+  const tools = new Map(run.items.map((item) => [item.tool_call_id, item]));
   const told = new Set();
   const spans = [...(run.spans || [])].sort((a, b) => (a.started_at < b.started_at ? -1 : 1));
   const steps = new Set(spans.filter((span) => span.kind === "step").map((span) => span.id));
@@ -100,6 +104,10 @@ function rowsOf(run, members, names, now, depth = 0) {
 
 function nameOf(run, names) {
   return names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
+}
+
+function textOf(run) {
+  return run.items.filter((item) => item.type === "text").map((item) => item.text).join("\n\n");
 }
 
 /** Return merged intervals of rows, and their total length. */
@@ -169,9 +177,10 @@ function Chart({ run, names, query }) {
         </div>`
       : html`<${Empty}>This run has no recorded spans. <//>`}
     ${marks.length ? html`<p class="row dim">${marks.map(([label, time]) => html`<span key=${label}><span class="red">┃</span> ${label} ${printable(time).slice(11, 22)}</span>`)}</p>` : null}
-    <${Facts} run=${run} now=${now} />
+    <${Facts} run=${run} />
     ${chosen ? html`<${Detail} row=${chosen} db=${query.db} onClose=${() => setChosen(null)} />` : null}
-    ${json ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} onClose=${() => setJson(false)} />` : null}
+    ${json ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} onClose=${() => setJson(false)}
+      load=${() => call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: query.db }))} />` : null}
   </div>`;
 }
 
@@ -229,9 +238,9 @@ function Detail({ row, db, onClose }) {
   ].filter(Boolean);
   return html`<${Dialog} title=${`${row.kind} ${cut(row.name, 80)}`} onClose=${onClose} wide=${true}>
     <dl class="facts">${facts.map(([label, value]) => html`<dt key=${label}>${label}</dt><dd>${printable(value)}</dd>`)}</dl>
-    ${tool ? html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(tool.tool_args, null, 2)).slice(0, 20000)}</pre>
-      <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(tool.result ?? "no result").slice(0, 20000)}</pre>` : null}
-    ${row.kind === "member" ? html`<h3 class="caption">Answer</h3><pre class="json" tabindex="0">${printable(run.content || "").slice(0, 20000)}</pre>
+    ${tool ? html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(tool.tool_args, null, 2)).slice(0, CUT)}</pre>
+      <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(tool.result ?? "no result")}</pre>` : null}
+    ${row.kind === "member" ? html`<h3 class="caption">Answer</h3><pre class="json" tabindex="0">${printable(textOf(run)).slice(0, CUT)}</pre>
       <p><a href=${toHash(["runs", run.run_id, "timeline"], { db })} onClick=${onClose}>Its timeline</a></p>` : null}
     <div class="buttons"><button type="button" onClick=${onClose}>Close</button></div>
   <//>`;

@@ -2,11 +2,10 @@
 
 import { call, can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
 import { CUT, Turn } from "../app/conversation.js";
-import { describePhase } from "../app/phase.js";
 import { describeCounts, SessionActions } from "../app/session.js";
 import {
-  cut, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, Page, printable, setQuery,
-  Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
+  cut, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS, Page, phaseOf,
+  printable, setQuery, Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
   useResource, useState,
 } from "../app/ui.js";
 
@@ -44,7 +43,7 @@ export default function Transcript({ parts, query }) {
 function useRuns(id, db) {
   const place = path`/sessions/${id}/runs`;
   const [found, set] = useState({ runs: null, earlier: false, error: null });
-  const load = (more) => call("GET", withQuery(place, { db_id: db, parent: "none", cut: CUT, limit: PAGE, ...more }));
+  const load = (more) => call("GET", withQuery(place, { db_id: db, parent: "none", view: "items", cut: CUT, limit: PAGE, ...more }));
   const topLevel = (runs) => runs.filter((run) => run.parent_run_id == null && run.purpose == null);
   const sorted = (runs) => runs.sort((a, b) => (a.run_id < b.run_id ? -1 : 1));
   const first = async () => {
@@ -204,12 +203,13 @@ function Index({ runs, current, onSelect, session }) {
 }
 
 function Entry({ run, number, current, onSelect }) {
-  const phase = describePhase(run);
+  const phase = phaseOf(run);
+  const [glyph, color] = LOOKS[phase.name];
   const choose = (event) => (event.preventDefault(), onSelect(run.run_id));
   return html`<li><a href=${`#run-${run.run_id}`} onClick=${choose} aria-current=${current ? "true" : null}
     title=${cut(run.input, 80)}>
     <span class="dim">${number}</span>
-    <span class=${phase.color}><span aria-hidden="true">${phase.glyph}</span><span class="hidden">${phase.words}</span></span>
+    <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
     ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(run.metrics?.total_tokens)}</span></a></li>`;
 }
 

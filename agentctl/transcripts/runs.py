@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from agentctl.errors import NotFound
 from agentctl.records.kinds import Record
 from agentctl.requests import (
     MAXIMUM_LIMIT,
@@ -14,10 +16,10 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.transcript.pages import TranscriptPage
-    from agentctl.operations import Operations
+    from agentctl.records.document import Document
 
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""
@@ -26,6 +28,22 @@ CONCURRENT_READS = 8
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
+
+
+class SessionReads(Protocol):
+    """The operations that read a session and its runs."""
+
+    async def get_session_by_id(
+        self, session_id: str, where: SessionLocator = ...
+    ) -> Document[Any]: ...
+
+    async def get_session_runs(
+        self, session_id: str, query: SessionRunsQuery = ...
+    ) -> Document[Any]: ...
+
+    async def get_session_run(
+        self, session_id: str, run_id: str, where: SessionLocator = ..., *, form: RunView = ...
+    ) -> Document[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +70,7 @@ class SessionRuns:
     """The top-level runs of a session, oldest first."""
 
     def __init__(
-        self, operations: Operations, session_id: str, where: SessionLocator, form: RunView
+        self, operations: SessionReads, session_id: str, where: SessionLocator, form: RunView
     ) -> None:
         self._operations = operations
         self._form = form
@@ -75,6 +93,14 @@ class SessionRuns:
         async for run in self._read(after, PAGE_RUNS, self._form):
             yield run
 
+    async def draw(self, part: RunRange) -> AsyncIterator[tuple[int, DrawnRun]]:
+        """Yield the runs of a range with their numbers and members."""
+        number = part.first
+        async for run in self.read(part.after):
+            children = await read_members(self._operations, run, self._where, self._form)
+            yield number, build_drawn_run(run, children)
+            number += 1
+
     async def _read(self, after: str | None, limit: int, form: RunView) -> AsyncIterator[Record]:
         while True:
             query = SessionRunsQuery(self._where, limit, after, parent="none", form=form)
@@ -88,19 +114,20 @@ class SessionRuns:
 
 
 async def read_members(
-    operations: Operations, run: Record, where: SessionLocator, form: RunView
+    operations: SessionReads, run: Record, where: SessionLocator, form: RunView
 ) -> dict[str, list[Record]]:
     """Read the runs below a run, and return them by the id of their parent."""
-    from agentctl.cli.show.progress import run_all
-    from agentctl.errors import NotFound
-
     found: dict[str, list[Record]] = {}
     session_id = str(run["session_id"])
     parents, seen = [run], {str(run["run_id"])}
 
-    async def read(run_id: str) -> Record | None:
+    free = asyncio.Semaphore(CONCURRENT_READS)
+
+    async def read_run(run_id: str) -> Record | None:
         try:
-            return (await operations.get_session_run(session_id, run_id, where, form=form)).value
+            async with free:
+                read = operations.get_session_run(session_id, run_id, where, form=form)
+                return dict((await read).value)
         except NotFound:  # deleted in the meantime
             return None
 
@@ -108,38 +135,8 @@ async def read_members(
         named = [each for parent in parents for each in parent.get("member_runs") or []]
         ids = [each for each in dict.fromkeys(named) if each not in seen]
         seen.update(ids)
-        results = await run_all(ids[:MAXIMUM_MEMBERS], read, at_once=CONCURRENT_READS)
-        for failure in results:
-            if isinstance(failure, BaseException):
-                raise failure
-        parents = [each for each in results if isinstance(each, dict)]
+        members = await asyncio.gather(*map(read_run, ids[:MAXIMUM_MEMBERS]))
+        parents = [member for member in members if member is not None]
         for each in parents:
             found.setdefault(str(each["parent_run_id"]), []).append(each)
     return found
-
-
-async def print_transcript(
-    operations: Operations,
-    session: Record,
-    where: SessionLocator,
-    page: TranscriptPage,
-    last: int | None,
-    form: RunView,
-) -> None:
-    """Print a session and its newest `last` runs, None: all, one after the other.
-
-    Args:
-        form: the form in which the runs are read.
-    """
-    from agentctl.cli.show.transcript.model import build_run_view
-
-    runs = SessionRuns(operations, str(session["session_id"]), where, form)
-    part = await runs.find_last(last)
-    page.print_session(session, part.describe())
-    number = part.first
-    async for run in runs.read(part.after):
-        children = await read_members(operations, run, where, form)
-        page.print_run(build_run_view(run, children), number)
-        number += 1
-    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
-    page.print_foot(" · ".join(hints))

@@ -1,0 +1,195 @@
+"""The events of runs: their names, kinds and final statuses, and one parser.
+
+No other module parses the name of an event (docs/contract.md "Events"). The name of an event
+is the prefix of the component and the kind: `RunContent`, `TeamRunContent`, `TeamToolCallStarted`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from agentctl.errors import InvalidResponse
+from agentctl.records.kinds import KINDS, ComponentKind, find_component
+from agentctl.records.runs import FinalStatus
+
+
+class EventKind(Enum):
+    """The kind of an event; the value is the end of its names."""
+
+    STARTED = "Started"
+    CONTENT = "Content"
+    PROGRESS = "Progress"
+    COMPLETED = "Completed"
+    CANCELLED = "Cancelled"
+    FAILED = "Error"
+    THINKING = "ReasoningContentDelta"
+    TOOL_CALL_STARTED = "ToolCallStarted"
+    TOOL_CALL_COMPLETED = "ToolCallCompleted"
+    STEP_STARTED = "StepStarted"
+    STEP_COMPLETED = "StepCompleted"
+
+
+END_STATUSES: dict[EventKind, FinalStatus] = {
+    EventKind.COMPLETED: "COMPLETED",
+    EventKind.CANCELLED: "CANCELLED",
+    EventKind.FAILED: "ERROR",
+}
+"""The kinds of the last event of a run, with its final status."""
+
+END_KINDS = {status: kind for kind, status in END_STATUSES.items()}
+
+TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
+"""The kinds with a new part of a text, most events of a stream."""
+
+_RUN_KINDS = frozenset({EventKind.STARTED, EventKind.CONTENT, EventKind.PROGRESS, *END_STATUSES})
+"""The kinds about a run itself; their names have the word `Run` or `Workflow` in the prefix."""
+
+EVENT_NAMES: dict[ComponentKind, dict[EventKind, str]] = {
+    component: {
+        kind: (names.event_prefix if kind in _RUN_KINDS else names.part_prefix) + kind.value
+        for kind in EventKind
+    }
+    for component, names in KINDS.items()
+}
+"""The names of events, by kind of component and kind of event."""
+
+END_NAMES: dict[ComponentKind, dict[str, FinalStatus]] = {
+    component: {names[kind]: status for kind, status in END_STATUSES.items()}
+    for component, names in EVENT_NAMES.items()
+}
+"""The names of the last event of a run, with its final status, by kind of component."""
+
+CONTENT_NAMES = frozenset(names[EventKind.CONTENT] for names in EVENT_NAMES.values())
+"""The names of the events with a new part of the content of a run."""
+
+_KINDS = {name: kind for names in EVENT_NAMES.values() for kind, name in names.items()}
+
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("tool", "error", "metrics"), dict),
+    **dict.fromkeys(("run_id", "parent_run_id", "session_id"), str),
+    **dict.fromkeys((names.id_field for names in KINDS.values()), str),
+}
+"""The types of the members that readers use; each may be null or missing."""
+
+
+def find_event_kind(name: str) -> EventKind | None:
+    """Return the kind of an event by its name; None for an event of another product."""
+    return _KINDS.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a run.
+
+    Attributes:
+        name: `RunStarted`, `TeamRunContent`, ...
+        kind: None for an event of another product.
+        data: the members of its JSON object.
+    """
+
+    name: str
+    kind: EventKind | None
+    data: Mapping[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return self.data.get("run_id") or ""
+
+    @property
+    def at(self) -> str | None:
+        """The time of the event, RFC 3339."""
+        return self.data.get("at")
+
+    @property
+    def text(self) -> str:
+        """The new part of a text; empty for kinds without one."""
+        field = "reasoning_content" if self.kind is EventKind.THINKING else "content"
+        return str(self.data.get(field) or "") if self.kind in TEXT_KINDS else ""
+
+    @property
+    def tool(self) -> Mapping[str, Any]:
+        """The tool call of the event; empty without one."""
+        return self.data.get("tool") or {}
+
+    @property
+    def call_id(self) -> str:
+        return str(self.tool.get("tool_call_id"))
+
+    @property
+    def end_status(self) -> FinalStatus | None:
+        """The final status of the run, if this is its last event."""
+        return END_STATUSES.get(self.kind) if self.kind is not None else None
+
+    @property
+    def is_about_run(self) -> bool:
+        """True for the start and the end of a run."""
+        return self.kind is EventKind.STARTED or self.kind in END_STATUSES
+
+    @property
+    def component_name(self) -> str:
+        """The name of the component of the run, else its id, else the id of the run."""
+        named = find_component(self.data)
+        if named is None:
+            return str(self.data.get("run_id"))
+        return str(self.data.get(f"{named[0]}_name") or named[1])
+
+    def describe(self) -> str | None:
+        """Return the event in one line for people, None for a text or an unknown event."""
+        tool = self.tool
+        match self.kind:
+            case EventKind.TOOL_CALL_STARTED:
+                arguments = json.dumps(tool.get("tool_args") or {}, ensure_ascii=False)
+                return f"calls {tool.get('tool_name')} {arguments}"
+            case EventKind.TOOL_CALL_COMPLETED:
+                outcome = "failed" if tool.get("tool_call_error") else "returned"
+                return f"{tool.get('tool_name')} {outcome}: {tool.get('result')}"
+            case EventKind.PROGRESS:
+                fraction = self.data.get("fraction")
+                percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
+                parts = (percent, self.data.get("text"))
+                return "progress: " + " ".join(str(part) for part in parts if part)
+            case EventKind.STEP_STARTED:
+                return f"step {self.data.get('step_name')}"
+            case EventKind.STEP_COMPLETED:
+                return f"step {self.data.get('step_name')} completed"
+            case EventKind.STARTED:
+                return "started"
+            case EventKind.COMPLETED:
+                return "completed"
+            case EventKind.CANCELLED:
+                return "was cancelled"
+            case EventKind.FAILED:
+                error = self.data.get("error") or {}
+                return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
+        return None
+
+
+def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:
+    """Return an event with its data.
+
+    Args:
+        data: one JSON object.
+        seq: the number of the event, for the error.
+
+    Raises:
+        InvalidResponse: the data is not a JSON object, or a member has another type.
+    """
+    import orjson
+
+    try:
+        parsed = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        parsed = None
+    if not isinstance(parsed, dict) or not all(
+        isinstance(parsed.get(field), expected | None) for field, expected in _TYPES.items()
+    ):
+        raise InvalidResponse(
+            "the server sent an event that is not what agentctl expects",
+            cause=f"the data of event {seq} is not JSON, or has fields of another type",
+            hint="check --url, including its path, and the version of the server",
+        )
+    return Event(name, _KINDS.get(name), parsed)

@@ -1,0 +1,1 @@
+"""Transcripts of sessions and runs, without a terminal: what a run shows, and Markdown."""

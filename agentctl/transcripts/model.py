@@ -1,0 +1,185 @@
+"""A run as it is drawn: its items, with texts that are safe for a terminal.
+
+All texts of a model are cleaned here: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
+from agentctl.records.kinds import Record, find_component
+from agentctl.records.text import escape_controls
+
+MAXIMUM_LEVELS = 8
+"""Levels of members; a server could return runs that are their own parents."""
+
+
+@dataclass(slots=True)
+class DrawnRun:
+    """One run.
+
+    Attributes:
+        record: the record of the run in the view `items`, or the part of it that is known.
+        members: the runs of members, steps and background work, by id.
+    """
+
+    record: Record
+    members: dict[str, DrawnRun] = field(default_factory=dict)
+
+    @property
+    def component(self) -> str:
+        named = find_component(self.record)
+        return clean_line(named[1] if named is not None else "run")
+
+    @property
+    def input(self) -> str:
+        return clean_text(self.record.get("input") or "")
+
+    @property
+    def items(self) -> Iterator[Item | DrawnMember]:
+        """The items in their order, without runs that are not known."""
+        for item in self.record.get("items") or ():
+            if item["type"] in ("member", "step", "background"):
+                member = self.members.get(str(item["run_id"]))
+                if member is not None:
+                    yield DrawnMember.of(item, member)
+            else:
+                yield item
+
+    @property
+    def tool_calls(self) -> int:
+        """The number of calls of tools, without delegations."""
+        return sum(item["type"] == "tool_call" for item in self.record.get("items") or ())
+
+    def count_tokens(self, counter: str) -> int:
+        """Return a counter of the metrics, summed over the run and its members."""
+        own = (self.record.get("metrics") or {}).get(counter)
+        number = own if isinstance(own, int) else 0
+        return number + sum(member.count_tokens(counter) for member in self.members.values())
+
+    @property
+    def is_live(self) -> bool:
+        return self.record.get("status") in LIVE_STATUSES
+
+    @property
+    def seconds(self) -> float | None:
+        """The duration, until the end or until now; None before the start."""
+        began = parse_time(self.record.get("started_at") or self.record.get("created_at"))
+        ended = parse_time(self.record.get("finished_at"))
+        if began is None or (ended is None and not self.is_live):
+            return None
+        return max(0.0, (time.time() if ended is None else ended.timestamp()) - began.timestamp())
+
+
+class DrawnMember(NamedTuple):
+    """The run of a member, a step or background work.
+
+    Attributes:
+        label: the name of the step, or the kind of background work; else empty.
+        task: the input, if it differs from the input of the parent; else empty.
+    """
+
+    run: DrawnRun
+    label: str
+    task: str
+
+    @classmethod
+    def of(cls, item: RunItem, run: DrawnRun) -> DrawnMember:
+        """Return the member of an item."""
+        return cls(run, clean_line(item["name"]), clean_line(clean_text(item["task"] or "")))
+
+
+class DrawnCall(NamedTuple):
+    """One call of a tool.
+
+    Attributes:
+        arguments: one line, as keyword arguments of Python.
+        result: empty while the tool works.
+        seconds: duration so far or in total; None if unknown.
+        characters: the length of the whole result if the server has cut it, else 0.
+    """
+
+    name: str
+    arguments: str
+    result: str
+    outcome: str
+    seconds: float | None
+    characters: int
+
+    @classmethod
+    def of(cls, item: ToolCallItem) -> DrawnCall:
+        """Return the call of an item."""
+        result, arguments = item["result"], item["tool_args"]
+        text = result if isinstance(result, str | None) else json.dumps(result, ensure_ascii=False)
+        began, ended = parse_time(item["started_at"]), parse_time(item["finished_at"])
+        until = time.time() if ended is None else ended.timestamp()
+        return cls(
+            clean_line(item["tool_name"]),
+            "…" if arguments is None else format_arguments(arguments),
+            clean_text(text or ""),
+            item["status"],
+            None if began is None else max(0.0, until - began.timestamp()),
+            count_characters(item),
+        )
+
+
+def count_characters(item: Record) -> int:
+    """Return the length of a text that the server has cut, else 0."""
+    length = (item.get("truncated") or {}).get("characters")
+    return length if isinstance(length, int) else 0
+
+
+def clean_line(value: object) -> str:
+    """Return a value as one line of printable text, white space collapsed."""
+    return escape_controls(" ".join(str(value).split()))
+
+
+def clean_text(value: object) -> str:
+    """Return a value as printable text of several lines."""
+    text = str(value).replace("\r\n", "\n").expandtabs(4)
+    return escape_controls(text, lines=True)
+
+
+def parse_time(value: object) -> datetime | None:
+    """Return a timestamp of a record as an aware datetime, None for any other value."""
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def format_arguments(arguments: object) -> str:
+    """Return the arguments of a tool call as one line: `article="tea", amount=3`."""
+    if not isinstance(arguments, Mapping):
+        return clean_line(arguments or "")
+    return ", ".join(
+        f"{clean_line(name)}={clean_line(json.dumps(value, ensure_ascii=False, default=str))}"
+        for name, value in arguments.items()
+    )
+
+
+def build_drawn_run(
+    record: Record,
+    children: Mapping[str, Sequence[Record]] | None = None,
+    *,
+    levels: int = MAXIMUM_LEVELS,
+) -> DrawnRun:
+    """Build a run from its record.
+
+    Args:
+        record: the record of the run in the view `items`.
+        children: the records of child runs by the id of their parent.
+        levels: the number of levels of members below the run.
+    """
+    own = (children or {}).get(str(record.get("run_id")), ()) if levels else ()
+    members = {
+        str(each.get("run_id")): build_drawn_run(each, children, levels=levels - 1) for each in own
+    }
+    return DrawnRun(record, members)

@@ -1,0 +1,180 @@
+"""The choices of a reader of a transcript, and looks and texts that all forms of it share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from agentctl.records.kinds import Record, find_component
+from agentctl.records.phase import Phase
+from agentctl.requests import RunView
+from agentctl.transcripts.model import DrawnRun, clean_line
+
+SHORT_RESULT = 200
+"""Characters of a result of a tool that is shown without `full`; of a longer one its size is."""
+
+SESSION_OBJECTS = ("session_summary", "output", "metadata", "session_state")
+"""The objects of a session that its head shows."""
+
+CUT_ANSWER = 20_000
+"""Characters of an answer that are shown, and requested from a server, without `full`."""
+
+
+class PhaseLook(NamedTuple):
+    """The look of a state.
+
+    Attributes:
+        glyph: one character, shown together with the words only.
+        ascii: the glyph for terminals without UTF-8.
+        color: the color of glyph and words.
+    """
+
+    glyph: str
+    ascii: str
+    color: Literal["blue", "dim", "green", "grey", "red", "yellow"]
+
+
+PHASE_LOOKS: dict[str, PhaseLook] = {
+    "queued": PhaseLook("◌", ".", "dim"),
+    "running": PhaseLook("●", "*", "blue"),
+    "stopping": PhaseLook("◐", "~", "yellow"),
+    "stopped": PhaseLook("■", "#", "grey"),
+    "completed": PhaseLook("✓", "+", "green"),
+    "failed": PhaseLook("✗", "x", "red"),
+    "unknown": PhaseLook("?", "?", "dim"),
+}
+"""By the name of the state. A warning is shown in yellow, with the glyph `!`."""
+
+
+def get_look(phase: Phase) -> PhaseLook:
+    """Return the look of a state."""
+    return PHASE_LOOKS[phase.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The choices of a reader.
+
+    Attributes:
+        full: show whole tools, prompts and reasoning.
+        members: open every member; else only those that failed or work.
+        raw: show answers as sent, not as Markdown.
+        local_time: show times in the time zone of this machine instead of UTC.
+        short_ids: cut run ids, for a terminal.
+    """
+
+    full: bool = False
+    members: bool = False
+    raw: bool = False
+    local_time: bool = False
+    short_ids: bool = False
+
+    def opens(self, member: DrawnRun) -> bool:
+        """Return True if the items of a member are shown."""
+        return self.members or member.is_live or member.record.get("status") == "ERROR"
+
+    def shows(self, result: str) -> bool:
+        """Return True if the result of a tool is shown instead of its size."""
+        return self.full or len(result) <= SHORT_RESULT
+
+    @property
+    def run_view(self) -> RunView:
+        """The form in which runs are read: without `full` long texts are cut by the server."""
+        return RunView("items", None if self.full else CUT_ANSWER)
+
+    def place(self, moment: datetime) -> datetime:
+        """Return a time in the time zone of the reader."""
+        return moment.astimezone(None if self.local_time else UTC)
+
+
+def format_time(moment: datetime, look: Look) -> str:
+    """Return the time of day: `13:47:47`."""
+    return look.place(moment).strftime("%H:%M:%S")
+
+
+def format_day(moment: datetime, look: Look) -> str:
+    """Return the day: `21 Nov 2026, UTC`."""
+    placed = look.place(moment)
+    zone = clean_line(placed.strftime("%Z")) if look.local_time else "UTC"
+    return f"{placed.day} {placed.strftime('%b %Y')}, {zone}"
+
+
+def format_tokens(run: DrawnRun, *, split: bool = False) -> str:
+    """Return the tokens of a run with its members: `464 tokens (318 in, 146 out)`, or ''."""
+    total = run.count_tokens("total_tokens")
+    if not total:
+        return ""
+    text = f"{total:,} token{'' if total == 1 else 's'}{' so far' if run.is_live else ''}"
+    if not split:
+        return text
+    inward, outward = (run.count_tokens(f"{side}_tokens") for side in ("input", "output"))
+    return f"{text} ({inward:,} in, {outward:,} out)"
+
+
+def format_size(text: str) -> str:
+    """Return the size of a text in bytes: `36 KB`."""
+    size: float = len(text.encode("utf-8", "surrogatepass"))
+    for unit in ("B", "KB", "MB"):
+        if size < 1_000 or unit == "MB":
+            break
+        size /= 1_000
+    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+
+
+def format_length(text: str, characters: int = 0) -> str:
+    """Return the size of a result, or the length of one that the server has cut.
+
+    Args:
+        characters: the length of a cut text, else 0.
+    """
+    return f"{characters:,} characters, --full" if characters else format_size(text)
+
+
+def cut_text(text: str, full: bool, characters: int = 0) -> str:
+    """Return a text, a long one without its end, which is replaced by the size.
+
+    Args:
+        characters: the length of a text that the server has cut, else 0.
+    """
+    if characters or not (full or len(text) <= CUT_ANSWER):
+        size = f"{characters:,} characters" if characters else format_size(text)
+        return f"{text[:CUT_ANSWER]}\n… {size} in all: --full"
+    return text
+
+
+def describe_session(session: Record) -> tuple[str, list[str]]:
+    """Return the name of a session, and its id, component and user."""
+    session_id = clean_line(session.get("session_id"))
+    named = find_component(session)
+    facts = [f"session {session_id}"]
+    if named is not None:
+        facts.append(f"{named[0]} {clean_line(named[1])}")
+    if session.get("user_id"):
+        facts.append(clean_line(session["user_id"]))
+    return clean_line(session.get("session_name") or session_id), facts
+
+
+def count_session_tokens(session: Record) -> Iterator[str]:
+    """Yield the tokens of a session, if they are known: `464 tokens (318 in, 146 out)`."""
+    metrics = session.get("metrics") or {}
+    total = metrics.get("total_tokens", session.get("total_tokens"))
+    if not isinstance(total, int) or not total:
+        return
+    inward, outward = metrics.get("input_tokens"), metrics.get("output_tokens")
+    both = isinstance(inward, int) and isinstance(outward, int)
+    yield f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
+
+
+def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of the objects of a record that are not empty."""
+    import orjson
+
+    for name in names:
+        value = record.get(name)
+        if name == "session_summary" and isinstance(value, dict):
+            value = value.get("summary")
+        if value:
+            text = value if isinstance(value, str) else orjson.dumps(value).decode()
+            yield name.removeprefix("session_"), clean_line(text)

@@ -1,0 +1,135 @@
+"""The items of runs, from records and from events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentctl.errors import InvalidResponse
+from agentctl.interop.agentos.backend import view_run
+from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
+from agentctl.records.items import RunReader, build_items, cut_item
+from agentctl.requests import RunView
+
+TEAM, MEMBER = "r1", "r2"
+CALL = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {"a": 1}}
+DELEGATION = {
+    "tool_call_id": "c2",
+    "tool_name": "delegate_task_to_member",
+    "tool_args": {"member_id": "writer", "task": "Write"},
+}
+
+
+def read(reader: RunReader, name: str, run_id: str = TEAM, **data: Any) -> list[Any]:
+    """Apply an event of the team, or of its member."""
+    ids = {"team_id": "desk"} if run_id == TEAM else {"agent_id": "writer", "parent_run_id": TEAM}
+    body = {"event": name, "run_id": run_id, "at": "2026-11-20T08:18:10.000000Z", **ids, **data}
+    return reader.apply(parse_event(name, json.dumps(body)))
+
+
+def test_every_name_has_one_kind() -> None:
+    for names in EVENT_NAMES.values():
+        for kind, name in names.items():
+            assert find_event_kind(name) is kind
+    assert EVENT_NAMES["team"][EventKind.CONTENT] == "TeamRunContent"
+    assert EVENT_NAMES["team"][EventKind.TOOL_CALL_STARTED] == "TeamToolCallStarted"
+    assert EVENT_NAMES["workflow"][EventKind.FAILED] == "WorkflowError"
+    assert find_event_kind("ModelRequestCompleted") is None
+
+
+@pytest.mark.parametrize("data", ["", "[]", "{", '{"run_id":1}', '{"run_id":"r","tool":[]}'])
+def test_malformed_event_is_an_error(data: str) -> None:
+    with pytest.raises(InvalidResponse, match="an event"):
+        parse_event("RunContent", data)
+
+
+def test_member_takes_the_place_of_its_delegation() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamRunContent", content="I ask ")
+    assert read(reader, "TeamRunContent", content="writer.") == [(TEAM, 0, "writer.")]
+    read(reader, "TeamToolCallStarted", tool=DELEGATION | {"result": None})
+    assert reader.runs[TEAM].items[1]["type"] == "tool_call"
+    assert [change[:2] for change in read(reader, "RunStarted", MEMBER)] == [
+        (MEMBER, None), (TEAM, 1)
+    ]  # fmt: skip
+    read(reader, "ToolCallStarted", MEMBER, tool=CALL | {"result": None})
+    read(reader, "ToolCallCompleted", MEMBER, tool=CALL | {"result": "1", "tool_call_error": False})
+    error = {"code": "MODEL_TIMEOUT", "detail": "late"}
+    assert (TEAM, 1, None) in read(reader, "RunError", MEMBER, error=error)
+    assert not read(reader, "TeamToolCallCompleted", tool=DELEGATION | {"result": "x"})
+    read(reader, "TeamRunContent", content="Done.")
+
+    first, member, last = reader.runs[TEAM].items
+    assert (first, last) == (
+        {"type": "text", "text": "I ask writer."}, {"type": "text", "text": "Done."}
+    )  # fmt: skip
+    assert member["type"] == "member"
+    assert (member["run_id"], member["task"]) == (MEMBER, "Write")
+    assert member["run"] is not None
+    assert member["run"]["phase"]["sentence"] == "MODEL_TIMEOUT: late"
+    (call,) = reader.runs[MEMBER].items
+    assert call["type"] == "tool_call"
+    assert (call["status"], call["result"]) == ("done", "1")
+
+
+def test_open_call_of_an_ended_run_is_cancelled() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
+    assert (TEAM, 0, None) in read(reader, "TeamRunCancelled", reason="enough")
+    (call,) = reader.runs[TEAM].items
+    assert call["type"] == "tool_call"
+    assert call["status"] == "cancelled"
+    assert reader.runs[TEAM].record["phase"]["name"] == "stopped"
+
+
+def test_unknown_events_change_nothing() -> None:
+    reader = RunReader()
+    assert read(reader, "TeamRunStarted") == [(TEAM, None, None)]
+    assert read(reader, "TeamModelRequestStarted") == []
+    assert reader.runs[TEAM].items == []
+
+
+def test_record_and_events_have_the_same_items() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamReasoningContentDelta", reasoning_content="Hm.")
+    read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
+    ended = CALL | {"result": "2", "tool_call_error": True}
+    read(reader, "TeamToolCallCompleted", tool=ended)
+    read(reader, "TeamRunContent", content="No.")
+    read(reader, "TeamRunCompleted", content="No.")
+    at = "2026-11-20T08:18:10.000000Z"
+    span = {"kind": "tool", "id": "c1", "started_at": at, "finished_at": at}
+    record = {
+        "run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "content": "No.",
+        "reasoning_content": "Hm.", "tools": [ended], "spans": [span],
+        "messages": [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "tool_calls": [{"id": "c1", "name": "add"}]},
+            {"role": "tool", "content": "2"},
+            {"role": "assistant", "content": "No."},
+        ],
+    }  # fmt: skip
+    assert build_items(record) == reader.runs[TEAM].items
+
+
+def test_long_texts_are_cut_and_thinking_is_not() -> None:
+    cut = cut_item({"type": "text", "text": "12345"}, 2)
+    assert cut == {"type": "text", "text": "12", "truncated": {"characters": 5}}
+    assert cut_item({"type": "thinking", "text": "12345"}, 2)["text"] == "12345"  # type: ignore[typeddict-item]
+
+
+def test_records_of_other_products_get_items() -> None:
+    team = {"run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "parent_run_id": None,
+            "content": "Done.", "messages": [], "tools": [], "input": "x"}  # fmt: skip
+    member = {**team, "run_id": MEMBER, "parent_run_id": TEAM, "team_id": "b", "content": "a",
+              "input": "y"}  # fmt: skip
+    run = view_run(team, RunView("items"), [team, member])
+    assert [item["type"] for item in run["items"]] == ["member", "text"]
+    assert run["items"][0]["task"] == "y"
+    assert "messages" not in run
+    assert view_run(team, RunView("summary")) == team
