@@ -95,6 +95,7 @@ class Databases(Mapping[str, Database]):
         return len(self._entries)
 
     def get_open(self) -> dict[str, Database]:
+        """Return the open databases by id."""
         return dict(self._open)
 
     async def open_all(self) -> None:
@@ -103,5 +104,6 @@ class Databases(Mapping[str, Database]):
             await database.check()
 
     async def close(self) -> None:
+        """Close the open databases."""
         while self._open:
             await self._open.popitem()[1].close()

@@ -72,6 +72,7 @@ class Conditions:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def with_condition(self, text: str, **values: Value) -> Conditions:
+        """Add a condition."""
         return Conditions((*self.texts, text), {**self.values, **values})
 
     def with_prefix(self, column: str, prefix: str) -> Conditions:

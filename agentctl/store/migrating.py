@@ -33,12 +33,12 @@ async def read_version(entry: Entry) -> int | None:
         Unavailable: the database cannot be read, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
-        from agentctl.store.postgres.connection import use_connection
+        from agentctl.store.postgres.connection import open_connection
         from agentctl.store.postgres.schema import has_tables
-        from agentctl.store.postgres.schema import read_version as read_number
+        from agentctl.store.postgres.schema import read_version as read
 
-        async with use_connection(entry) as connection:
-            return await read_number(connection) if await has_tables(connection, entry) else None
+        async with open_connection(entry) as connection:
+            return await read(connection) if await has_tables(connection, entry) else None
     from agentctl.store.sqlite.connection import run_unit
     from agentctl.store.sqlite.file import build_emptied, check_file, has_been_used
     from agentctl.store.sqlite.schema import read_stored_version as stored
@@ -89,10 +89,10 @@ async def migrate(entry: Entry, applied: Applied) -> None:
     if not is_sqlite_url(entry.url):
         from dataclasses import replace
 
-        from agentctl.store.postgres.connection import use_connection
+        from agentctl.store.postgres.connection import open_connection
         from agentctl.store.postgres.schema import apply_pending
 
-        async with use_connection(replace(entry, statement_seconds=LONGEST_SECONDS)) as connection:
+        async with open_connection(replace(entry, statement_seconds=LONGEST_SECONDS)) as connection:
             await apply_pending(connection, entry, applied)
         return
     from agentctl.store.sqlite.file import check_file

@@ -50,17 +50,7 @@ class Sizes(NamedTuple):
 async def read_sizes(entry: Entry) -> Sizes:
     """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
     if not is_sqlite_url(entry.url):
-        from agentctl.store.postgres.connection import use_connection
-
-        async with use_connection(entry) as connection:
-            counts = []
-            for table in _TABLES:
-                count: int = await connection.fetchval(_COUNT.format(table))
-                if count > EXACT_COUNT_LIMIT:
-                    count = max(await connection.fetchval(_TUPLES.format(table)), count)
-                counts.append(count)
-            size: int = await connection.fetchval(_BYTES)
-        return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
+        return await _read_postgres_sizes(entry)
     from agentctl.store.sqlite.file import get_file_size, get_wal_path
     from agentctl.store.sqlite.thread import run_on_thread
 
@@ -84,3 +74,17 @@ def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
         rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
         for table, rows in zip(_TABLES, counts, strict=True)
     ]
+
+
+async def _read_postgres_sizes(entry: Entry) -> Sizes:
+    from agentctl.store.postgres.connection import open_connection
+
+    counts = []
+    async with open_connection(entry) as connection:
+        for table in _TABLES:
+            count: int = await connection.fetchval(_COUNT.format(table))
+            if count > EXACT_COUNT_LIMIT:
+                count = max(await connection.fetchval(_TUPLES.format(table)), count)
+            counts.append(count)
+        size: int = await connection.fetchval(_BYTES)
+    return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)

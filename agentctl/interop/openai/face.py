@@ -129,7 +129,7 @@ async def _run(
     if is_stream:
         events = call.operations.stream_run_portions(kind, model, request, earlier=earlier)
         first = await wait_for_first_events(call.receive, events)
-        read = RunEvents(kind, first[0])
+        read = RunEvents(first[0])
         headers = {SESSION_HEADER: read.session_id, RUN_HEADER: read.run_id, **ignored}
         add_log_context(session_id=read.session_id, run_id=read.run_id)
         return EventStreamResponse(first, events, turn.build_encoder(read), headers)

@@ -178,6 +178,7 @@ class InDoubt(Exception):
 
 
 def build_unknown_outcome() -> errors.OutcomeUnknown:
+    """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
         "It is not known whether the change was made",
         cause="the connection to the database was lost during the commit",
@@ -191,8 +192,8 @@ async def connect(entry: Entry) -> PooledConnection:
 
 
 @asynccontextmanager
-async def use_connection(entry: Entry) -> AsyncIterator[PooledConnection]:
-    """Open a connection for a block; an error of it becomes that of `to_public_error`."""
+async def open_connection(entry: Entry) -> AsyncIterator[PooledConnection]:
+    """Open a connection and close it at the end. Raises the errors of `to_public_error`."""
     try:
         connection = await connect(entry)
         try:
@@ -228,13 +229,18 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "connection_class": PooledConnection,
     }
     if entry.password_env:
-        arguments["password"] = os.environ.get(entry.password_env)
-        if arguments["password"] is None:
-            raise errors.InvalidConfiguration(
-                f"The password of database {entry.id!r} is missing",
-                cause=f"the environment variable {entry.password_env} is not set",
-            )
+        arguments["password"] = _password(entry)
     return arguments
+
+
+def _password(entry: Entry) -> str:
+    password = os.environ.get(entry.password_env)
+    if password is None:
+        raise errors.InvalidConfiguration(
+            f"The password of database {entry.id!r} is missing",
+            cause=f"the environment variable {entry.password_env} is not set",
+        )
+    return password
 
 
 def _tls(entry: Entry) -> ssl.SSLContext | str:

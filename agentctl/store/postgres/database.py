@@ -27,10 +27,7 @@ from agentctl.store.database import (
     Load,
     ReadSize,
     Sql,
-    Statement,
-    Steps,
     Work,
-    single_unit,
 )
 from agentctl.store.postgres.connection import (
     CONFLICTS,
@@ -114,7 +111,6 @@ class PostgresDatabase:
 
     @property
     def write_failed(self) -> bool:
-        """True if the server refused a write a short time ago because nothing can be written."""
         refused_at = self._refused_at
         return refused_at is not None and time.monotonic() - refused_at < FAILURE_SECONDS
 
@@ -147,7 +143,8 @@ class PostgresDatabase:
 
     async def clock(self) -> int:
         """Return the time of the database server, in microseconds UTC."""
-        return await self.read(_read_clock())
+        present: int = await self.read(_CLOCK.value())
+        return present
 
     def changes(self) -> int:
         """Return a number that changes after each write to the database, by any server."""
@@ -252,13 +249,6 @@ class PostgresDatabase:
                     self._refuse_when_closed()
                     self._schema_checked = True
         return self._pool
-
-
-@single_unit
-def _read_clock() -> Steps[int]:
-    rows = yield Statement(_CLOCK)
-    present: int = rows[0][0]
-    return present
 
 
 async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import use_connection
+from agentctl.store.postgres.connection import open_connection
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite.schema import expected_columns
 
@@ -76,7 +76,7 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
         InvalidConfiguration: the password or the certificates are missing.
     """
     tables = sorted({table for table, _ in expected_columns(SCHEMA_VERSION)} - {"schema_version"})
-    async with use_connection(entry) as connection:
+    async with open_connection(entry) as connection:
         before = now()
         row = await connection.fetchrow(_FACTS)
         answered = now()

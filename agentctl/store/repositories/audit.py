@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.requests import AuditFilter
-from agentctl.store.database import Row, Sql, Statement, Steps, insert_sql, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Work, build_insert, unit
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
@@ -65,7 +65,7 @@ class AuditRowPage:
     next: int | None
 
 
-_APPEND = insert_sql("audit_log", NewAuditEntry._fields)
+_APPEND = build_insert("audit_log", NewAuditEntry._fields)
 
 _BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
@@ -100,9 +100,9 @@ _DELETE_OLDER = Sql(
 )
 
 
-@single_unit
-def append_entry(entry: NewAuditEntry) -> Steps[None]:
-    yield Statement(_APPEND, entry._asdict())
+def append_entry(entry: NewAuditEntry) -> Work[None]:
+    """Append an entry."""
+    return _APPEND.execute(**entry._asdict())
 
 
 @unit
@@ -132,7 +132,7 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         limit = filter.limit + 1 - len(rows)
         rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
         if filter.since is not None:
-            ((newest,),) = yield Statement(_NEWEST, window)
+            newest = yield from _NEWEST.value(**window)
             if newest is not None and newest < since:
                 break
         before, size = window["floor"], 2 * size
@@ -140,20 +140,16 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
 
 
-@single_unit
-def get_newest_time() -> Steps[int | None]:
+def get_newest_time() -> Work[int | None]:
     """Return the time of the newest row; None without rows."""
-    rows = yield Statement(_NEWEST_TIME, {})
-    return rows[0][0] if rows else None
+    return _NEWEST_TIME.value()
 
 
-@single_unit
-def has_older(before: int) -> Steps[bool]:
+def has_older(before: int) -> Work[bool]:
     """Return True if `delete_older` has rows to delete."""
-    return bool((yield Statement(_ANY_OLDER, {"before": before})))
+    return _ANY_OLDER.has_rows(before=before)
 
 
-@single_unit
-def delete_older(before: int) -> Steps[int]:
+def delete_older(before: int) -> Work[int]:
     """Delete a batch of the rows before a time. Call it again until it returns 0."""
-    return len((yield Statement(_DELETE_OLDER, {"before": before})))
+    return _DELETE_OLDER.count_rows(before=before)

@@ -22,8 +22,8 @@ from agentctl.store.database import (
     Statement,
     Steps,
     Value,
-    insert_sql,
-    single_unit,
+    Work,
+    build_insert,
     unit,
 )
 from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
@@ -151,8 +151,8 @@ _COLUMNS = ", ".join(_NAMES)
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
-_CREATE = insert_sql(
-    "sessions", _NAMES, " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+_CREATE = Sql(
+    f"{build_insert('sessions', _NAMES)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -234,15 +234,12 @@ _UPDATES = {
 }
 
 
-@single_unit
-def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     """Return the session, or None if no visible session has the id."""
-    rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
-    return SessionRow(*rows[0]) if rows else None
+    return _GET.first(SessionRow, session_id=session_id, **visibility.parameters())
 
 
-@single_unit
-def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     """Return the session and lock its row.
 
     Until the transaction ends, no other transaction changes or deletes the session, or creates a
@@ -251,8 +248,7 @@ def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow 
     Returns:
         The session, or None if no visible session has the id.
     """
-    rows = yield Statement(_HOLD, {"session_id": session_id, **visibility.parameters()})
-    return SessionRow(*rows[0]) if rows else None
+    return _HOLD.first(SessionRow, session_id=session_id, **visibility.parameters())
 
 
 def build_session(
@@ -283,10 +279,9 @@ def build_session(
     )  # fmt: skip
 
 
-@single_unit
-def create(row: SessionRow) -> Steps[bool]:
+def create(row: SessionRow) -> Work[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    return bool((yield Statement(_CREATE, dict(zip(_NAMES, _get_values(row), strict=True)))))
+    return _CREATE.has_rows(**dict(zip(_NAMES, _get_values(row), strict=True)))
 
 
 @unit
@@ -353,11 +348,9 @@ def update(
     return SessionRow(*rows[0])
 
 
-@single_unit
-def get_state(session_id: str) -> Steps[str | None]:
+def get_state(session_id: str) -> Work[str | None]:
     """Return the state of a session as JSON text; None if it has none or does not exist."""
-    rows = yield Statement(_GET_STATE, {"session_id": session_id})
-    return rows[0][0] if rows else None
+    return _GET_STATE.value(session_id=session_id)
 
 
 @unit
@@ -383,17 +376,14 @@ def merge_state(
     return text
 
 
-@single_unit
-def get_summary(session_id: str) -> Steps[str | None]:
+def get_summary(session_id: str) -> Work[str | None]:
     """Return the summary of a session as JSON text, None if it has none."""
-    rows = yield Statement(_GET_SUMMARY, {"session_id": session_id})
-    return rows[0][0] if rows else None
+    return _GET_SUMMARY.value(session_id=session_id)
 
 
-@single_unit
-def set_summary(session_id: str, summary: str) -> Steps[None]:
+def set_summary(session_id: str, summary: str) -> Work[None]:
     """Replace the summary of a session, a JSON text."""
-    yield Statement(_SET_SUMMARY, {"session_id": session_id, "summary": summary})
+    return _SET_SUMMARY.execute(session_id=session_id, summary=summary)
 
 
 @unit

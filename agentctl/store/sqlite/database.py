@@ -72,11 +72,11 @@ class SqliteDatabase:
 
     @property
     def lock_folder(self) -> Path:
+        """The folder for lock files, next to the real file if the path is a link."""
         return get_lock_folder(self.path)
 
     @property
     def write_failed(self) -> bool:
-        """True if a transaction failed a short time ago because the file cannot be written."""
         failed_at = None if self._writer is None else self._writer.failed_at
         return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
 
@@ -150,6 +150,7 @@ class SqliteDatabase:
         return await future
 
     def write_blocking(self, work: Work[T]) -> T:
+        """Do the same as `write`, and block the calling thread until the change is on the disk."""
         with self._lock:
             future: Future[T] = self._open_writer().submit_blocking(work)
         return future.result()

@@ -228,6 +228,7 @@ def _check_orphaned_wal(path: Path) -> None:
 
 
 def build_no_database(path: Path) -> errors.Unavailable:
+    """Build the error for a missing database."""
     return errors.Unavailable(
         "There is no database yet",
         cause=f"{path} does not exist",
@@ -236,6 +237,7 @@ def build_no_database(path: Path) -> errors.Unavailable:
 
 
 def build_missing(path: Path) -> errors.Unavailable:
+    """Build the error for a missing file that was a database."""
     locks = shlex.quote(str(get_lock_folder(path)))
     return errors.Unavailable(
         "The database file is missing",
@@ -245,6 +247,7 @@ def build_missing(path: Path) -> errors.Unavailable:
 
 
 def build_emptied(path: Path) -> errors.Unavailable:
+    """Build the error for an empty file that was a database."""
     locks = shlex.quote(str(get_lock_folder(path)))
     return errors.Unavailable(
         "The database has lost its content",
@@ -254,6 +257,7 @@ def build_emptied(path: Path) -> errors.Unavailable:
 
 
 def build_not_ours(path: Path) -> errors.Unavailable:
+    """Build the error for the database of another program."""
     return errors.Unavailable(
         "The file is not an agentctl database",
         cause=f"{path} contains something else; it was not changed",
@@ -262,6 +266,7 @@ def build_not_ours(path: Path) -> errors.Unavailable:
 
 
 def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
+    """Build the error for a file that cannot be created."""
     return errors.Unavailable(
         "The database cannot be created",
         cause=f"{path}: {os.strerror(error.errno or 0)}",

@@ -34,14 +34,13 @@ async def check_integrity(path: Path) -> str | None:
 
 def read_journal_mode(path: Path) -> str:
     """Return the journal mode of a file: `wal`, unless it was changed. Raises Unavailable."""
+    connection = _reader(path)
     try:
-        connection = connect_reader(path)
-        try:
-            return str(connection.pragma("journal_mode"))
-        finally:
-            connection.close(True)
+        return str(connection.pragma("journal_mode"))
     except apsw.Error as error:
         raise to_public_error(error, path.name) from None
+    finally:
+        connection.close(True)
 
 
 def try_write_lock(path: Path) -> None:
@@ -57,6 +56,13 @@ def try_write_lock(path: Path) -> None:
             connection.execute("ROLLBACK")
         finally:
             connection.close(True)
+    except apsw.Error as error:
+        raise to_public_error(error, path.name) from None
+
+
+def _reader(path: Path) -> apsw.Connection:
+    try:
+        return connect_reader(path)
     except apsw.Error as error:
         raise to_public_error(error, path.name) from None
 

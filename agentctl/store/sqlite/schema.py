@@ -47,7 +47,11 @@ _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
 def create_file(id: str, path: Path) -> bool:
-    """Do the same as `create_if_absent`, with public errors. `id` is that of the database."""
+    """Do the same as `create_if_absent`, with the public error for a failure.
+
+    Raises:
+        Unavailable: the file cannot be created, or is empty, but was used before.
+    """
     try:
         return create_if_absent(path)
     except apsw.Error as error:
@@ -213,6 +217,7 @@ _INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIK
 
 
 def read_schema(connection: apsw.Connection) -> SchemaObjects:
+    """Return the schema of a database."""
     rows = connection.execute(_ALL).fetchall()
     return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
 

@@ -92,10 +92,12 @@ class Writer:
 
     @property
     def waiting(self) -> int:
+        """The number of units that wait for the thread."""
         return self._queue.qsize()
 
     @property
     def is_busy(self) -> bool:
+        """True while the thread runs units."""
         return self._busy
 
     def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
