@@ -70,7 +70,6 @@ class Transcript:
 
     @property
     def content(self) -> str:
-        """The text of the answer so far."""
         return "".join(self._content)
 
     @property

@@ -65,12 +65,6 @@ async def execute_background_work(
 
     purpose = context.spec.purpose
     assert purpose is not None
-    await run_agent(_build_agent(component, purpose), context, catalog)
-    if purpose == "memory" and context.memories is not None:
-        await _store_facts(context.transcript.content, context.memories, context.spec.run_id)
-
-
-def _build_agent(component: Component, purpose: Purpose) -> Component:
     spec = component.worker
     chosen = spec.summary.model if purpose == "summary" else spec.memory.model
     agent = Agent(
@@ -80,7 +74,10 @@ def _build_agent(component: Component, purpose: Purpose) -> Component:
         settings=ModelSettings(max_tokens=MAXIMUM_OUTPUT_TOKENS),
         database=component.database,
     )
-    return replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
+    worker = replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
+    await run_agent(worker, context, catalog)
+    if purpose == "memory" and context.memories is not None:
+        await _store_facts(context.transcript.content, context.memories, context.spec.run_id)
 
 
 async def _store_facts(answer: str, memories: Memories, run_id: str) -> None:

@@ -44,11 +44,8 @@ class Catalog:
         self.mcp = McpServers(settings)
         self._models = {model.id: model for model in settings.models}
         self.models = ModelConnections(self._models, settings.limits.run_bytes)
-        self._components: dict[ComponentKind, dict[str, Component]] = {
-            "agent": {},
-            "team": {},
-            "workflow": {},
-        }
+        self._components: dict[ComponentKind, dict[str, Component]]
+        self._components = {"agent": {}, "team": {}, "workflow": {}}
         for component in components:
             self._components[component.kind][component.id] = component
         self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
@@ -65,7 +62,22 @@ class Catalog:
             *(("team", team) for team in settings.teams),
             *(("workflow", workflow) for workflow in settings.workflows),
         ]
-        return cls(settings, (_build_component(kind, spec, default) for kind, spec in specs))
+        return cls(
+            settings,
+            (
+                Component(
+                    kind=kind,
+                    id=spec.id,
+                    name=spec.name or spec.id,
+                    description=spec.description,
+                    database=spec.database or default,
+                    on_busy=spec.on_busy,
+                    history_runs=0 if isinstance(spec, Workflow) else spec.history_runs,
+                    spec=spec,
+                )
+                for kind, spec in specs
+            ),
+        )
 
     def components(self, kind: ComponentKind) -> dict[str, Component]:
         """Return the components of a kind by id, in the order of the configuration."""
@@ -253,21 +265,6 @@ class Catalog:
         self._runners.clear()
         await self.models.close()
         await self._hosted.close()
-
-
-def _build_component(
-    kind: ComponentKind, spec: Agent | Team | Workflow, default_database: str
-) -> Component:
-    return Component(
-        kind=kind,
-        id=spec.id,
-        name=spec.name or spec.id,
-        description=spec.description,
-        database=spec.database or default_database,
-        on_busy=spec.on_busy,
-        history_runs=0 if isinstance(spec, Workflow) else spec.history_runs,
-        spec=spec,
-    )
 
 
 def _unknown_reference_error(owner: Component, what: str, missing: str) -> InvalidConfiguration:

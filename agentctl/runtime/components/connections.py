@@ -100,7 +100,6 @@ class HostedRunners:
             await opening
 
     async def close(self) -> None:
-        """Close all of them, each within `CLOSE_SECONDS`."""
         loaded, self.loaded = self.loaded, {}
         for opening in self._openings.values():
             opening.cancel()

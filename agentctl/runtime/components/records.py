@@ -31,11 +31,27 @@ def build_record(
     catalog: Catalog, component: Component
 ) -> AgentRecord | TeamRecord | WorkflowRecord:
     """Return the record of a component (docs/contract.md "Component records")."""
-    if component.kind == "agent":
-        return _agent_record(catalog, component)
     if component.kind == "team":
         return _team_record(catalog, component)
-    return _workflow_record(catalog, component)
+    if component.kind == "workflow":
+        return {
+            "workflow_id": component.id,
+            "id": component.id,
+            "name": component.name,
+            "description": component.description,
+            "steps": _step_records(catalog, component),
+            "db_id": component.database,
+        }
+    return {
+        "agent_id": component.id,
+        "id": component.id,
+        "name": component.name,
+        "description": component.description,
+        "model": _agent_model(catalog, component),
+        "tools": _tool_records(catalog, component),
+        "session_table": SESSION_TABLE,
+        "db_id": component.database,
+    }
 
 
 def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]:
@@ -44,19 +60,6 @@ def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]
     if component.kind == "workflow":
         return {**named, "steps": _step_records(catalog, component)}
     return {**named, "model": _agent_model(catalog, component)}
-
-
-def _agent_record(catalog: Catalog, agent: Component) -> AgentRecord:
-    return {
-        "agent_id": agent.id,
-        "id": agent.id,
-        "name": agent.name,
-        "description": agent.description,
-        "model": _agent_model(catalog, agent),
-        "tools": _tool_records(catalog, agent),
-        "session_table": SESSION_TABLE,
-        "db_id": agent.database,
-    }
 
 
 def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
@@ -89,17 +92,6 @@ def _member_record(catalog: Catalog, member: Component) -> MemberRecord | TeamRe
         "memory": _member_memory(catalog, member),
         "session_table": SESSION_TABLE,
         "memory_table": _memory_table(member),
-    }
-
-
-def _workflow_record(catalog: Catalog, workflow: Component) -> WorkflowRecord:
-    return {
-        "workflow_id": workflow.id,
-        "id": workflow.id,
-        "name": workflow.name,
-        "description": workflow.description,
-        "steps": _step_records(catalog, workflow),
-        "db_id": workflow.database,
     }
 
 

@@ -136,7 +136,10 @@ class _AgnoReport:
             tool = event.tool
             self._calls.start(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
         elif name == "ToolCallCompleted":
-            self._end_call(event.tool)
+            tool, failed = event.tool, bool(event.tool.tool_call_error)
+            # The text of a failed call is that of an exception.
+            result = f"The tool {tool.tool_name} failed" if failed else tool.result or ""
+            self._calls.end(tool.tool_call_id or "", result, failed=failed)
         elif name == "RunCompleted":
             self._complete(event)
         elif name == "RunPaused":
@@ -146,12 +149,6 @@ class _AgnoReport:
             raise ExecutionError("MODEL_UNAVAILABLE" if provider else "AGENT_FAILED")
         elif name == "RunCancelled":
             raise ExecutionError("AGENT_FAILED", "The agent cancelled its run")
-
-    def _end_call(self, tool: Any) -> None:
-        failed = bool(tool.tool_call_error)
-        # The text of a failed call is that of an exception.
-        result = f"The tool {tool.tool_name} failed" if failed else tool.result or ""
-        self._calls.end(tool.tool_call_id or "", result, failed=failed)
 
     def _complete(self, event: Any) -> None:
         if event.content is not None and not isinstance(event.content, str):

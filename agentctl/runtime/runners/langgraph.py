@@ -112,11 +112,16 @@ class LangGraphRunner:
             earlier = await self._prepare_thread(config, run)
         else:
             earlier = to_langchain_messages(run.history)
+        runtime_context: Any = context
+        if self._build_context is not None:
+            runtime_context = self._build_context(context)
+            if inspect.isawaitable(runtime_context):
+                runtime_context = await runtime_context
         report = _GraphReport(run)
         events = graph.astream(
             {"messages": [*earlier, HumanMessage(message)]},
             config,
-            context=await self._make_context(context),
+            context=runtime_context,
             stream_mode=["messages", "updates", "values"],
             subgraphs=True,
             control=control,
@@ -135,12 +140,6 @@ class LangGraphRunner:
         except Exception as error:
             raise report.calls.classify(error) from error
         report.end()
-
-    async def _make_context(self, context: RunContext) -> Any:
-        if self._build_context is None:
-            return context
-        value = self._build_context(context)
-        return await value if inspect.isawaitable(value) else value
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.

@@ -114,7 +114,10 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
     tools: dict[str, Tool] = {}
     for reference in references:
         try:
-            tool = _build_tool(_resolve_function(reference, folder))
+            function = load_object(reference, folder)
+            if not callable(function) or inspect.isclass(function):
+                raise UnusableObject(f"{reference.partition(':')[2]} is not a function")
+            tool = _build_tool(function)
         except UnusableObject as error:
             raise _configuration_error(owner, reference, error) from error.__cause__
         if tool.name in tools:
@@ -131,14 +134,6 @@ def _configuration_error(owner: str, reference: str, error: UnusableObject) -> I
         hint=error.hint
         or "a tool is named package.module:function and is a function with typed parameters",
     )
-
-
-def _resolve_function(reference: str, folder: Path | None) -> Callable[..., Any]:
-    function = load_object(reference, folder)
-    if not callable(function) or inspect.isclass(function):
-        name = reference.partition(":")[2]
-        raise UnusableObject(f"{name} is not a function")
-    return typing.cast("Callable[..., Any]", function)
 
 
 def _build_tool(function: Callable[..., Any]) -> Tool:
