@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
+from agentctl.config.databases import is_loopback_host
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]")
@@ -61,11 +61,18 @@ def parse_address(url: str) -> Address:
     if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
         raise _invalid_url("its path has characters that are not allowed in a path")
     host = _parse_host(parts)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise _invalid_url("its port is not a number from 1 to 65535")
+    shown_port = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return Address(
-        origin=f"{parts.scheme}://{host}{_parse_port(parts)}",
+        origin=f"{parts.scheme}://{host}{shown_port}",
         prefix=parts.path.rstrip("/"),
         encrypted=parts.scheme == "https",
-        loopback=_is_loopback(host),
+        loopback=host.endswith(".localhost") or is_loopback_host(host.strip("[]")),
     )
 
 
@@ -100,25 +107,6 @@ def _parse_host(parts: SplitResult) -> str:
     if not _HOST.fullmatch(host) or ".." in host:
         raise _invalid_url("its host name is not valid")
     return host
-
-
-def _parse_port(parts: SplitResult) -> str:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise _invalid_url("its port is not a number from 1 to 65535")
-    return "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _invalid_url(

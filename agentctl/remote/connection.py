@@ -274,7 +274,14 @@ class Connection:
                 response = await self._opened_client().send(outgoing, stream=True)
         except httpx2.HTTPError as error:
             raise failures.build_connection_error(self.address, error) from error
-        _log_response(response, time.monotonic() - began)
+        _LOGGER.debug(
+            "%s %s: %s after %.0f ms, request %s",
+            response.request.method,
+            response.request.url.raw_path.decode("ascii", "replace"),
+            response.status_code,
+            (time.monotonic() - began) * 1000,
+            response.headers.get("x-request-id", "without an id"),
+        )
         try:
             yield response
         finally:
@@ -387,18 +394,6 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
             "The environment names a proxy or certificates that cannot be used",
             hint="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
-
-
-def _log_response(response: httpx2.Response, seconds: float) -> None:
-    request = response.request
-    _LOGGER.debug(
-        "%s %s: %s after %.0f ms, request %s",
-        request.method,
-        request.url.raw_path.decode("ascii", "replace"),
-        response.status_code,
-        seconds * 1000,
-        response.headers.get("x-request-id", "without an id"),
-    )
 
 
 def _media_type(response: httpx2.Response) -> str:

@@ -85,7 +85,13 @@ class EventParser:
             self._first_line = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
-            return self._dispatch()
+            name, data = self._name, self._data
+            self._name, self._data = "", bytearray()
+            self.blocks += 1
+            if not data:
+                return None
+            del data[-1]
+            return ServerEvent(self._id, name or "message", bytes(data))
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -96,12 +102,3 @@ class EventParser:
         elif field == b"id" and b"\0" not in value:
             self._id = value.decode("utf-8", "replace")
         return None
-
-    def _dispatch(self) -> ServerEvent | None:
-        name, data = self._name, self._data
-        self._name, self._data = "", bytearray()
-        self.blocks += 1
-        if not data:
-            return None
-        del data[-1]
-        return ServerEvent(self._id, name or "message", bytes(data))

@@ -45,15 +45,20 @@ def build_response_error(
     address: Address, response: httpx2.Response, *, with_token: bool
 ) -> errors.AgentctlError:
     """Build the error of a complete response with a status from 400."""
-    body = _parse_error_body(response.content)
+    body = parse_object(response.content)
     if body is None and not (
         response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
     ):
         return build_unexpected_response_error(address, response)
     failure = errors.error_from_response(response.status_code, _join_details(body or {}))
     failure.detail = to_printable_line(failure.detail)
-    if failure.hint is None:
-        failure.hint = _credential_hint(failure, with_token)
+    if failure.hint is None and isinstance(failure, errors.Unauthenticated):
+        failure.hint = (
+            "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
+            if with_token
+            else "pass a token with --token-file or AGENTCTL_TOKEN;"
+            " `agentctl token mint` creates one"
+        )
     request_id = response.headers.get("x-request-id")
     if isinstance(failure, errors.InternalError) and request_id:
         failure.cause = (
@@ -64,7 +69,7 @@ def build_response_error(
 
 def has_error_body(response: httpx2.Response) -> bool:
     """Return True if a complete response is an error or not from agentctl, and not a record."""
-    body = _parse_error_body(response.content)
+    body = parse_object(response.content)
     return body is None or "detail" in body
 
 
@@ -168,7 +173,8 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
             waiting += step.exceptions
 
 
-def _parse_error_body(content: bytes) -> dict[str, object] | None:
+def parse_object(content: bytes) -> dict[str, object] | None:
+    """Return the JSON object of a response, None for other contents."""
     import orjson
 
     try:
@@ -189,14 +195,6 @@ def _join_details(body: dict[str, object]) -> dict[str, object]:
             names = [str(part) for part in place[1:]] if isinstance(place, list) else []
             texts.append(": ".join([*([".".join(names)] if names else []), detail["msg"]]))
     return {**body, "detail": "; ".join(texts)} if texts else body
-
-
-def _credential_hint(failure: errors.AgentctlError, with_token: bool) -> str | None:
-    if not isinstance(failure, errors.Unauthenticated):
-        return None
-    if with_token:
-        return "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
-    return "pass a token with --token-file or AGENTCTL_TOKEN; `agentctl token mint` creates one"
 
 
 def _redirect_origin(response: httpx2.Response) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from agentctl.extensions import load_extensions
 from agentctl.operations import ROUTES, Operations
 from agentctl.partial_operations import PartialOperations
 from agentctl.remote.client import RemoteOperations
 from agentctl.remote.connection import DEFAULT_TIMEOUTS, Timeouts
+from agentctl.remote.failures import parse_object
 
 
 @asynccontextmanager
@@ -37,23 +37,11 @@ async def open_remote(
     timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
     remote = RemoteOperations(url, token, timeouts=timeouts, allow_insecure=allow_insecure)
     async with remote as operations:
-        info = await _read_info(operations)
+        raw = await operations.connection.probe(ROUTES["get_info"].template)
+        info = (raw is not None and parse_object(raw)) or {}
         for extension in load_extensions():
             adapter: PartialOperations | None = extension.adapt_server(operations.connection, info)
             if adapter is not None:
                 yield adapter, adapter.name
                 return
         yield operations, None
-
-
-async def _read_info(operations: RemoteOperations) -> dict[str, Any]:
-    raw = await operations.connection.probe(ROUTES["get_info"].template)
-    if raw is None:
-        return {}
-    import orjson
-
-    try:
-        info = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return {}
-    return info if isinstance(info, dict) else {}

@@ -141,18 +141,14 @@ class AuthenticationMiddleware:
         except Exception as error:
             await send_error_response(error, request_id, tracked, scope, receive)
         finally:
-            self._notify_observers(scope, method, tracked.status, perf_counter() - start)
-
-    def _notify_observers(
-        self, scope: Scope, method: str, status: int | None, seconds: float
-    ) -> None:
-        route, caller = scope.get("route"), scope.get(CALLER_KEY)
-        operation = getattr(route, "operation", None)
-        principal = None if caller is None else caller.principal
-        identity = None if principal is None else principal.identity
-        finished = FinishedRequest(operation, method, status, seconds, identity)
-        for observe in self.state.request_observers:
-            observe(finished)
+            seconds = perf_counter() - start
+            operation = getattr(scope.get("route"), "operation", None)
+            caller = scope.get(CALLER_KEY)
+            principal = None if caller is None else caller.principal
+            identity = None if principal is None else principal.identity
+            finished = FinishedRequest(operation, method, tracked.status, seconds, identity)
+            for observe in self.state.request_observers:
+                observe(finished)
 
     async def _identify_caller(self, headers: HeaderFields, request_id: str) -> Caller:
         assert self.state.verifier is not None

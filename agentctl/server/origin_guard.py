@@ -27,8 +27,6 @@ _WRONG_ORIGIN = (
     "A page of another origin has made the request, which is not accepted without authorization:"
     " add the origin to server.cors_origins, or enable authorization"
 )
-_OTHER_SITES = (b"cross-site", b"same-site")
-"""Values of `Sec-Fetch-Site` for a request that a page of another origin has made."""
 
 
 class OriginGuard:
@@ -69,7 +67,11 @@ class OriginGuard:
             hosts = {origin.partition(b"://")[2].lower() for origin in origins - self._origins}
             if hosts - {host.lower()}:
                 raise CrossSiteRequest(_WRONG_ORIGIN)
-        elif fields.get(b"sec-fetch-site") in _OTHER_SITES and not _is_navigation(scope, fields):
+        elif fields.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not (
+            scope["method"] in ("GET", "HEAD")
+            and fields.get(b"sec-fetch-mode") == b"navigate"
+            and fields.get(b"sec-fetch-dest") == b"document"
+        ):
             raise CrossSiteRequest(_WRONG_ORIGIN)
 
     def accepts(self, scope: Scope) -> bool:
@@ -87,14 +89,6 @@ class OriginGuard:
         if self._everywhere:
             return parse_ip_address(name) is not None
         return is_loopback_host(name)
-
-
-def _is_navigation(scope: Scope, fields: dict[bytes, bytes]) -> bool:
-    return (
-        scope["method"] in ("GET", "HEAD")
-        and fields.get(b"sec-fetch-mode") == b"navigate"
-        and fields.get(b"sec-fetch-dest") == b"document"
-    )
 
 
 def _normalize(host: bytes) -> str:

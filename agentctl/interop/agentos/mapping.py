@@ -103,26 +103,25 @@ def read_error(record: Record, text: str | None) -> dict[str, str]:
 
 def read_messages(messages: object) -> list[Built]:
     """Build the messages of a run in the neutral format of this interface."""
-    return [_read_message(message) for message in read_objects(messages)]
-
-
-def _read_message(message: Record) -> Built:
-    built = {
-        "role": str(message.get("role") or ""),
-        "content": format_content(message.get("content")),
-        "created_at": message.get("created_at"),
-        "from_history": message.get("from_history") is True,
-        "stop_after_tool_call": message.get("stop_after_tool_call") is True,
-    }
-    calls = [_read_tool_call(call) for call in read_objects(message.get("tool_calls"))]
-    if calls:
-        built["tool_calls"] = calls
-    for name in ("tool_call_id", "tool_name", "reasoning_content"):
-        if message.get(name):
-            built[name] = message[name]
-    if isinstance(message.get("metrics"), dict):
-        built["metrics"] = read_counters(message["metrics"])
-    return built
+    read = list[Built]()
+    for message in read_objects(messages):
+        built = {
+            "role": str(message.get("role") or ""),
+            "content": format_content(message.get("content")),
+            "created_at": message.get("created_at"),
+            "from_history": message.get("from_history") is True,
+            "stop_after_tool_call": message.get("stop_after_tool_call") is True,
+        }
+        calls = [_read_tool_call(call) for call in read_objects(message.get("tool_calls"))]
+        if calls:
+            built["tool_calls"] = calls
+        for name in ("tool_call_id", "tool_name", "reasoning_content"):
+            if message.get(name):
+                built[name] = message[name]
+        if isinstance(message.get("metrics"), dict):
+            built["metrics"] = read_counters(message["metrics"])
+        read.append(built)
+    return read
 
 
 def _read_tool_call(call: Record) -> Built:
@@ -140,38 +139,35 @@ def _read_tool_call(call: Record) -> Built:
 
 def write_messages(run_id: str, messages: Iterable[Record]) -> list[Built]:
     """Return the messages of a run; the id of a message is its run and its position."""
-    return [
-        _write_message(f"{run_id}-{position}", message) for position, message in enumerate(messages)
-    ]
-
-
-def _write_message(message_id: str, message: Record) -> Built:
-    built = {
-        "id": message_id,
-        "content": message.get("content"),
-        "from_history": False,
-        "stop_after_tool_call": False,
-        "role": message["role"],
-        "created_at": message.get("created_at"),
-    }
-    if message.get("tool_calls"):
-        built["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {
-                    "name": call["name"],
-                    "arguments": orjson.dumps(call["arguments"]).decode(),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
-    for name in ("tool_call_id", "tool_name"):
-        if message.get(name) is not None:
-            built[name] = message[name]
-    if message.get("metrics"):
-        built["metrics"] = write_counters(message["metrics"])
-    return built
+    written = list[Built]()
+    for position, message in enumerate(messages):
+        built = {
+            "id": f"{run_id}-{position}",
+            "content": message.get("content"),
+            "from_history": False,
+            "stop_after_tool_call": False,
+            "role": message["role"],
+            "created_at": message.get("created_at"),
+        }
+        if message.get("tool_calls"):
+            built["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {
+                        "name": call["name"],
+                        "arguments": orjson.dumps(call["arguments"]).decode(),
+                    },
+                }
+                for call in message["tool_calls"]
+            ]
+        for name in ("tool_call_id", "tool_name"):
+            if message.get(name) is not None:
+                built[name] = message[name]
+        if message.get("metrics"):
+            built["metrics"] = write_counters(message["metrics"])
+        written.append(built)
+    return written
 
 
 def write_tool(tool: Record, created_at: int) -> Built:
@@ -264,29 +260,22 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
     for name in _IDS.keys() - {own} | {"stopped_at"}:
         del built[name]
     built["session_id"] = built["session_id"] or session_id or ""
-    built["input"] = _find_input(run, built["messages"])
-    if built["status"] == "ERROR":
-        built |= {"error": read_error(run, built["content"]), "content": None}
-    if built["status"] in FINAL_STATUSES:
-        built["finished_at"] = _find_end(run)
-    return built
-
-
-def _find_end(run: Record) -> str | None:
-    created = parse_moment(run.get("created_at"))
-    seconds = (read_object(run.get("metrics")) or {}).get("duration")
-    if created is None or not isinstance(seconds, int | float):
-        return None
-    return format_rfc3339(created + int(seconds * 1_000_000))
-
-
-def _find_input(run: Record, messages: list[dict[str, Any]]) -> str:
     content = run.get("run_input", run.get("input"))
     if isinstance(content, dict) and "input_content" in content:
         content = content["input_content"]
     if content is None:
+        messages = built["messages"]
         content = next((line["content"] for line in messages if line["role"] == "user"), None)
-    return format_content(content) or ""
+    built["input"] = format_content(content) or ""
+    if built["status"] == "ERROR":
+        built |= {"error": read_error(run, built["content"]), "content": None}
+    if built["status"] in FINAL_STATUSES:
+        created = parse_moment(run.get("created_at"))
+        seconds = (read_object(run.get("metrics")) or {}).get("duration")
+        built["finished_at"] = None
+        if created is not None and isinstance(seconds, int | float):
+            built["finished_at"] = format_rfc3339(created + int(seconds * 1_000_000))
+    return built
 
 
 def read_session(session: Record) -> Built:
@@ -405,7 +394,11 @@ def read_component(kind: ComponentKind, record: Record) -> Built:
         return built | {"steps": [_read_step(step) for step in read_objects(record.get("steps"))]}
     tools = record.get("tools")
     listed = tools.get("tools") if isinstance(tools, dict) else tools
-    built["model"] = _read_model(read_object(record.get("model")))
+    built["model"] = None
+    if (model := read_object(record.get("model"))) is not None:
+        name = str(model.get("model") or model.get("id") or model.get("name") or "")
+        provider = str(model.get("provider") or "")
+        built["model"] = {"name": name, "model": name, "provider": provider}
     built["tools"] = read_objects(listed)
     built["session_table"] = str(sessions.get("session_table") or "")
     if kind == "team":
@@ -415,13 +408,6 @@ def read_component(kind: ComponentKind, record: Record) -> Built:
             for member in read_objects(record.get("members"))
         ]
     return built
-
-
-def _read_model(model: Record | None) -> Built | None:
-    if model is None:
-        return None
-    name = str(model.get("model") or model.get("id") or model.get("name") or "")
-    return {"name": name, "model": name, "provider": str(model.get("provider") or "")}
 
 
 def _read_step(step: Record) -> Built:

@@ -112,7 +112,12 @@ async def _run(
 ) -> Response:
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
-    session_id = _get_session(call, turn.conversation)
+    session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation
+    if session_id is not None and conversation not in (None, session_id):
+        raise RefusedParameter(
+            f"conversation and the header field {SESSION_HEADER} differ", "conversation"
+        )
+    session_id = conversation if session_id is None else session_id
     has_session = session_id is not None or principal.session_id is not None
     is_continued = has_session and turn.previous is None
     earlier = turn.instructions if is_continued else turn.earlier
@@ -140,20 +145,6 @@ async def _run(
     headers = {SESSION_HEADER: run["session_id"], RUN_HEADER: run["run_id"], **ignored}
     failed = build_failed_run_response(run, headers)
     return failed or json_response(turn.build(run), headers=headers)
-
-
-def _get_session(call: Call, conversation: str | None) -> str | None:
-    """Return the session of a request: that of the header field, or the conversation.
-
-    Raises:
-        RefusedParameter: both are given, and they differ.
-    """
-    session_id = _get_header(call, SESSION_HEADER)
-    if session_id is not None and conversation not in (None, session_id):
-        raise RefusedParameter(
-            f"conversation and the header field {SESSION_HEADER} differ", "conversation"
-        )
-    return conversation if session_id is None else session_id
 
 
 def _get_header(call: Call, name: str) -> str | None:

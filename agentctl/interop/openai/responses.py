@@ -73,7 +73,10 @@ class ModelResponse:
                 "stream_options",
             )
         self.output_schema = read_schema(text_format, "text.format")
-        self.conversation = _read_conversation(parameters)
+        value = parameters.get_any("conversation")
+        if isinstance(value, dict):
+            value = value.get("id", "")
+        self.conversation = None if value is None else check_type(value, str, "conversation")
         if self.previous is not None and self.conversation is not None:
             raise RefusedParameter(
                 "Only one of previous_response_id and conversation can be given",
@@ -165,14 +168,6 @@ def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:
         if name != "format" and value is not None:
             raise RefusedParameter("Options of text other than format are not supported", "text")
     return text.get("format")
-
-
-def _read_conversation(parameters: OpenAIParameters) -> str | None:
-    value = parameters.get_any("conversation")
-    if isinstance(value, dict):
-        value = value.get("id", "")
-    conversation: str | None = None if value is None else check_type(value, str, "conversation")
-    return conversation
 
 
 def _read_item(item: object, at: str) -> EarlierMessage:

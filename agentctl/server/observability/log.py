@@ -125,23 +125,20 @@ class _TextFormatter(_LineFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         process = "" if self._process is None else f" [{self._process}]"
-        fields = _format_fields(_collect_fields(record))
+        fields = _collect_fields(record)
+        texts = {name: str(value) for name, value in fields.items() if value is not None}
+        if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
+            for name, text in texts.items():
+                if not _UNQUOTED_VALUE.fullmatch(text):
+                    texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
         line = (
             f"{self._format_time(record.created)} {record.levelname}{process} {record.name}: "
             f"{escape_controls(record.getMessage())}"
         )
-        line += f" ({fields})" if fields else ""
+        if texts:
+            line += f" ({' '.join([f'{name}={text}' for name, text in texts.items()])})"
         traceback = escape_controls(self._format_traceback(record), lines=True)
         return f"{line}\n{traceback}".replace("\n", "\n    ") if traceback else line
-
-
-def _format_fields(fields: Mapping[str, FieldValue]) -> str:
-    texts = {name: str(value) for name, value in fields.items() if value is not None}
-    if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
-        for name, text in texts.items():
-            if not _UNQUOTED_VALUE.fullmatch(text):
-                texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
-    return " ".join([f"{name}={text}" for name, text in texts.items()])
 
 
 class _JsonFormatter(_LineFormatter):
@@ -159,19 +156,15 @@ class _JsonFormatter(_LineFormatter):
         line.update(_collect_fields(record))
         if traceback := self._format_traceback(record):
             line["exception"] = traceback
-        return _encode_json(line)
-
-
-def _encode_json(line: dict[str, FieldValue]) -> str:
-    with contextlib.suppress(TypeError):
-        text = orjson.dumps(line)
-        if text.isascii() and b"\x7f" not in text:
-            return text.decode("ascii")
-    fields = {
-        name: replace_unstorable(value) if isinstance(value, str) else value
-        for name, value in line.items()
-    }
-    return json.dumps(fields, separators=(",", ":")).replace("\x7f", "\\u007f")
+        with contextlib.suppress(TypeError):
+            text = orjson.dumps(line)
+            if text.isascii() and b"\x7f" not in text:
+                return text.decode("ascii")
+        fields = {
+            name: replace_unstorable(value) if isinstance(value, str) else value
+            for name, value in line.items()
+        }
+        return json.dumps(fields, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 _log = logging.getLogger("agentctl.access")

@@ -29,7 +29,7 @@ from agentctl.auth import policy
 from agentctl.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.server.bodies import FORM, JSON, RequestBody
+from agentctl.server.bodies import FORM, JSON
 from agentctl.server.openapi.responses import EVENT_STREAM
 from agentctl.server.routing import Operation
 
@@ -112,8 +112,12 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
 def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
     name = operation.operation
     extra: dict[str, Any] = {}
-    if operation.body is not None:
-        extra["requestBody"] = _build_request_body(operation.body)
+    if (body := operation.body) is not None:
+        schema = _inline_definitions(TypeAdapter(body.record).json_schema())
+        content = {JSON: {"schema": schema | {"additionalProperties": False}}}
+        if body.form:
+            content[FORM] = {"schema": schema}
+        extra["requestBody"] = {"required": not body.optional, "content": content}
     if authorization and not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     if operation.has_tag:
@@ -195,14 +199,6 @@ def _build_responses(
     if operation.has_tag:
         tagged = {200: {"headers": _ETAG}, 304: {"description": "Not modified", "headers": _ETAG}}
     return tagged | errors | dict(operation.responses)
-
-
-def _build_request_body(body: RequestBody) -> dict[str, Any]:
-    schema = _inline_definitions(TypeAdapter(body.record).json_schema())
-    content = {JSON: {"schema": schema | {"additionalProperties": False}}}
-    if body.form:
-        content[FORM] = {"schema": schema}
-    return {"required": not body.optional, "content": content}
 
 
 def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:

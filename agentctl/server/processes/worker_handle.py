@@ -92,12 +92,17 @@ class WorkerHandle:
         Raises:
             Unavailable: the system cannot start another process.
         """
+        # The worker can import the same modules as this process: `-m` puts the current folder first
+        # on the module path; `-P` prevents this, unless this program was started with `-m` too.
+        by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
+        path = [] if by_name and not sys.flags.safe_path else ["-P"]
+        command = [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
         (ours, theirs), (our_metrics, their_metrics) = socket.socketpair(), socket.socketpair()
         with theirs, their_metrics:
             inherited = (listener.fileno(), theirs.fileno(), their_metrics.fileno())
             try:
                 process = subprocess.Popen(
-                    [*_worker_command(), *map(str, inherited)],
+                    [*command, *map(str, inherited)],
                     pass_fds=inherited,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -126,7 +131,9 @@ class WorkerHandle:
         """The reason of its exit, as a predicate: "was killed by SIGKILL"."""
         code = self._process.returncode
         if code is not None and code < 0:
-            return f"was killed by {_signal_name(-code)}"
+            with contextlib.suppress(ValueError):
+                return f"was killed by {signal.Signals(-code).name}"
+            return f"was killed by signal {-code}"
         if self.failure is None:
             return f"ended with exit code {code}"
         return ": ".join(filter(None, ["failed", self.failure.detail, self.failure.cause]))
@@ -206,20 +213,3 @@ class WorkerHandle:
                     self._on_step()
                 else:
                     self.failure = error_from_message(message["failed"])
-
-
-def _worker_command() -> list[str]:
-    """Return the command of a worker, which can import the same modules as this process.
-
-    `-m` puts the current folder first on the module path. `-P` prevents this, unless this program
-    was started with `-m` too.
-    """
-    by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
-    path = [] if by_name and not sys.flags.safe_path else ["-P"]
-    return [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

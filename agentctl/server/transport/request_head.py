@@ -105,9 +105,16 @@ def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields)
     host = by_name.get(b"host", b"")
     if len(host) > _LONGEST_HOST or not _is_host(host):
         raise BadRequest("The header field Host is missing or not valid")
-    if b"content-length" in by_name or b"transfer-encoding" in by_name:
-        return _parse_framing(version, by_name)
-    return _NO_BODY
+    coding = by_name.get(b"transfer-encoding")
+    if coding is None and b"content-length" not in by_name:
+        return _NO_BODY
+    awaited = version == "1.1" and by_name.get(b"expect", b"").lower() == b"100-continue"
+    if coding is None:
+        length = int(by_name[b"content-length"])
+        return BodyFraming(length, awaited and length > 0)
+    if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in by_name:
+        raise BadRequest(NOT_HTTP)
+    return BodyFraming(CHUNKED, awaited)
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,14 +122,3 @@ def _is_host(value: bytes) -> bool:
     """Return True for a name or address with an optional port (RFC 9110 7.2)."""
     match = _HOST.fullmatch(value)
     return match is not None and int(match[1] or 0) <= _HIGHEST_PORT
-
-
-def _parse_framing(version: str, fields: dict[bytes, bytes]) -> BodyFraming:
-    awaited = version == "1.1" and fields.get(b"expect", b"").lower() == b"100-continue"
-    coding = fields.get(b"transfer-encoding")
-    if coding is None:
-        length = int(fields[b"content-length"])
-        return BodyFraming(length, awaited and length > 0)
-    if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in fields:
-        raise BadRequest(NOT_HTTP)
-    return BodyFraming(CHUNKED, awaited)

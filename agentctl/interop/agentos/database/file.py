@@ -52,7 +52,17 @@ class ForeignFile:
         self._real = path.resolve()
         self._copy: Path | None = None
         self._stamp: _Stamp | None = None
-        _check_header(path)
+        try:
+            with path.open("rb") as file:
+                header = file.read(len(_MAGIC))
+        except OSError as error:
+            raise errors.Unavailable(
+                "The database cannot be opened", cause=f"{path}: {os.strerror(error.errno or 0)}"
+            ) from None
+        if header != _MAGIC:
+            raise errors.Unavailable(
+                "The file is not a database", cause=f"{path} is something else"
+            )
         try:
             self._connection = self._open()
         except apsw.Error:
@@ -89,7 +99,9 @@ class ForeignFile:
     def _open(self) -> apsw.Connection:
         log, index = self._side_file("-wal"), self._side_file("-shm")
         self._stamp = None
-        if _is_in_wal_mode(self._real):
+        with self._real.open("rb") as file:
+            header = file.read(20)
+        if len(header) == 20 and header[18] == header[19] == _WAL_VERSION:
             if log.exists() and index.exists():
                 with contextlib.suppress(apsw.Error):
                     return _connect(self._real, "mode=ro&readonly_shm=1")
@@ -128,24 +140,6 @@ def _connect(path: Path, options: str) -> apsw.Connection:
     connection.execute("PRAGMA query_only = 1")
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # reads the log, too
     return connection
-
-
-def _is_in_wal_mode(path: Path) -> bool:
-    with path.open("rb") as file:
-        header = file.read(20)
-    return len(header) == 20 and header[18] == header[19] == _WAL_VERSION
-
-
-def _check_header(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            header = file.read(len(_MAGIC))
-    except OSError as error:
-        raise errors.Unavailable(
-            "The database cannot be opened", cause=f"{path}: {os.strerror(error.errno or 0)}"
-        ) from None
-    if header != _MAGIC:
-        raise errors.Unavailable("The file is not a database", cause=f"{path} is something else")
 
 
 def _build_unreadable_error(path: Path) -> errors.Unavailable:

@@ -101,21 +101,18 @@ class AgentOSDatabase(AgentOSBackend):
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
         if filter.session_name:
-            return build_page(await self._find_named(filter), page)
+            prefix, named, offset = filter.session_name.lower(), list[Record](), 0
+            while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
+                records = [await self._summarize(session) for session in sessions]
+                named += [row for row in records if row["session_name"].lower().startswith(prefix)]
+                offset += _NAMED_PAGE
+            return build_page(named, page)
         number = read_page_number(page)
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
         sessions = await self.reader.list_sessions(page.limit, offset, filter)
         records = [await self._summarize(session) for session in sessions]
         return build_document({"data": records, "meta": build_meta(page, number, total)})
-
-    async def _find_named(self, filter: SessionFilter) -> list[Record]:
-        prefix, named, offset = (filter.session_name or "").lower(), list[Record](), 0
-        while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
-            records = [await self._summarize(session) for session in sessions]
-            named += [each for each in records if each["session_name"].lower().startswith(prefix)]
-            offset += _NAMED_PAGE
-        return named
 
     async def _summarize(self, session: StoredSession) -> Record:
         return build_session_record(session, await self.reader.list_runs(session))
@@ -125,7 +122,34 @@ class AgentOSDatabase(AgentOSBackend):
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
         runs = await self.reader.list_runs(session)
-        return build_document(_build_detail(session, runs))
+        data = session.data.get("session_data") or {}
+        counters = sum_counters(run["metrics"] for run in runs)
+        id_field = KINDS[session.kind].id_field
+        detail: Record = {
+            "session_id": session.session_id,
+            "session_name": session.name(runs),
+            "user_id": session.keys["user_id"],
+            id_field: session.component_id,
+            "session_state": data.get("session_state"),
+            f"{session.kind}_data": session.data.get(f"{session.kind}_data"),
+            "metadata": session.data.get("metadata"),
+            "created_at": format_time(session.created_at),
+            "updated_at": format_time(session.updated_at or session.created_at),
+        }
+        if session.kind == "workflow":
+            named = (session.data.get("workflow_data") or {}).get("name")
+            detail |= {"workflow_name": named, "session_data": session.data.get("session_data")}
+        else:
+            detail |= {
+                "session_summary": session.data.get("summary"),
+                "metrics": counters,
+                "total_tokens": counters["total_tokens"],
+                "chat_history": build_history(runs),
+            }
+        if session.kind == "agent":
+            detail["agent_session_id"] = session.session_id
+        detail |= {"problem": session.problem} if session.problem else {}
+        return build_document(detail)
 
     async def _require_session(self, session_id: str, where: SessionLocator) -> StoredSession:
         session = await self.reader.find_session(session_id)
@@ -189,33 +213,3 @@ class AgentOSDatabase(AgentOSBackend):
             if filter.user_id in (None, memory["user_id"])
         ]
         return build_page(memories, filter.page)
-
-
-def _build_detail(session: StoredSession, runs: list[Record]) -> Record:
-    data = session.data.get("session_data") or {}
-    counters = sum_counters(run["metrics"] for run in runs)
-    id_field = KINDS[session.kind].id_field
-    detail: Record = {
-        "session_id": session.session_id,
-        "session_name": session.name(runs),
-        "user_id": session.keys["user_id"],
-        id_field: session.component_id,
-        "session_state": data.get("session_state"),
-        f"{session.kind}_data": session.data.get(f"{session.kind}_data"),
-        "metadata": session.data.get("metadata"),
-        "created_at": format_time(session.created_at),
-        "updated_at": format_time(session.updated_at or session.created_at),
-    }
-    if session.kind == "workflow":
-        named = (session.data.get("workflow_data") or {}).get("name")
-        detail |= {"workflow_name": named, "session_data": session.data.get("session_data")}
-    else:
-        detail |= {
-            "session_summary": session.data.get("summary"),
-            "metrics": counters,
-            "total_tokens": counters["total_tokens"],
-            "chat_history": build_history(runs),
-        }
-    if session.kind == "agent":
-        detail["agent_session_id"] = session.session_id
-    return detail | ({"problem": session.problem} if session.problem else {})

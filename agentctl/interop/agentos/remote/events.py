@@ -72,7 +72,16 @@ class EventReader:
         index = data.get("event_index")
         number = index if type(index) is int else self._after + 1
         self._after = max(number, self._after)
-        return StreamEvent(number, name, orjson.dumps(_convert(data, kind)))
+        built = dict(data)
+        if "content" in data:
+            built["content"] = format_content(data["content"])
+        if kind is EventKind.FAILED:
+            built |= {"error": read_error(data, _error_text(data)), "content": None}
+        elif not isinstance(data.get("error"), dict | None):
+            built["error"] = {"code": "FAILED", "detail": str(data["error"])}
+        if "metrics" in data:
+            built["metrics"] = read_counters(data["metrics"])
+        return StreamEvent(number, name, orjson.dumps(built))
 
 
 async def read_events(
@@ -103,17 +112,3 @@ def _parse(received: ServerEvent) -> dict[str, Any]:
 def _error_text(data: dict[str, Any]) -> str | None:
     found = data.get("error")
     return found if isinstance(found, str) and found else format_content(data.get("content"))
-
-
-def _convert(data: dict[str, Any], kind: EventKind | None) -> dict[str, Any]:
-    text = _error_text(data)
-    built = dict(data)
-    if "content" in data:
-        built["content"] = format_content(data["content"])
-    if kind is EventKind.FAILED:
-        built |= {"error": read_error(data, text), "content": None}
-    elif not isinstance(data.get("error"), dict | None):
-        built["error"] = {"code": "FAILED", "detail": str(data["error"])}
-    if "metrics" in data:
-        built["metrics"] = read_counters(data["metrics"])
-    return built

@@ -43,21 +43,17 @@ class BuiltBodies:
             build: returns the value of the body, if it is not kept.
         """
         body = self._bodies.get(key)
-        if body is None:
-            body = orjson.dumps(build())
-            self._keep(key, body)
-        else:
+        if body is not None:
             self._bodies.move_to_end(key)
-        return document_response(Document(body))
-
-    def _keep(self, key: tuple[Hashable, ...], body: bytes) -> None:
+            return document_response(Document(body))
+        body = orjson.dumps(build())
         size = _count_bytes(key, body)
-        if size > MAXIMUM_ENTRY_BYTES:
-            return
-        self._bodies[key] = body
-        self.size += size
-        while self.size > MAXIMUM_BYTES:
-            self.size -= _count_bytes(*self._bodies.popitem(last=False))
+        if size <= MAXIMUM_ENTRY_BYTES:
+            self._bodies[key] = body
+            self.size += size
+            while self.size > MAXIMUM_BYTES:
+                self.size -= _count_bytes(*self._bodies.popitem(last=False))
+        return document_response(Document(body))
 
 
 class Endpoints:

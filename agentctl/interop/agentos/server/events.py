@@ -9,7 +9,7 @@ import orjson
 
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
-from agentctl.interop.agentos.server.runs import build_step_result
+from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result
 from agentctl.interop.agentos.values import write_counters
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -129,7 +129,9 @@ class EventTranslator:
                 before.append(f"{prefix}ModelRequestCompleted")
                 run.requesting = False
             before.append(f"{prefix}RunContentCompleted")
-            self._complete(run, body)
+            body["content_type"] = "str"
+            body["metrics"] = write_counters(body.get("metrics"))
+            run.metrics, run.content = body["metrics"], body["content"]
         elif kind is EventKind.FAILED:
             error = body.pop("error")
             body["error_type"], body["content"] = error["code"], error["detail"]
@@ -169,11 +171,6 @@ class EventTranslator:
         if model is not None:
             body["model"], body["model_provider"] = model
 
-    def _complete(self, run: _Run, body: Event) -> None:
-        body["content_type"] = "str"
-        body["metrics"] = write_counters(body.get("metrics"))
-        run.metrics, run.content = body["metrics"], body["content"]
-
     def _build_additional(self, name: str, base: Event, run: _Run) -> Event:
         body = {**base, "event": name, "nested_depth": 0}
         if "ModelRequest" in name:
@@ -190,7 +187,12 @@ class EventTranslator:
                 body["step_id"] = f"{body['run_id']}-{body['step_index']}"
                 body["content_type"] = "str"
                 if self._step_run is not None:
-                    self._complete_step(body, *self._step_run)
+                    step, (run_id, run) = body["step_name"], self._step_run
+                    result = build_step_result(step, run.kind, run.name, run_id, body["content"])
+                    result["metrics"] = run.metrics
+                    body["step_response"] = result
+                    self._results.append(result)
+                    self._steps[step] = {key: result[key] for key in STEP_SUMMARY}
             case EventKind.COMPLETED:
                 body["content_type"] = "str"
                 body["metrics"] = {"steps": self._steps}
@@ -198,16 +200,6 @@ class EventTranslator:
             case EventKind.FAILED:
                 body["error_type"] = body["error"]["code"]
                 body["error"] = body["error"]["detail"]
-
-    def _complete_step(self, body: Event, run_id: str, run: _Run) -> None:
-        step = body["step_name"]
-        result = build_step_result(step, run.kind, run.name, run_id, body["content"])
-        result["metrics"] = run.metrics
-        body["step_response"] = result
-        self._results.append(result)
-        self._steps[step] = {
-            key: result[key] for key in ("step_name", "executor_type", "executor_name", "metrics")
-        }
 
 
 _IDENTITY = frozenset(

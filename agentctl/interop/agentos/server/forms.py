@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
@@ -85,19 +85,16 @@ async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, 
         form = await parser.parse()
     except (MultiPartException, KeyError, UnicodeDecodeError):
         raise BadRequest("The body is not a valid multipart form") from None
+    pairs = list[tuple[str, str]]()
     try:
-        parts = [_read_part(name, value) for name, value in form.multi_items()]
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                pairs.append((name, value))
+            elif value.filename or value.size:  # Otherwise no file was chosen in a page.
+                raise ValidationFailed(f"{name} is not supported: runs take text only")
     finally:
         await form.close()
-    return [part for part in parts if part is not None]
-
-
-def _read_part(name: str, value: UploadFile | str) -> tuple[str, str] | None:
-    if isinstance(value, str):
-        return name, value
-    if not value.filename and not value.size:
-        return None  # A file field of a page in which no file was chosen.
-    raise ValidationFailed(f"{name} is not supported: runs take text only")
+    return pairs
 
 
 def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:

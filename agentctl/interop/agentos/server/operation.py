@@ -26,7 +26,6 @@ _EMPTY_MEANS_ABSENT = frozenset({"db_id", "table", "session_id"})
 _MISSING = re.compile(r"(\w+) is required")
 _NAMED = re.compile(r"([a-z_]+)(?:\[\d+\][\w.]*)? ")
 
-
 Portion = list[StreamEvent]
 
 Seconds = Annotated[int | None, Query("Seconds since the epoch")]
@@ -71,18 +70,14 @@ class AdaptedOperation(Operation):
             return await self._native.handle_call(call)
         query = call.scope["query_string"]
         if b"=&" in query or query.endswith(b"="):
-            call.scope["query_string"] = _drop_empty(query)
+            pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+            kept = [pair for pair in pairs if pair[1] or pair[0] not in _EMPTY_MEANS_ABSENT]
+            call.scope["query_string"] = urlencode(kept).encode("ascii")
         try:
             return await super().handle_call(call)
         except ValidationFailed as error:
             place = "query" if call.scope["method"] == "GET" else "body"
             return json_response({"detail": [_build_detail(error.detail, place)]}, error.status)
-
-
-def _drop_empty(query: bytes) -> bytes:
-    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    kept = [(name, value) for name, value in pairs if value or name not in _EMPTY_MEANS_ABSENT]
-    return urlencode(kept).encode("ascii")
 
 
 def _build_detail(text: str, place: str) -> dict[str, object]:

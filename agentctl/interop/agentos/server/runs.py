@@ -15,6 +15,9 @@ from agentctl.records.times import parse_rfc3339
 
 Run = Mapping[str, Any]
 
+STEP_SUMMARY = ("step_name", "executor_type", "executor_name", "metrics")
+"""Members of a step's result that the metrics of a workflow run repeat."""
+
 PREVIEW_CHARACTERS = 200
 """Characters of `content_preview`."""
 
@@ -100,15 +103,8 @@ class RunBuilder:
             self._build_step(names[index] if index < len(names) else f"step {index + 1}", child)
             for index, child in enumerate(children)
         ]
-        metrics: Built = {
-            "steps": {
-                each["step_name"]: {
-                    name: each[name]
-                    for name in ("step_name", "executor_type", "executor_name", "metrics")
-                }
-                for each in results
-            }
-        }
+        steps = {row["step_name"]: {name: row[name] for name in STEP_SUMMARY} for row in results}
+        metrics: Built = {"steps": steps}
         if run["finished_at"] is not None:
             taken = parse_rfc3339(run["finished_at"]) - parse_rfc3339(run["created_at"])
             metrics["duration"] = taken / 1_000_000

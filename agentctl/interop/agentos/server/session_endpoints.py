@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -103,7 +104,11 @@ class SessionEndpoints(Endpoints):
             raise ValidationFailed("session_types must have as many entries as session_ids")
         where = SessionLocator(db_id=db_id)
         call.operations.require_database(where)
-        existing = [each for each in dict.fromkeys(ids) if await _exists(call, each, where)]
+        existing = list[str]()
+        for session_id in dict.fromkeys(ids):
+            with contextlib.suppress(NotFound):
+                await call.operations.require_session(session_id, where)
+                existing.append(session_id)
         if existing:
             await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
         return no_content_response()
@@ -123,7 +128,14 @@ class SessionEndpoints(Endpoints):
         agent-ui reads it when the run begins, and a late response without the answer would replace
         the answer.
         """
-        parts = await self._read_runs(call, session_id, where)
+        parts, query = list[bytes](), SessionRunsQuery(where)
+        while len(parts) * query.limit < MAXIMUM_RUNS:
+            part = await call.operations.get_session_runs(session_id, query)
+            parts.append(part.raw)
+            # A page without as many runs is the last one, and this one has far fewer bytes.
+            if len(part.raw) < query.limit * MINIMUM_RUN_BYTES or len(part.value) < query.limit:
+                break
+            query = replace(query, after=part.value[-1]["run_id"])
         statuses = read_repeated(call, "status")
         key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
 
@@ -152,23 +164,6 @@ class SessionEndpoints(Endpoints):
             descendants.append(member.value)
             waiting += descendants[-1]["member_runs"]
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
-
-    async def _read_runs(
-        self, call: Call, session_id: str, where: SessionLocator
-    ) -> tuple[bytes, ...]:
-        parts = list[bytes]()
-        query = SessionRunsQuery(where)
-        while len(parts) * query.limit < MAXIMUM_RUNS:
-            page = await call.operations.get_session_runs(session_id, query)
-            parts.append(page.raw)
-            # A page without as many runs is the last one, and this one has far fewer bytes.
-            if len(page.raw) < query.limit * MINIMUM_RUN_BYTES:
-                break
-            runs = page.value
-            if len(runs) < query.limit:
-                break
-            query = replace(query, after=runs[-1]["run_id"])
-        return tuple(parts)
 
 
 def _build_session_page(
@@ -205,11 +200,3 @@ async def _list_many_sessions(
         if cursor is None or len(sessions) >= skipped + size:
             return sessions[skipped : skipped + size], listed["meta"]["total_count"]
         part = replace(part, cursor=cursor)
-
-
-async def _exists(call: Call, session_id: str, where: SessionLocator) -> bool:
-    try:
-        await call.operations.require_session(session_id, where)
-    except NotFound:
-        return False
-    return True
