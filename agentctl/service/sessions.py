@@ -219,9 +219,11 @@ class SessionOperations(OperationFamily):
                 if live:
                     await call.commit_first(database)
                 actor, reason = self.principal.actor, "The session is deleted"
-                cancel = self.hosting.canceller.cancel
+                canceller = self.hosting.canceller
                 cancels = [
-                    cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
+                    canceller.cancel(
+                        database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT
+                    )
                     for run_id in live
                 ]
                 await asyncio.gather(*cancels, return_exceptions=True)
