@@ -167,27 +167,23 @@ def _parse(path: Path, text: str) -> Contexts:
     current = document.pop("current", None)
     if document or not isinstance(tables, dict) or not isinstance(current, str | None):
         raise _damaged_file(path, 'it has more than "current" and [contexts.NAME] tables')
-    contexts = Contexts(
-        current, {name: _parse_context(path, name, tables[name]) for name in tables}
-    )
+    contexts = Contexts(current)
+    for name, table in tables.items():
+        if (
+            not isinstance(table, dict)
+            or set(table) - {"url", "token_file"}
+            or not is_component_id(name)
+        ):
+            raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
+        url, file = table.get("url"), table.get("token_file")
+        if not isinstance(url, str):
+            raise _damaged_file(path, f"contexts.{name}.url is not a URL")
+        if not (file is None or (isinstance(file, str) and Path(file).is_absolute())):
+            raise _damaged_file(path, f"contexts.{name}.token_file is not an absolute path")
+        contexts.by_name[name] = Context(name, url, None if file is None else Path(file))
     if current is not None and current not in contexts.by_name:
         raise _damaged_file(path, f"current = {current!r} names no context")
     return contexts
-
-
-def _parse_context(path: Path, name: str, table: object) -> Context:
-    if (
-        not isinstance(table, dict)
-        or set(table) - {"url", "token_file"}
-        or not is_component_id(name)
-    ):
-        raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
-    url, token_file = table.get("url"), table.get("token_file")
-    if not isinstance(url, str):
-        raise _damaged_file(path, f"contexts.{name}.url is not a URL")
-    if not (token_file is None or (isinstance(token_file, str) and Path(token_file).is_absolute())):
-        raise _damaged_file(path, f"contexts.{name}.token_file is not an absolute path")
-    return Context(name, url, None if token_file is None else Path(token_file))
 
 
 def _replace(path: Path, contexts: Contexts) -> None:

@@ -14,7 +14,6 @@ from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import pack_cursor, unpack_cursor
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import AuditRow
 
 _PREFIX = "audit:"
 
@@ -32,24 +31,23 @@ class AuditOperations(OperationFamily):
             work = audit.list_page(filter, before)
             page = await self.hosting.audit_log.database.read(work, size="large")
             following = None if page.next is None else pack_cursor(f"{_PREFIX}{page.next}")
-            rows = [_build_record(row) for row in page.rows]
+            rows = [
+                AuditRecord(
+                    seq=row.seq,
+                    at=format_rfc3339(row.at),
+                    principal=row.principal,
+                    via="local" if row.via == "local" else "http",
+                    operation=row.operation,
+                    resource=row.resource,
+                    outcome=cast(AuditOutcome, row.outcome),
+                    status=row.status,
+                    reason=row.reason,
+                    request_id=row.request_id,
+                    count=row.count,
+                )
+                for row in page.rows
+            ]
             return build_document(AuditPage(data=rows, meta={"next_cursor": following}))
-
-
-def _build_record(row: AuditRow) -> AuditRecord:
-    return AuditRecord(
-        seq=row.seq,
-        at=format_rfc3339(row.at),
-        principal=row.principal,
-        via="local" if row.via == "local" else "http",
-        operation=row.operation,
-        resource=row.resource,
-        outcome=cast(AuditOutcome, row.outcome),
-        status=row.status,
-        reason=row.reason,
-        request_id=row.request_id,
-        count=row.count,
-    )
 
 
 def _parse_position(text: str) -> int:

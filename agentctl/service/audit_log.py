@@ -199,10 +199,6 @@ class AuditLog:
         except errors.AgentctlError as error:
             raise _audit_unavailable(error) from error
 
-    async def close(self) -> None:
-        """Write the counted entries."""
-        await self.counter.close()
-
     async def record_denial(self, entry: NewAuditEntry) -> None:
         """Write the first denial of a caller and an operation in a minute; count the others.
 

@@ -53,7 +53,13 @@ class AuthorizationOperations(OperationFamily):
         async with self.audit("explain_auth"):
             from agentctl.auth.explain.explain import explain_request
 
-            method, target = _check_request(request)
+            if _METHOD.fullmatch(request.method) is None:
+                raise errors.ValidationFailed("method must be a word, such as GET")
+            method, target = request.method.upper(), check_text("path", request.path)
+            if not target.startswith("/") or len(target) > _MAXIMUM_PATH:
+                raise errors.ValidationFailed(
+                    f"path must begin with / and be at most {_MAXIMUM_PATH} characters"
+                )
             settings, verifier = self.hosting.settings, self.hosting.verifier()
             token = request.token or None
             report = await explain_request(verifier, settings, method, target, token)
@@ -87,7 +93,10 @@ class _DataCheck:
         """Return the explanation with this check added."""
         from agentctl.auth.explain.explain import ExplainedCheck
 
-        visible = _describe_visibility(self._principal)
+        owned = _describe_owner(self._principal.subject)
+        visible = f"the caller sees only data that {owned} (authorization.user_isolation)"
+        if self._principal.sees_all_users:
+            visible = "the caller sees the data of all users"
         try:
             await self._require_resources()
         except errors.NotFound as failure:
@@ -105,13 +114,7 @@ class _DataCheck:
         return report.with_check(ExplainedCheck("data", "passed", visible))
 
     async def _require_resources(self) -> None:
-        """Raise the error of the operation if a resource of the path or query is not found.
-
-        Raises:
-            NotFound: a resource does not exist or is not visible.
-            BadRequest: the session is missing.
-            Forbidden: service accounts cannot be managed over HTTP.
-        """
+        """Raise the error of the operation if a resource of the path or query is not found."""
         lookups, operation, path = self._lookups, self._operation, self._path
         run_id, db_id = path.get("run_id"), self._query.get("db_id")
         component = self._named_component()
@@ -209,28 +212,7 @@ class _DataCheck:
         return f"the run exists, of {place}", "use that path and session"
 
 
-def _check_request(request: ExplainRequest) -> tuple[str, str]:
-    """Return the method in upper case and the path of the request.
-
-    Raises:
-        ValidationFailed: one of them is not valid.
-    """
-    if _METHOD.fullmatch(request.method) is None:
-        raise errors.ValidationFailed("method must be a word, such as GET")
-    path = check_text("path", request.path)
-    if not path.startswith("/") or len(path) > _MAXIMUM_PATH:
-        raise errors.ValidationFailed(
-            f"path must begin with / and be at most {_MAXIMUM_PATH} characters"
-        )
-    return request.method.upper(), path
-
-
 def _parse_query(target: str) -> Query:
-    """Return the query parameters of a request target; the last value of a name counts.
-
-    Raises:
-        ValidationFailed: the query has more than 100 parameters.
-    """
     query = target.partition("#")[0].partition("?")[2]
     try:
         return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=100))
@@ -246,14 +228,6 @@ def _locator_from_query(query: Query) -> SessionLocator:
         db_id=query.get("db_id"),
         table=query.get("table"),
     )
-
-
-def _describe_visibility(principal: Principal) -> str:
-    """Describe the data that a caller sees (docs/contract.md "Data scoping")."""
-    if principal.sees_all_users:
-        return "the caller sees the data of all users"
-    owned = _describe_owner(principal.subject)
-    return f"the caller sees only data that {owned} (authorization.user_isolation)"
 
 
 def _describe_owner(user_id: str | None) -> str:

@@ -60,15 +60,15 @@ class Readiness:
             await asyncio.wait([self._probing])
 
     async def _probe(self) -> bool:
-        return all(await asyncio.gather(*map(self._is_responding, self._databases)))
+        async def is_responding(database_id: str) -> bool:
+            try:
+                database = self._databases[database_id]
+                await database.read(probe())
+            except errors.AgentctlError:
+                return False
+            return not database.write_failed
 
-    async def _is_responding(self, database_id: str) -> bool:
-        try:
-            database = self._databases[database_id]
-            await database.read(probe())
-        except errors.AgentctlError:
-            return False
-        return not database.write_failed
+        return all(await asyncio.gather(*map(is_responding, self._databases)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,26 +32,17 @@ def build_slice(noun: str, page: Page) -> Slice:
         ValidationFailed: a number is out of range, or the cursor is not valid for this list and
             order.
     """
-    offset, after = _page_offset(page), _decode_cursor(noun, page)
-    return Slice(page.sort_by, page.sort_order, page.limit, offset, after)
-
-
-def _page_offset(page: Page) -> int:
-    """Return the number of rows before a page; 0 with a cursor.
-
-    Raises:
-        ValidationFailed: the limit or the page number is out of range.
-    """
     if not 1 <= page.limit <= MAXIMUM_LIMIT:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
     if page.page < 1:
         raise errors.ValidationFailed("page must be a number from 1")
-    offset = (page.page - 1) * page.limit
-    if page.cursor is None and offset > MAXIMUM_OFFSET:
+    after = _decode_cursor(noun, page)
+    offset = 0 if after is not None else (page.page - 1) * page.limit
+    if offset > MAXIMUM_OFFSET:
         raise errors.ValidationFailed(
             f"page reaches beyond row {MAXIMUM_OFFSET:,}: use cursor with meta.next_cursor"
         )
-    return 0 if page.cursor is not None else offset
+    return Slice(page.sort_by, page.sort_order, page.limit, offset, after)
 
 
 def encode_cursor(noun: str, page: Page, position: Cursor | None) -> str | None:
@@ -63,11 +54,6 @@ def encode_cursor(noun: str, page: Page, position: Cursor | None) -> str | None:
 
 
 def _decode_cursor(noun: str, page: Page) -> Cursor | None:
-    """Return the position after which the page of a cursor begins; None without a cursor.
-
-    Raises:
-        ValidationFailed: the cursor is not valid, or belongs to another list or order.
-    """
     if page.cursor is None:
         return None
 

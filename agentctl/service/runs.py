@@ -412,7 +412,16 @@ class RunOperations(OperationFamily):
             database = await self.lookups.named_run_database(
                 kind, component_id, run_id, session_id, "cancel"
             )
-            _check_cancel_request(request)
+            if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
+                raise errors.ValidationFailed(
+                    f"wait must be a number of seconds from 0 to {MAXIMUM_CANCEL_WAIT:g}"
+                )
+            if request.reason is not None:
+                check_text("reason", request.reason)
+                if len(request.reason) > MAXIMUM_REASON_LENGTH:
+                    raise errors.ValidationFailed(
+                        f"reason must be at most {MAXIMUM_REASON_LENGTH} characters"
+                    )
             note = await call.prepare_entry(database)
             with call.change():
                 result = await self.hosting.canceller.cancel(
@@ -452,16 +461,3 @@ def _deleted_as_conflict() -> Iterator[None]:
         yield
     except errors.NotFound:
         raise errors.Conflict("The run of this Idempotency-Key was deleted") from None
-
-
-def _check_cancel_request(request: CancelRequest) -> None:
-    if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
-        raise errors.ValidationFailed(
-            f"wait must be a number of seconds from 0 to {MAXIMUM_CANCEL_WAIT:g}"
-        )
-    if request.reason is not None:
-        check_text("reason", request.reason)
-        if len(request.reason) > MAXIMUM_REASON_LENGTH:
-            raise errors.ValidationFailed(
-                f"reason must be at most {MAXIMUM_REASON_LENGTH} characters"
-            )

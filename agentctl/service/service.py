@@ -111,7 +111,7 @@ class Service:
             databases = Databases(settings, create=create)
             stack.push_async_callback(databases.close)
             audit_log = AuditLog(databases, reads=settings.audit.reads)
-            stack.push_async_callback(audit_log.close)
+            stack.push_async_callback(audit_log.counter.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
             worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))

@@ -35,7 +35,6 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
@@ -180,7 +179,15 @@ class SessionOperations(OperationFamily):
         async with self.audit("summarize_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            component = self._summarizing_component(row)
+            kind = cast(ComponentKind, row.session_type)
+            component = self.hosting.catalog.get(kind, row.component_id or "")
+            spec = None if component is None else component.spec
+            makes_summaries = isinstance(spec, Agent | Team) and spec.summary.every_runs
+            if component is None or not makes_summaries:
+                raise errors.BadRequest(
+                    "The session has no agent or team that makes summaries",
+                    hint="set summary = { every_runs = 1 } on its agent or team",
+                )
             await call.commit_first(database)
             run = await self.hosting.engine.summarize(
                 component, session_id, row.user_id, self._request_id
@@ -194,17 +201,6 @@ class SessionOperations(OperationFamily):
             row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row)
 
-    def _summarizing_component(self, row: SessionRow) -> Component:
-        kind = cast(ComponentKind, row.session_type)
-        component = self.hosting.catalog.get(kind, row.component_id or "")
-        spec = None if component is None else component.spec
-        if component is None or not isinstance(spec, Agent | Team) or not spec.summary.every_runs:
-            raise errors.BadRequest(
-                "The session has no agent or team that makes summaries",
-                hint="set summary = { every_runs = 1 } on its agent or team",
-            )
-        return component
-
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
@@ -216,7 +212,21 @@ class SessionOperations(OperationFamily):
         async with self.audit("delete_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             if cancel:
-                await self._cancel_runs_of(call, database, session_id, where)
+                # The deletion itself checks the result. Its audit entry is committed before the
+                # cancels, which are part of it.
+                await database.read(self.lookups.session(session_id, where))
+                live = await database.read(run_reads.list_live_in_session(session_id))
+                if live:
+                    await call.commit_first(database)
+                actor, reason = self.principal.actor, "The session is deleted"
+                canceller = self.hosting.canceller
+                cancels = [
+                    canceller.cancel(
+                        database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT
+                    )
+                    for run_id in live
+                ]
+                await asyncio.gather(*cancels, return_exceptions=True)
             await call.write(database, self._delete([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
@@ -243,26 +253,6 @@ class SessionOperations(OperationFamily):
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
-
-    async def _cancel_runs_of(
-        self, call: AuditedCall, database: Database, session_id: str, where: SessionLocator
-    ) -> None:
-        """Cancel all live runs of the session and wait for them together.
-
-        The deletion itself checks the result. Its audit entry is committed before the cancels,
-        which are part of it.
-        """
-        await database.read(self.lookups.session(session_id, where))
-        live = await database.read(run_reads.list_live_in_session(session_id))
-        if live:
-            await call.commit_first(database)
-        actor, reason = self.principal.actor, "The session is deleted"
-        cancel = self.hosting.canceller.cancel
-        cancels = [
-            cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
-            for run_id in live
-        ]
-        await asyncio.gather(*cancels, return_exceptions=True)
 
     async def export_session(
         self,
@@ -357,11 +347,6 @@ def _insert(row: SessionRow) -> Steps[None]:
 
 @unit
 def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | None]:
-    """Return the number of a run of a session; None for None.
-
-    Raises:
-        ValidationFailed: the session has no such run; `name` is the parameter.
-    """
     if run_id is None:
         return None
     run = yield from run_reads.get(run_id, EVERYONE, summary=True)

@@ -171,18 +171,17 @@ class CancelScreen(ModalScreen[None]):
             text.append(f"{clean_line(line)}\n", "yellow")
         rest = [run for run in latest.values() if run not in at_work]
         for run in rest[:LISTED_RUNS]:
-            text.append_text(self._draw_run(run))
+            run_id = str(run["run_id"])
+            short_id = clean_line(run_id[:SHORT_ID])
+            if run_id in self._failures:
+                text.append(f"{short_id} {self._failures[run_id]}\n", "red")
+                continue
+            sentence = clean_line(describe_run(run)["sentence"])
+            state = format_state(run).plain + (f": {sentence}" if sentence else "")
+            text.append(f"{short_id} {state}\n", "none")
         if len(rest) > LISTED_RUNS:
             text.append(f"and {len(rest) - LISTED_RUNS} more\n", "dim")
         if problem := self._describe_problem():
             text.append(problem, "red")
         text.rstrip()
         return text
-
-    def _draw_run(self, run: Run) -> Text:
-        run_id = str(run["run_id"])
-        if run_id in self._failures:
-            return Text(f"{clean_line(run_id[:SHORT_ID])} {self._failures[run_id]}\n", "red")
-        sentence = clean_line(describe_run(run)["sentence"])
-        state = format_state(run).plain + (f": {sentence}" if sentence else "")
-        return Text(f"{clean_line(run_id[:SHORT_ID])} {state}\n")

@@ -78,19 +78,15 @@ class ConnectionState:
 def describe_failure(failure: AgentctlError, token: str | None) -> str:
     """Return the reason of a failure in one line, and what to do about it."""
     if isinstance(failure, Unauthenticated):
-        return _describe_rejection(token)
+        if token is None:
+            return "the server requires a token: set AGENTCTL_TOKEN, or use --token-file"
+        from agentctl.auth.tokens.mint import inspect_token
+
+        again = "start top again with a new one"
+        with suppress(InvalidToken):
+            content = inspect_token(token)
+            if content["expired"]:
+                return f"the token expired at {clean_line(content['times'].get('exp'))}: {again}"
+        return f"the server rejects the token, which may be revoked or expired: {again}"
     parts = [failure.detail, failure.cause if not isinstance(failure, Forbidden) else failure.hint]
     return clean_line(": ".join(filter(None, parts)))
-
-
-def _describe_rejection(token: str | None) -> str:
-    if token is None:
-        return "the server requires a token: set AGENTCTL_TOKEN, or use --token-file"
-    from agentctl.auth.tokens.mint import inspect_token
-
-    again = "start top again with a new one"
-    with suppress(InvalidToken):
-        content = inspect_token(token)
-        if content["expired"]:
-            return f"the token expired at {clean_line(content['times'].get('exp'))}: {again}"
-    return f"the server rejects the token, which may be revoked or expired: {again}"

@@ -91,15 +91,15 @@ class RunFeed:
             AgentctlError: the runs cannot be read; the previous ones stay.
         """
         first = self._counted_from is None
-        wanted = replace(self.filter, live=False, form=SUMMARY, page=Page(limit=MAXIMUM_LIMIT))
-        page = (await self.operations.get_runs(wanted)).value["data"]
+        page = (await self._read_page(None, live=False)).value["data"]
         newest: dict[str, Run] = {run["run_id"]: dict(run) for run in page}
         is_whole = len(page) < MAXIMUM_LIMIT
         has_gap = not is_whole and self._newest.isdisjoint(newest)
         older = {run_id: run for run_id, run in self.runs.items() if run_id not in newest}
         live: dict[str, Run] = {}
         if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
-            live = await self._read_live()
+            rows = read_pages(lambda cursor: self._read_page(cursor, live=True))
+            live = {run["run_id"]: run async for runs in rows for run in runs}
         gone = [
             run_id for run_id, run in older.items() if run_id not in live and not is_settled(run)
         ]
@@ -107,13 +107,9 @@ class RunFeed:
         self._newest = set(newest)
         self._take({**older, **live, **newest}, first=first, is_whole=is_whole)
 
-    async def _read_live(self) -> dict[str, Run]:
-        def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
-            page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-            wanted = replace(self.filter, live=True, form=SUMMARY, page=page)
-            return self.operations.get_runs(wanted)
-
-        return {run["run_id"]: run async for runs in read_pages(read) for run in runs}
+    def _read_page(self, cursor: str | None, *, live: bool) -> Awaitable[Document[RunPage]]:
+        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+        return self.operations.get_runs(replace(self.filter, live=live, form=SUMMARY, page=page))
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
         async def read(run_id: str) -> Run:

@@ -98,9 +98,8 @@ class RecordTable(DataTable[Text]):
             needed = max(len(column.name), min(longest, column.most))
             layout[column.name] = max(needed, known.get(column.name, 0))
         last = columns[-1].name
-        scrollbar = 2
         taken = sum(layout.values()) - layout[last] + 2 * self.cell_padding * len(columns)
-        layout[last] = max(LEAST_LAST, width - taken - scrollbar)
+        layout[last] = max(LEAST_LAST, width - taken - 2)  # 2 for the scrollbar
         return layout
 
     def _show_cursor(self) -> None:

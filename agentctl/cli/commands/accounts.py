@@ -21,7 +21,7 @@ from agentctl.cli.show.output import (
     show_record,
     write_line,
 )
-from agentctl.cli.show.table import Column, Columns, format_time
+from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
@@ -45,7 +45,6 @@ app = CommandApp(
 )
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DAY = timedelta(days=1)
 
 
 def _format_scopes(account: Record) -> str:
@@ -63,22 +62,15 @@ TokenOutput = Annotated[
 ]
 
 _COLUMNS = [
-    Column("id"),
-    Column("name"),
-    Column("state"),
+    *plain_columns("id", "name", "state"),
     Column("scopes", _format_scopes),
-    Column("token_hint"),
-    Column("created_by"),
-    Column("created_at"),
-    Column("expires_at"),
-    Column("last_used_at"),
-    Column("revoked_at"),
+    *plain_columns("token_hint", "created_by", "created_at"),
+    *plain_columns("expires_at", "last_used_at", "revoked_at"),
 ]
 _LIST_COLUMNS = Columns(
     tsv=_COLUMNS,
     table=[
-        Column("name"),
-        Column("state"),
+        *plain_columns("name", "state"),
         Column("id", look="id"),
         Column("scopes", _format_scopes, look="text"),
         Column("expires_at", heading="expires"),
@@ -154,18 +146,13 @@ async def create_account(
 
 
 def _parse_days(text: str) -> int:
-    """Parse a time span into days.
-
-    Raises:
-        UsageError: it is no time span, or not a whole number of days.
-    """
-    span = parse_until(text, now=datetime.now(UTC))
-    if span % _DAY:
+    span, day = parse_until(text, now=datetime.now(UTC)), timedelta(days=1)
+    if span % day:
         raise UsageError(
             f"{text!r} is not a whole number of days",
             hint=f"the lifetime of an account is 1d to {MAXIMUM_ACCOUNT_DAYS}d",
         )
-    return span // _DAY
+    return span // day
 
 
 def _format_expiry(account: Record) -> str:

@@ -66,11 +66,6 @@ async def call_api(
 
 
 def _build_request(method: str, path: str, query: list[str] | None, body: str | None) -> Request:
-    """Build the request of the arguments.
-
-    Raises:
-        UsageError: one of them is not valid.
-    """
     from agentctl.remote.connection import Request
 
     verb = method.upper()

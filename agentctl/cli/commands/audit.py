@@ -29,7 +29,7 @@ from agentctl.cli.show.output import (
     write_line,
 )
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns, wrap_with_indent
+from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
@@ -57,21 +57,16 @@ RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 
 AuditRow = dict[str, Any]
 
-_TSV_NAMES = (
-    "seq", "at", "principal", "via", "operation", "resource", "outcome", "status", "reason",
-    "request_id", "count",
-)  # fmt: skip
-
 _COUNT = Column("count", read=lambda entry: entry["count"] if entry.get("count", 1) > 1 else None)
 """The count of an entry that represents several requests."""
 
 AUDIT_COLUMNS = Columns(
-    tsv=[Column(name) for name in _TSV_NAMES],
+    tsv=[
+        *plain_columns("seq", "at", "principal", "via", "operation", "resource"),
+        *plain_columns("outcome", "status", "reason", "request_id", "count"),
+    ],
     table=[
-        Column("at"),
-        Column("principal"),
-        Column("outcome"),
-        Column("operation"),
+        *plain_columns("at", "principal", "outcome", "operation"),
         Column("resource", look="text"),
         Column("reason", look="text"),
         Column("status"),
@@ -82,12 +77,7 @@ AUDIT_COLUMNS = Columns(
     ],
 )
 _TAIL_COLUMNS = [
-    Column("at"),
-    Column("outcome"),
-    Column("principal"),
-    Column("operation"),
-    Column("resource"),
-    Column("reason"),
+    *plain_columns("at", "outcome", "principal", "operation", "resource", "reason"),
     _COUNT,
 ]
 
@@ -149,10 +139,16 @@ async def tail_audit(
         recent = await _last_rows(target, filter, lines, last)
         known |= {row["seq"] for row in recent}
         _write_rows(recent, output_format)
+    names = ("principal", "operation", "outcome")
     while True:
         await asyncio.sleep(POLL_SECONDS)
         rows = await _rows_after_with_retry(target, last - LATE_ROWS)
-        new = [row for row in rows if row["seq"] not in known and _matches_filter(row, filter)]
+        new = [
+            row
+            for row in rows
+            if row["seq"] not in known
+            and all(getattr(filter, name) in (None, row[name]) for name in names)
+        ]
         _write_rows(new, output_format)
         if rows:
             last = max(last, rows[-1]["seq"])
@@ -237,11 +233,6 @@ async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
             note(f"{failure.detail}; retrying in {delay:g} s")
         await asyncio.sleep(delay)
     return await _rows_after(target, last)
-
-
-def _matches_filter(row: AuditRow, filter: AuditFilter) -> bool:
-    values = {name: getattr(filter, name) for name in ("principal", "operation", "outcome")}
-    return all(value is None or row[name] == value for name, value in values.items())
 
 
 def _write_rows(rows: list[AuditRow], output_format: Format) -> None:

@@ -206,10 +206,6 @@ async def _explain(
 def _show_explanation(
     document: Document[ExplainRecord], output_format: Format, every: bool
 ) -> None:
-    """Write the checks to stdout, and the decision to stderr.
-
-    A table has the check that decides alone, without `every`.
-    """
     record = document.value
     if output_format == "json":
         write_json(document.raw)
@@ -217,27 +213,25 @@ def _show_explanation(
         whole = output_format not in ("table", "wide")
         steps = list(record["steps"])
         if output_format == "table" and not every:
-            failed = [step for step in steps if step["outcome"] == "failed"]
-            steps = failed or [step for step in steps if step["outcome"] == "passed"][-1:]
+            failures = [step for step in steps if step["outcome"] == "failed"]
+            steps = failures or [step for step in steps if step["outcome"] == "passed"][-1:]
         columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
         show_list(steps, columns, output_format, id_field="name")
-    for line in _verdict_lines(record):
-        note(line)
+    who = f" as {record['principal']}" if record["principal"] else ""
+    if record["allowed"]:
+        note(f"allowed: {record['operation']}{who}")
+    else:
+        failed = next(step for step in record["steps"] if step["name"] == record["decided_by"])
+        note(f"{record['status']}: rejected by {failed['name']}{who}")
+        if failed["cause"]:
+            note(f"  cause: {failed['cause']}")
+        if failed["remedy"]:
+            note("")
+            note(f"hint: {failed['remedy']}")
     if output_format == "table" and not every:
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
         note(f"{counts['passed']} checks passed{reached} (--all shows them)")
-
-
-def _verdict_lines(record: ExplainRecord) -> list[str]:
-    who = f" as {record['principal']}" if record["principal"] else ""
-    if record["allowed"]:
-        return [f"allowed: {record['operation']}{who}"]
-    failed = next(step for step in record["steps"] if step["name"] == record["decided_by"])
-    lines = [f"{record['status']}: rejected by {failed['name']}{who}"]
-    lines += [f"  cause: {failed['cause']}"] if failed["cause"] else []
-    lines += ["", f"hint: {failed['remedy']}"] if failed["remedy"] else []
-    return lines
 
 
 _OPTIONS = {
@@ -284,10 +278,11 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Quest
     _reject_unused_ids(ids, {}, what)
     if ":" in what:
         return Question(what, scope=what)
-    raise UsageError(
-        f"{what!r} is neither a scope nor an operation",
-        hint=_suggest_operation(what),
-    )
+    near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
+    hint = f"did you mean {near!r}?" if near else "`agentctl auth scopes` lists both"
+    if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
+        hint = f"add a path: agentctl auth can-i {what.upper()} /agents"
+    raise UsageError(f"{what!r} is neither a scope nor an operation", hint=hint)
 
 
 def _match_route(method: str, path: str) -> RouteMatch:
@@ -308,13 +303,6 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
     for name in ids:
         if name not in named:
             raise UsageError(f"{_OPTIONS[name]} has no effect with {what}")
-
-
-def _suggest_operation(what: str) -> str:
-    if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
-        return f"add a path: agentctl auth can-i {what.upper()} /agents"
-    near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
-    return f"did you mean {near!r}?" if near else "`agentctl auth scopes` lists both"
 
 
 def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from agentctl.cli.options import Config, Output
 from agentctl.cli.show.output import resolve_format, show_list, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 app = CommandApp(
     help="Show and validate the configuration.",
@@ -80,13 +77,10 @@ def check_config(config: Config = None) -> None:
             note(f"model {model.id}: the variable {variable} with its API key is not set here")
         elif not variable and requires_key(model):
             note(f"model {model.id}: it has no API key; set api_key_env in its entry")
-    note(f"{settings.path} is valid: {_count_components(settings)}")
-
-
-def _count_components(settings: Settings) -> str:
     lists = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
-    counts = {kind: len(components) for kind, components in lists.items()}
-    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    counts = [(len(components), kind) for kind, components in lists.items()]
+    texts = [f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in counts]
+    note(f"{settings.path} is valid: {', '.join(texts)}")
 
 
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")

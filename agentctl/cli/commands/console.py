@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,6 @@ from agentctl.cli.commands.token import sign_token
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
 
@@ -76,7 +73,10 @@ def console(
         raise UsageError(
             "the console is disabled", hint="set enabled = true in [console] and restart the server"
         )
-    page = f"{(url or _base_url(settings)).rstrip('/')}/console"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
+    name = f"[{host}]" if ":" in host else host
+    base_url = url or settings.server.url or f"http://{name}:{settings.server.port}"
+    page = f"{base_url.rstrip('/')}/console"
     if settings.authorization.enabled:
         span = parse_until(expires_in, now=datetime.now(UTC))
         user = sub or getpass.getuser()
@@ -86,9 +86,3 @@ def console(
     note(f"console: {page}")
     if not no_open and not webbrowser.open(page):
         note("no browser can be started here: open the page yourself")
-
-
-def _base_url(settings: Settings) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
-    name = f"[{host}]" if ":" in host else host
-    return settings.server.url or f"http://{name}:{settings.server.port}"

@@ -205,7 +205,19 @@ def back_up(
     if is_sqlite_url(entry.url):
         run_until_done(_back_up(entry, file, output_format))
     else:
-        _print_dump(entry, file)
+        from agentctl.service.databases import format_dump_command, format_restore_command
+
+        write_line(format_dump_command(entry, file))
+        note(
+            "nothing was copied: run this command where the PostgreSQL client programs are"
+            " installed"
+        )
+        password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
+        note(f"  password: {password}a file in PGPASSFILE")
+        if entry.tls != "prefer":
+            certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
+            note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
+        note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
 async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
@@ -218,19 +230,6 @@ async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
     note(
         f"copied {entry.id} to {backup['file']} and checked it; to restore it see docs/databases.md"
     )
-
-
-def _print_dump(entry: Database, file: Path) -> None:
-    from agentctl.service.databases import format_dump_command, format_restore_command
-
-    write_line(format_dump_command(entry, file))
-    note("nothing was copied: run this command where the PostgreSQL client programs are installed")
-    password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
-    note(f"  password: {password}a file in PGPASSFILE")
-    if entry.tls != "prefer":
-        certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
-        note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
-    note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
 def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:

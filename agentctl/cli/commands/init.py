@@ -14,7 +14,6 @@ EXAMPLE = "agentctl init my-server"
 
 AgentKind = Literal["function", "pydantic-ai", "langgraph", "mcp"]
 
-_ALGORITHM = "RS256"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _NEXT_STEPS = """
 next, in one terminal:
@@ -31,9 +30,6 @@ and in another:
 {folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope agents:run)
   agentctl runs start --agent assistant --message "hello" --url http://127.0.0.1:7777
 """
-
-_PACKAGES = ("langgraph", "mcp")
-"""Kinds of agents that need a package, and an extra, of the same name."""
 
 
 def init(
@@ -71,7 +67,7 @@ def init(
         for path, text in files.items():
             create_file(path, text.encode())
             written.append(path)
-        pair = write_key_pair(private, _ALGORITHM)
+        pair = write_key_pair(private, "RS256")
     except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
@@ -106,5 +102,6 @@ def _note_next_steps(directory: Path, agent: AgentKind | None) -> None:
     folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
     for line in steps.format(folder=folder).splitlines():
         note(line)
-    if agent in _PACKAGES and find_spec(agent) is None:
+    # These kinds need a package, and an extra, of the same name.
+    if agent in ("langgraph", "mcp") and find_spec(agent) is None:
         note(f"this agent needs a package: {build_extra_command(agent)}")

@@ -92,10 +92,6 @@ def _list_keys(table: Authorization) -> Iterator[Row]:
 
 
 def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
-    """Fetch the keys of `jwks_url` or of the issuer, and yield a row for each, or for the failure.
-
-    The state of the fetch is a note on stderr.
-    """
     from agentctl.auth.keys.generate import key_thumbprint
     from agentctl.auth.keys.keyring import has_remote_keys
     from agentctl.auth.keys.remote import RemoteKeys

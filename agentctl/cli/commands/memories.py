@@ -31,7 +31,7 @@ from agentctl.cli.show.output import (
     write_line,
 )
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
@@ -69,15 +69,9 @@ def _format_topics(memory: Record) -> str:
 
 
 _COLUMNS = [
-    Column("memory_id"),
-    Column("user_id"),
-    Column("memory"),
+    *plain_columns("memory_id", "user_id", "memory"),
     Column("topics", _format_topics),
-    Column("agent_id"),
-    Column("team_id"),
-    Column("run_id"),
-    Column("created_at"),
-    Column("updated_at"),
+    *plain_columns("agent_id", "team_id", "run_id", "created_at", "updated_at"),
 ]
 _LIST_COLUMNS = Columns(
     tsv=_COLUMNS,
@@ -315,11 +309,6 @@ def _read_source(source: str) -> bytes:
 
 
 def _parse_lines(data: bytes) -> Iterator[NewMemory]:
-    """Yield the memories of an export.
-
-    Raises:
-        UsageError: a line is not a memory; names the line.
-    """
     import orjson
 
     for number, line in enumerate(data.splitlines(), 1):

@@ -28,7 +28,6 @@ EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 _DEMO_ALGORITHM = "RS256"
 DEMO_DIRECTORY = Path(".agentctl-demo")
 _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
-_DEMO_MODULES = ("demo_agents.py", "notes_server.py")
 
 
 def serve(
@@ -213,7 +212,7 @@ def create_demo(directory: Path) -> Path:
         write_key_pair(private, _DEMO_ALGORITHM)
     elif not public.exists():
         create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
-    for name in _DEMO_MODULES:
+    for name in ("demo_agents.py", "notes_server.py"):
         if not (directory / name).exists():
             create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
     settings = directory.absolute() / "agentctl.toml"

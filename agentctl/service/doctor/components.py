@@ -12,7 +12,7 @@ from agentctl.config.databases import is_loopback_host
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
-from agentctl.config.settings import Agent, Model, Settings, Team
+from agentctl.config.settings import Agent, Settings, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
@@ -20,26 +20,22 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check that every model in use has its library, and its API key in the environment."""
     for model in list_used_models(settings):
-        yield from _check_model(model)
-
-
-def _check_model(model: Model) -> Iterator[Finding]:
-    check, variable = f"model {model.id}", model.api_key_env
-    try:
-        require_extra(model)
-    except InvalidConfiguration as failure:
-        yield from_failure(check, failure)
-    if not variable and requires_key(model):
-        yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
-    elif variable and not os.environ.get(variable):
-        text = f"the variable {variable} with its API key is not set here"
-        yield wrong(check, text, f"export {variable}=... in the environment of the server")
-    else:
-        yield ok(check, f"{variable} is set" if variable else "it needs no API key")
-    parts = urlsplit(model.base_url)
-    if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
-        text = f"requests to {parts.hostname} are not encrypted"
-        yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
+        check, variable = f"model {model.id}", model.api_key_env
+        try:
+            require_extra(model)
+        except InvalidConfiguration as failure:
+            yield from_failure(check, failure)
+        if not variable and requires_key(model):
+            yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
+        elif variable and not os.environ.get(variable):
+            text = f"the variable {variable} with its API key is not set here"
+            yield wrong(check, text, f"export {variable}=... in the environment of the server")
+        else:
+            yield ok(check, f"{variable} is set" if variable else "it needs no API key")
+        parts = urlsplit(model.base_url)
+        if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
+            text = f"requests to {parts.hostname} are not encrypted"
+            yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
 
 
 def check_objects(settings: Settings) -> Iterator[Finding]:

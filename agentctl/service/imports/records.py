@@ -278,11 +278,6 @@ def _check_members(record: Record, field: str, names: Sequence[str], at: str) ->
 
 
 def _check_counters(metrics: Any, at: str, *, unknown: bool) -> dict[str, Any]:
-    """Return counters after a check of all nine.
-
-    Args:
-        unknown: null is allowed.
-    """
     for name in TOKEN_COUNTERS:
         count = metrics.get(name) if isinstance(metrics, dict) else None
         if (count is None and unknown) or _is_count(count):

@@ -111,8 +111,9 @@ class RunsDoctor:
 
     async def count(self) -> int:
         """Return the number of runs to check."""
-        work = integrity.count_runs
-        return sum([await each.read(work(), size="large") for each in self._databases.values()])
+        count = integrity.count_runs
+        databases = self._databases.values()
+        return sum([await database.read(count(), size="large") for database in databases])
 
     async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
         """Check all runs, and all workers unless one database was selected.

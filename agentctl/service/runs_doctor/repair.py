@@ -88,14 +88,17 @@ class RunRepairs:
         for problem in lost:
             groups[problem.db_id, problem.worker_id].append(problem)
         for (db_id, owner), group in groups.items():
-            ended, why = await self._recover(self._hosting.databases[db_id], owner)
+            database = self._hosting.databases[db_id]
+            ended, why = await self._recover(database, owner)
             report = partial(self._report_run, ended, why)
             for problem in group:
                 yield await _try_repair(problem, report)
             for run_id in sorted(ended - {problem.run_id for problem in group}):
-                added = await self._report_extra_run(group[0], run_id)
-                if added is not None:
-                    yield added
+                state = await database.read(run_reads.get_state(run_id))
+                if state is not None:
+                    text, remedy = "its worker is dead", "end it"
+                    extra = Problem("lost", db_id, run_id, state.session_id, owner, text, remedy)
+                    yield extra.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
     async def _recover(self, database: Database, owner: str | None) -> tuple[set[str], str]:
         try:
@@ -121,15 +124,6 @@ class RunRepairs:
         if is_final(state.status):
             return problem.with_outcome("gone", f"it ended as {end} before the repair")
         return problem.with_outcome("left", f"it is {state.status}: {why_not}")
-
-    async def _report_extra_run(self, like: Problem, run_id: str) -> Problem | None:
-        database = self._hosting.databases[like.db_id]
-        state = await database.read(run_reads.get_state(run_id))
-        if state is None:
-            return None
-        worker, text, remedy = like.worker_id, "its worker is dead", "end it"
-        problem = Problem("lost", like.db_id, run_id, state.session_id, worker, text, remedy)
-        return problem.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None

@@ -64,11 +64,7 @@ async def import_sessions(
 
 @contextmanager
 def _opening(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file, `-` for stdin, that can be read several times.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Open a file, `-` for stdin, that can be read several times."""
     from contextlib import ExitStack
     from tempfile import TemporaryFile
 

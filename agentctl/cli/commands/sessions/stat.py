@@ -26,7 +26,7 @@ from agentctl.cli.options import (
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
@@ -44,7 +44,6 @@ _FIELDS = (
     "runs", "failed", "cancelled", "input_tokens", "output_tokens", "total_tokens", "seconds",
 )  # fmt: skip
 _BLOCKS = " ▏▎▍▌▋▊▉█"
-_MILLION = 1_000_000
 
 
 @dataclass(slots=True)
@@ -163,7 +162,7 @@ def _build_row(
     row: dict[str, Any] = {by: name} | {field: getattr(totals, field) for field in _FIELDS}
     row["seconds"] = round(totals.seconds, 3)
     cost = totals.input_tokens * prices[0] + totals.output_tokens * prices[1]
-    row["cost"] = round(cost / _MILLION, 6) if priced else None
+    row["cost"] = round(cost / 1_000_000, 6) if priced else None
     return row
 
 
@@ -174,7 +173,7 @@ def _build_columns(by: str, rows: list[dict[str, Any]]) -> Columns:
         return Column(field, lambda row: f"{row[field]:,}" if row[field] else "")
 
     return Columns(
-        tsv=[Column(name) for name in (by, *_FIELDS, "cost")],
+        tsv=plain_columns(by, *_FIELDS, "cost"),
         table=[
             Column(by),
             count("runs"),
