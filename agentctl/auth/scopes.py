@@ -65,6 +65,9 @@ def sufficient_scopes(resource: str, action: str, identifier: str | None = None)
     return tuple(scopes)
 
 
+_scopes_for_all_ids = lru_cache(maxsize=256)(sufficient_scopes)
+
+
 def is_action_allowed(
     held: Set[str], resource: str, action: str, identifier: str | None = None
 ) -> bool:
@@ -74,11 +77,6 @@ def is_action_allowed(
     if identifier is None:
         return False
     return not held.isdisjoint(sufficient_scopes(resource, action, identifier))
-
-
-@lru_cache(maxsize=256)
-def _scopes_for_all_ids(resource: str, action: str) -> tuple[str, ...]:
-    return sufficient_scopes(resource, action)
 
 
 def is_covered(held: Set[str], scope: str) -> bool:

@@ -128,7 +128,12 @@ def _build_settings(
     added = {name: reader.read_section(document, name) for name in list_sections()}
     sections: dict[str, Any] = {name: added.pop(name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
-    sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
+    table = sections["authorization"]
+    if key.strip() and key not in table.verification_keys:
+        place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
+        convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
+        keys = (*table.verification_keys, key)
+        sections["authorization"] = replace(table, verification_keys=keys)
     configured = entries["databases"]
     foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
     own = tuple(entry for entry in configured if entry.layout == "agentctl")
@@ -150,16 +155,6 @@ def _build_settings(
         listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
         sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
-
-
-def _add_key_of_environment(
-    authorization: Authorization, key: str, reader: TableReader
-) -> Authorization:
-    if not key.strip() or key in authorization.verification_keys:
-        return authorization
-    place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
-    convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
-    return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
 def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:

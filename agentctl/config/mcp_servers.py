@@ -108,7 +108,17 @@ def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
         for component in components:
             place = places[f"{table}.{component.id}.tools"]
             for reference in component.tools:
-                _check_reference(reference, servers, place)
+                named = parse_mcp_reference(reference)
+                if named is None:
+                    continue
+                target = servers.get(named.server)
+                if target is None:
+                    place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
+                if named.tool and not allows_tool(target, named.tool):
+                    place.refuse(
+                        f"names {quote_text(reference)}, which allow_tools of {named.server} "
+                        "does not allow"
+                    )
 
 
 def _check_value(table: str, name: str, value: str, place: Place) -> None:
@@ -122,17 +132,4 @@ def _check_value(table: str, name: str, value: str, place: Place) -> None:
         place.refuse(
             "looks like a secret, which does not belong into the file",
             hint='put it into an environment variable, and write "${env:NAME}" with its name',
-        )
-
-
-def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Place) -> None:
-    named = parse_mcp_reference(reference)
-    if named is None:
-        return
-    server = servers.get(named.server)
-    if server is None:
-        place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
-    if named.tool and not allows_tool(server, named.tool):
-        place.refuse(
-            f"names {quote_text(reference)}, which allow_tools of {server.id} does not allow"
         )

@@ -16,14 +16,12 @@ from typing import TypeVar
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.requests import (
-    StreamEvent,
-)
+from agentctl.requests import StreamEvent
 from agentctl.runs.changes import ChangeTracker, DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
 from agentctl.runs.states import is_final
-from agentctl.runs.stream import Stream
+from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import events, run_reads, sessions
@@ -150,12 +148,7 @@ class _Follower:
             self._done = True
         elif not in_memory:
             await self._stream.wait_for_change()
-        size = 0
-        for count, event in enumerate(in_memory):
-            size += len(event.data)
-            if count and size > PORTION_BYTES:
-                return in_memory[:count]
-        return in_memory
+        return limit_size(in_memory, PORTION_BYTES)
 
     async def _read_database(self) -> list[StreamEvent]:
         # Created before the read, so that no later commit is missed.

@@ -17,11 +17,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.finish import (
-    AlreadyFinished,
-    build_run_end,
-    build_unfinished_transcript,
-)
+from agentctl.runs.finish import AlreadyFinished, build_run_end, build_unfinished_transcript
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript

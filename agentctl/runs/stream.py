@@ -20,9 +20,7 @@ from typing import NamedTuple
 from agentctl import errors
 from agentctl.records.events import CONTENT_NAMES
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.requests import (
-    StreamEvent,
-)
+from agentctl.requests import StreamEvent
 from agentctl.store.database import Database
 from agentctl.store.repositories import events
 
@@ -54,6 +52,16 @@ class Batch(NamedTuple):
     first: int
     last: int
     lines: str
+
+
+def limit_size(portion: list[StreamEvent], limit: int) -> list[StreamEvent]:
+    """Return the first events, of at most `limit` bytes unless the first one is larger."""
+    size = 0
+    for count, event in enumerate(portion):
+        size += len(event.data)
+        if count and size > limit:
+            return portion[:count]
+    return portion
 
 
 class Stream:
@@ -131,16 +139,8 @@ class Stream:
 
     def next_batch(self) -> Batch | None:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
-        waiting = self._events[self._stored - self._first :]
-        if not waiting:
-            return None
-        size = count = 0
-        for event in waiting:
-            size += len(event.data)
-            if count and size > BATCH_BYTES:
-                break
-            count += 1
-        return Batch(waiting[0].seq, waiting[count - 1].seq, _encode_lines(waiting[:count]))
+        batch = limit_size(self._events[self._stored - self._first :], BATCH_BYTES)
+        return Batch(batch[0].seq, batch[-1].seq, _encode_lines(batch)) if batch else None
 
     def last_batch(self, last: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.

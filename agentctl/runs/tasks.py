@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from agentctl import errors
+from agentctl.event_loop import retrieve_exception
 
 T = TypeVar("T")
 
@@ -29,13 +30,9 @@ class Tasks:
         """
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._discard)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(retrieve_exception)
         return task
-
-    def _discard(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()
 
     async def wait_until_empty(self, seconds: float) -> None:
         """Wait until the group is empty, for at most `seconds`; its tasks may start more tasks."""

@@ -166,37 +166,25 @@ def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> st
         if scope.casefold().strip() == required.casefold() and scope != required:
             difference = describe_difference(scope, required)
             return f"{quote_value(scope)} is not {quote_value(required)}: {difference}"
-    if is_well_formed(scope):
-        return _explain_well_formed(scope, requirement, match.path_params)
-    return _explain_malformed(scope, requirement)
-
-
-def _explain_well_formed(
-    scope: str, requirement: NeedsScope, path_params: Mapping[str, str]
-) -> str | None:
+    if not is_well_formed(scope):
+        return _explain_malformed(scope, requirement)
     quoted, (resource, *middle, action) = quote_value(scope), scope.split(":")
     if (resource, action) == (requirement.action, requirement.resource):
         return f"{quoted} has resource and action in the wrong order"
     if resource == requirement.resource and action != requirement.action:
         return f"{quoted} allows {action}, not {requirement.action}"
     if resource == requirement.resource:
-        return _explain_other_id(quoted, middle[0] if middle else "*", requirement, path_params)
+        noun, name = requirement.resource.removesuffix("s"), requirement.id_param
+        expected = None if name is None else match.path_params.get(name)
+        if expected is None:
+            return f"{quoted} is for one {noun}, and this operation is about all of them"
+        difference = describe_difference(middle[0] if middle else "*", expected)
+        text = f"{quoted} is for another {noun}, not {quote_value(expected)}"
+        return f"{text}: {difference}" if difference else text
     suggested = suggest_scope(scope)
     if not middle and suggested == f"{requirement.resource}:{requirement.action}":
         return f"{quoted} is not a scope: did you mean {quote_value(suggested)}?"
     return None
-
-
-def _explain_other_id(
-    quoted: str, other: str, requirement: NeedsScope, path_params: Mapping[str, str]
-) -> str:
-    noun = requirement.resource.removesuffix("s")
-    expected = path_params.get(requirement.id_param) if requirement.id_param is not None else None
-    if expected is None:
-        return f"{quoted} is for one {noun}, and this operation is about all of them"
-    difference = describe_difference(other, expected)
-    text = f"{quoted} is for another {noun}, not {quote_value(expected)}"
-    return f"{text}: {difference}" if difference else text
 
 
 def _explain_malformed(scope: str, requirement: NeedsScope) -> str | None:

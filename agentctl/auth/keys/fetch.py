@@ -75,7 +75,10 @@ async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
     except (TimeoutError, httpx2.TimeoutException):
         raise FetchError("timeout", f"no response within {FETCH_SECONDS:g} seconds") from None
     except httpx2.HTTPError as error:
-        if isinstance(_find_cause(error), ssl.SSLError):
+        cause: BaseException = error
+        while (earlier := cause.__cause__ or cause.__context__) is not None:
+            cause = earlier
+        if isinstance(cause, ssl.SSLError):
             raise FetchError("tls", "the certificate of the server is not valid") from None
         raise FetchError("unreachable", "the server cannot be reached") from None
 
@@ -132,9 +135,3 @@ def _get_origin(url: str) -> tuple[str, str | None, int | None]:
         return parts.scheme, parts.hostname, parts.port or ports.get(parts.scheme)
     except ValueError:
         return "", None, None
-
-
-def _find_cause(error: BaseException) -> BaseException:
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error

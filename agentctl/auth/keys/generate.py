@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
-from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
+from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
 from agentctl.records.strict import encode_base64url
 
@@ -35,17 +35,14 @@ def generate_key(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
     spec = get_algorithm(algorithm)
     if spec.family == "oct":
         return secrets.token_urlsafe(spec.hash_bits // 8).encode("ascii") + b"\n"
-    return _generate_private_key(spec, rsa_bits).private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )
-
-
-def _generate_private_key(spec: AlgorithmSpec, rsa_bits: int) -> PrivateKey:
+    key: PrivateKey
     if spec.family == "RSA":
-        return rsa.generate_private_key(public_exponent=65537, key_size=rsa_bits)
-    if spec.family == "OKP":
-        return ed25519.Ed25519PrivateKey.generate()
-    return ec.generate_private_key(EC_CURVES[str(spec.curve)])
+        key = rsa.generate_private_key(public_exponent=65537, key_size=rsa_bits)
+    elif spec.family == "OKP":
+        key = ed25519.Ed25519PrivateKey.generate()
+    else:
+        key = ec.generate_private_key(EC_CURVES[str(spec.curve)])
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def signing_key_thumbprint(private: bytes, algorithm: str) -> str:

@@ -60,8 +60,11 @@ class Keyring:
         stamps = _stamp_files(self._authorization)
         if stamps == self._read and not _is_recent(stamps):
             return False
-        if self._must_wait(stamps):
+        before, self._last_seen = self._last_seen, stamps
+        if self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps):
+            self._waited += 1
             return False
+        self._waited = 0
         # The stamps are older than the content: the next poll detects a write in between.
         self._read = stamps
         try:
@@ -75,12 +78,6 @@ class Keyring:
             return False
         self._files, self.problem = files, None
         return changed
-
-    def _must_wait(self, stamps: list[FileStamp]) -> bool:
-        before, self._last_seen = self._last_seen, stamps
-        must_wait = self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps)
-        self._waited = self._waited + 1 if must_wait else 0
-        return must_wait
 
 
 def _key_files(authorization: Authorization) -> tuple[Path, ...]:

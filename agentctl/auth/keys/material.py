@@ -100,7 +100,17 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
         InvalidKey: it has another kind or curve, or is weak (RFC 7518 3.3 to 3.5).
     """
     if spec.family == "RSA" and isinstance(key, RSAPublicKey):
-        _check_rsa(key, label)
+        if not _MINIMUM_RSA_BITS <= key.key_size <= _MAXIMUM_RSA_BITS:
+            raise InvalidKey(
+                f"{label} is an RSA key of {key.key_size} bits",
+                hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
+            )
+        numbers = key.public_numbers()
+        if numbers.n % 2 == 0:
+            raise InvalidKey(f"{label} is not a valid RSA key")
+        short, long = numbers.e < _MINIMUM_EXPONENT, numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
+        if short or long or numbers.e % 2 == 0:
+            raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")
         return key
     if spec.family == "EC" and isinstance(key, EllipticCurvePublicKey):
         if jwk_curve(key) != spec.curve:
@@ -114,17 +124,3 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
 def jwk_curve(key: EllipticCurvePublicKey) -> str:
     """Return the JWK name of a curve (RFC 7518 6.2.1.1), or its OpenSSL name without one."""
     return _CURVE_NAMES.get(key.curve.name, key.curve.name)
-
-
-def _check_rsa(key: RSAPublicKey, label: str) -> None:
-    if not _MINIMUM_RSA_BITS <= key.key_size <= _MAXIMUM_RSA_BITS:
-        raise InvalidKey(
-            f"{label} is an RSA key of {key.key_size} bits",
-            hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
-        )
-    numbers = key.public_numbers()
-    if numbers.n % 2 == 0:
-        raise InvalidKey(f"{label} is not a valid RSA key")
-    short, long = numbers.e < _MINIMUM_EXPONENT, numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
-    if short or long or numbers.e % 2 == 0:
-        raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")

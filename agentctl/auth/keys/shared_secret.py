@@ -70,7 +70,7 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
     if (
         len(set(secret)) < _MINIMUM_DIFFERENT_BYTES
         or secret in _PUBLIC_SAMPLES
-        or _is_repetition(secret)
+        or secret in (secret + secret)[1:-1]  # It repeats a piece.
     ):
         raise InvalidKey(f"{label} is a secret that is easy to guess")
     complete = (secret + ending for ending in _REMOVED_ENDINGS)
@@ -79,10 +79,6 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
             f"{label} is a key, not a shared secret",
             hint=f"{spec.name} needs a random secret; a public key is not secret",
         )
-
-
-def _is_repetition(secret: bytes) -> bool:
-    return secret in (secret + secret)[1:-1]
 
 
 def _decodings(secret: bytes) -> Iterator[bytes]:

@@ -85,14 +85,11 @@ def sign(data: bytes, key: SigningKey) -> bytes:
         return material.sign(data)
     hash_algorithm = _HASHES[spec.hash_bits]
     if isinstance(material, RSAPrivateKey):
-        return material.sign(data, _padding(spec), hash_algorithm)
+        if spec.name.startswith("RS"):
+            return material.sign(data, padding.PKCS1v15(), hash_algorithm)
+        salt_length = hash_algorithm.digest_size
+        pss = padding.PSS(padding.MGF1(hash_algorithm), salt_length=salt_length)
+        return material.sign(data, pss, hash_algorithm)
     r, s = decode_dss_signature(material.sign(data, ECDSA(hash_algorithm)))
     size = CURVES[str(spec.curve)].size
     return r.to_bytes(size, "big") + s.to_bytes(size, "big")
-
-
-def _padding(spec: AlgorithmSpec) -> padding.PKCS1v15 | padding.PSS:
-    if spec.name.startswith("RS"):
-        return padding.PKCS1v15()
-    hash_algorithm = _HASHES[spec.hash_bits]
-    return padding.PSS(padding.MGF1(hash_algorithm), salt_length=hash_algorithm.digest_size)

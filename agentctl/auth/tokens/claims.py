@@ -169,21 +169,18 @@ def check_iss(members: RawClaims, rules: ClaimRules, now: float) -> None:
 
 
 def check_aud(members: RawClaims, rules: ClaimRules, now: float) -> list[str]:
-    """Run the check `claims.aud`: it is well-formed and contains the configured audience."""
-    audiences = _read_audiences(members)
-    if rules.audience is not None and rules.audience not in audiences:
-        raise _invalid_claim("aud", "the token's aud is not the configured audience")
-    return audiences
+    """Run the check `claims.aud`: it contains the configured audience.
 
-
-def _read_audiences(members: RawClaims) -> list[str]:
-    """Return the audiences: `aud` is a string or an array of strings (RFC 7519 4.1.3)."""
+    It is a string or an array of strings (RFC 7519 4.1.3).
+    """
     value = members.get("aud", [])
     audiences = [value] if isinstance(value, str) else value
     if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
         raise _invalid_claim("aud", "the token's aud is not a string or an array of strings")
     if len(audiences) > _MAXIMUM_AUDIENCES:
         raise _invalid_claim("aud", f"the token's aud has more than {_MAXIMUM_AUDIENCES} entries")
+    if rules.audience is not None and rules.audience not in audiences:
+        raise _invalid_claim("aud", "the token's aud is not the configured audience")
     return audiences
 
 
