@@ -12,7 +12,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending
-from agentctl.runtime.events import Content, RunEvent, Thinking
+from agentctl.runtime.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
@@ -63,7 +63,7 @@ def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """Return name and data of an event of the component."""
     if isinstance(event, Content):
         return run.format_content(event.delta, now())
-    if isinstance(event, Thinking):
+    if isinstance(event, ThinkingDelta):
         return _format(run, event.kind, {"reasoning_content": event.delta})
     return _format(run, event.kind, {name: getattr(event, name) for name in event.__slots__})
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.spans import CurrentCall, current_call
 
@@ -209,7 +209,7 @@ class Conversation:
         self.has_answer_begun = True
         self._transcript.mark_first_token()
         self._transcript.add_reasoning(delta)
-        self.context.emit(Thinking(delta))
+        self.context.emit(ThinkingDelta(delta))
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         self._transcript.set_usage(usage)

@@ -38,7 +38,7 @@ class ToolCallCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ThinkingDelta:
     """More text of the thinking of a model or of an agent in code; not part of the answer."""
 
     kind: ClassVar = EventKind.THINKING
@@ -75,7 +75,7 @@ class StepCompleted:
 
 RunEvent = (
     Content
-    | Thinking
+    | ThinkingDelta
     | Progress
     | ToolCallStarted
     | ToolCallCompleted

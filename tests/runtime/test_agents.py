@@ -6,7 +6,7 @@ import json
 
 from agentctl.config.settings import Limits
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.events import Content, Thinking
+from agentctl.runtime.events import Content, ThinkingDelta
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import attempt, run, settings
 from tests.runtime.provider_scripts import build_chunk, encode_event, script
@@ -52,7 +52,7 @@ def test_text_of_one_read_is_one_event(model_endpoint: ModelEndpoint) -> None:
     assert ended.transcript.reasoning_content == "".join(thoughts)
     assert len(ended.events) < 20
     kinds = [type(event) for event in ended.events]
-    assert kinds == sorted(kinds, key=[Thinking, Content].index)
+    assert kinds == sorted(kinds, key=[ThinkingDelta, Content].index)
 
 
 def test_no_instructions_no_system_message(model_endpoint: ModelEndpoint) -> None:

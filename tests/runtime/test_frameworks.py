@@ -19,7 +19,7 @@ from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
-from agentctl.runtime.events import Thinking
+from agentctl.runtime.events import ThinkingDelta
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -228,12 +228,12 @@ async def test_toolsets_are_opened_once_by_one_task() -> None:
 async def test_thinking_is_not_content() -> None:
     failure, ended = await fail_once("thinking", limits=Limits(run_bytes=100_000))
     assert failure.code == "AGENT_FAILED"
-    assert any(isinstance(event, Thinking) for event in ended.events)
+    assert any(isinstance(event, ThinkingDelta) for event in ended.events)
     assert ended.transcript.content == ""
 
     blocks = await run_once("blocks")
     assert blocks.transcript.content == "one two"
-    assert [event.delta for event in blocks.events if isinstance(event, Thinking)] == ["hm"]
+    assert [event.delta for event in blocks.events if isinstance(event, ThinkingDelta)] == ["hm"]
 
 
 # Threads of LangGraph

@@ -14,7 +14,13 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.runtime.components.records import build_record, build_session_data
-from agentctl.runtime.events import Content, Progress, Thinking, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.events import (
+    Content,
+    Progress,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners import loading
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -99,7 +105,7 @@ def test_generator_reports_text_and_events_in_order() -> None:
     ended = run("stream", "cats")
     kinds = [type(event) for event in ended.events]
     assert kinds == [
-        Thinking, Progress, ToolCallStarted, ToolCallStarted, ToolCallCompleted,
+        ThinkingDelta, Progress, ToolCallStarted, ToolCallStarted, ToolCallCompleted,
         ToolCallCompleted, Content, Content,
     ]  # fmt: skip
     assert ended.events[1] == Progress("searching", 0.25)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
-from agentctl.runtime.events import Thinking
+from agentctl.runtime.events import ThinkingDelta
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.runtime.fake_context import FakeContext, attempt, settings
 
@@ -85,7 +85,7 @@ def test_uncompressed_answers_are_requested(
 def test_thinking_has_its_own_events(provider: Provider, vendor_endpoint: ModelEndpoint) -> None:
     ended = run(configured(provider, "thinks", vendor_endpoint), "two words")
 
-    thoughts = [event.delta for event in ended.events if isinstance(event, Thinking)]
+    thoughts = [event.delta for event in ended.events if isinstance(event, ThinkingDelta)]
     assert thoughts == ["Let me ", "think."]
     assert ended.transcript.reasoning_content == "Let me think."
     assert ended.transcript.content == ended.joined_deltas == "two words"

@@ -15,7 +15,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
 from agentctl.runtime.context import RunHost, build_run_context
-from agentctl.runtime.events import Content, Thinking, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 from agentctl.runtime.tools.functions import result_to_text
@@ -168,7 +168,7 @@ class HostedRun:
             return
         self._reserve(len(delta.encode()))
         self._transcript.add_reasoning(delta)
-        self._environment.emit(Thinking(delta))
+        self._environment.emit(ThinkingDelta(delta))
 
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a tool call.
