@@ -315,17 +315,9 @@ def authorize_request(
     operation: str,
     path_params: Mapping[str, str],
 ) -> None:
-    """Raise unless the policy allows the operation; see `authorize`.
+    """Raise unless the policy allows the operation, as `authorize` does.
 
-    Args:
-        principal: the caller, or None.
-        failure: the reason if there is no principal.
-        operation: a key of POLICY.
-        path_params: the decoded parameters of the matched route.
-
-    Raises:
-        Unauthenticated, Unavailable: the operation is not public, and there is no principal.
-        Forbidden: the caller has none of the required scopes.
+    Without a principal, `failure` is the reason, which is raised.
     """
     try:
         authorize(principal, operation, path_params)

@@ -14,12 +14,8 @@ from typing_extensions import TypedDict
 
 from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import KINDS, Record, find_component
-from agentctl.records.phase import PhaseRecord, build_phase
-from agentctl.records.runs import (
-    RunSummary,
-    RunSummaryPage,
-    SpanRecord,
-)
+from agentctl.records.phase import PhaseRecord, describe_run
+from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
@@ -403,7 +399,7 @@ class RunReader:
         run.record |= {"status": event.end_status, "finished_at": event.at}
         run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
         # No event has the time at which the work has stopped.
-        run.record["phase"] = build_phase({**run.record, "stopped_at": event.at})
+        run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
         changes = [Change(run_id, None)]
         for position, item in enumerate(run.items):
             if item["type"] == "tool_call" and item["status"] == "running":
@@ -418,10 +414,15 @@ class RunReader:
 
 
 def _start_record(event: Event) -> dict[str, Any]:
-    names = ("run_id", "session_id", "parent_run_id", *(each.id_field for each in KINDS.values()))
-    record = {name: event.data[name] for name in names if event.data.get(name)}
+    fields = (
+        "run_id",
+        "session_id",
+        "parent_run_id",
+        *(names.id_field for names in KINDS.values()),
+    )
+    record = {name: event.data[name] for name in fields if event.data.get(name)}
     record |= {"status": "RUNNING", "started_at": event.at}
-    return {**record, "phase": build_phase(record)}
+    return {**record, "phase": describe_run(record)}
 
 
 def _complete_call(run: RunSoFar, event: Event) -> list[Change]:

@@ -8,33 +8,13 @@ work that goes on. Every view takes its words from here, and the server offers t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from agentctl.records.times import format_rfc3339, format_span, now, parse_rfc3339
 
-_MINUTE, _DAY = 60, 86_400
-
-WORK_GOES_ON = "work goes on"
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """The state of a run for people.
-
-    Attributes:
-        name: `queued`, `running`, `stopping`, `stopped`, `completed`, `failed` or `unknown`.
-        words: the name of the state.
-        warning: `work goes on` if the run has ended and its work has not, else empty.
-        sentence: the facts about the cancel, the stop and the failure; empty if there are none.
-    """
-
-    name: str
-    words: str
-    warning: str
-    sentence: str
+PhaseName = Literal["queued", "running", "stopping", "stopped", "completed", "failed", "unknown"]
 
 
 class PhaseRecord(TypedDict):
@@ -44,13 +24,13 @@ class PhaseRecord(TypedDict):
     has the facts about the cancel, the stop and the failure; empty if there are none.
     """
 
-    name: Literal["queued", "running", "stopping", "stopped", "completed", "failed", "unknown"]
+    name: PhaseName
     words: str
     warning: str
     sentence: str
 
 
-_NAMES = {
+_NAMES: dict[str, PhaseName] = {
     "PENDING": "queued",
     "RUNNING": "running",
     "CANCELLED": "stopped",
@@ -59,7 +39,7 @@ _NAMES = {
 }
 
 
-def describe_phase(run: Mapping[str, Any], at: int) -> Phase:
+def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
     """Return the state of a run at a time.
 
     Args:
@@ -74,23 +54,17 @@ def describe_phase(run: Mapping[str, Any], at: int) -> Phase:
     warning = ""
     if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
         # Servers of another product have neither time: nothing is known about the work.
-        warning = WORK_GOES_ON if run.get("stopped_at") is None else ""
+        warning = "work goes on" if run.get("stopped_at") is None else ""
     words = status.lower() or name if name == "unknown" else name
     sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)
-    return Phase(name, words, warning, sentence)
+    return {"name": name, "words": words, "warning": warning, "sentence": sentence}
 
 
-def describe_run(run: Mapping[str, Any]) -> Phase:
+def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     """Return the present state of a run; the facts of one that has stopped are as of its end."""
     phase = describe_phase(run, now())
     ended = _parse(run.get("finished_at"))
-    return phase if phase.warning or ended is None else describe_phase(run, ended)
-
-
-def build_phase(run: Mapping[str, Any]) -> PhaseRecord:
-    """Return the present state of a run as a record."""
-    phase = describe_run(run)
-    return cast(PhaseRecord, {name: getattr(phase, name) for name in PhaseRecord.__annotations__})
+    return phase if phase["warning"] or ended is None else describe_phase(run, ended)
 
 
 def describe_holding(holding: list[str] | None) -> str:
@@ -114,41 +88,32 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
     error = run.get("error") or {}
     if name == "failed" and error.get("code"):
         facts.append(": ".join(str(error[key]) for key in ("code", "detail") if error.get(key)))
-    if name == "stopping":
-        facts.append(f"cancel requested{_format_age(run.get('cancel_requested_at'), at)}{_by(run)}")
-    elif run.get("cancel_requested_at") is not None:
-        if name in ("completed", "failed"):
+    if run.get("cancel_requested_at") is not None:
+        requested = _parse(run["cancel_requested_at"])
+        when = _format_time(requested, at)
+        if name == "stopping" and requested is not None:
+            when = f" {_format_seconds(at - requested)} ago"
+        elif name in ("completed", "failed"):
             facts.append(f"{name} before the cancel took effect")
-        facts.append(
-            f"cancel requested{_format_time(run.get('cancel_requested_at'), at)}{_by(run)}"
-        )
-    facts += _find_end(run, name, warning, at)
-    return facts
+        actor = run.get("cancel_requested_by")
+        facts.append(f"cancel requested{when}{f' by {actor}' if actor else ''}")
+    return [*facts, *_find_end(run, name, warning, at)]
 
 
 def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     ended, stopped = _parse(run.get("finished_at")), _parse(run.get("stopped_at"))
     if warning:
         since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
-        return [
-            f"the run ended{_format_time(run.get('finished_at'), at)}",
-            f"{describe_holding(run.get('holding'))}{since}",
-        ]
-    if run.get("late_result") == "dropped":
-        delay = stopped - ended if stopped is not None and ended is not None else None
-        after = f" after {_format_seconds(delay)}" if delay is not None else ""
-        return [
-            f"the run ended{_format_time(run.get('finished_at'), at)}",
-            f"a late result was dropped{after}",
-        ]
-    if name == "stopped" and stopped is not None:
-        return [f"stopped{_format_time(run.get('stopped_at'), at)}"]
-    return []
-
-
-def _by(run: Mapping[str, Any]) -> str:
-    actor = run.get("cancel_requested_by")
-    return f" by {actor}" if actor else ""
+        fact = f"{describe_holding(run.get('holding'))}{since}"
+    elif run.get("late_result") == "dropped":
+        fact = "a late result was dropped"
+        if stopped is not None and ended is not None:
+            fact += f" after {_format_seconds(stopped - ended)}"
+    elif name == "stopped" and stopped is not None:
+        return [f"stopped{_format_time(stopped, at)}"]
+    else:
+        return []
+    return [f"the run ended{_format_time(ended, at)}", fact]
 
 
 def _parse(moment: object) -> int | None:
@@ -158,22 +123,16 @@ def _parse(moment: object) -> int | None:
         return None
 
 
-def _format_time(moment: object, at: int) -> str:
-    parsed = _parse(moment)
-    if parsed is None:
+def _format_time(moment: int | None, at: int) -> str:
+    if moment is None:
         return ""
-    date, _, time = format_rfc3339(parsed).partition("T")
+    date, _, time = format_rfc3339(moment).partition("T")
     today = format_rfc3339(at).partition("T")[0]
     return f" {time[:11]}" if date == today else f" {date} {time[:11]}"
-
-
-def _format_age(moment: object, at: int) -> str:
-    parsed = _parse(moment)
-    return "" if parsed is None else f" {_format_seconds(at - parsed)} ago"
 
 
 def _format_seconds(microseconds: int) -> str:
     """Return a span in whole units, rounded down, so that no language rounds differently."""
     whole = max(microseconds, 0) // 1_000_000
-    unit = 1 if whole < _MINUTE else _MINUTE if whole < _DAY else 3_600
+    unit = 1 if whole < 60 else 60 if whole < 86_400 else 3_600
     return format_span(whole - whole % unit)

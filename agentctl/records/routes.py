@@ -80,13 +80,15 @@ class RouteTable:
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self._routes = [
-            (route, _compile_template(route.template), name) for name, route in routes.items()
-        ]
+        self._routes: list[tuple[str, re.Pattern[str]]] = []
         self._index: dict[tuple[str, str], list[tuple[re.Pattern[str], str]]] = {}
-        for route, pattern, name in self._routes:
-            key = route.method, _first_segment(route.template)
-            self._index.setdefault(key, []).append((pattern, name))
+        for name, (method, template) in routes.items():
+            texts = re.split(r"\{(\w+)\}", template)
+            texts[::2] = map(re.escape, texts[::2])
+            texts[1::2] = (f"(?P<{parameter}>[^/]+)" for parameter in texts[1::2])
+            pattern = re.compile("".join(texts))
+            self._routes.append((method, pattern))
+            self._index.setdefault((method, _first_segment(template)), []).append((pattern, name))
 
     def find(self, method: str, path: str) -> RouteMatch | None:
         """Return the operation of a request; None: there is none.
@@ -96,18 +98,14 @@ class RouteTable:
             path: the decoded path below a `root_path`, without a query.
         """
         for pattern, operation in self._index.get((method, _first_segment(path)), ()):
-            found = pattern.fullmatch(path)
-            if found is not None:
-                return RouteMatch(operation, found.groupdict())
+            if match := pattern.fullmatch(path):
+                return RouteMatch(operation, match.groupdict())
         return None
 
     def methods(self, path: str) -> tuple[str, ...]:
         """Return the methods of a path, with HEAD if it has GET; empty: an unknown path."""
-        found = set[str]()
-        for route, pattern, _ in self._routes:
-            if pattern.fullmatch(path) is not None:
-                found |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
-        return tuple(sorted(found))
+        methods = {method for method, pattern in self._routes if pattern.fullmatch(path)}
+        return tuple(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 def has_encoded_slash(raw_path: bytes) -> bool:
@@ -124,14 +122,6 @@ def is_valid_segment(segment: str) -> bool:
     Control characters, `.`, `..` and invalid UTF-8 cannot.
     """
     return _INVALID_SEGMENT.search(segment) is None
-
-
-def _compile_template(template: str) -> re.Pattern[str]:
-    parts = re.split(r"\{(\w+)\}", template)
-    texts = [
-        f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts)
-    ]
-    return re.compile("".join(texts))
 
 
 def _first_segment(path: str) -> str:

@@ -19,7 +19,6 @@ _MAXIMUM_DIGITS = 64
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 # Possessive, with an optional end: an unclosed string needs one pass and no backtracking.
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_OPENING = frozenset("{[")
 
 
 class NotStrict(ValueError):
@@ -88,7 +87,7 @@ def _check_depth(text: str) -> None:
         return
     depth = 0
     for character in re.findall(r"[\[\]{}]", _JSON_STRING.sub("", text)):
-        depth += 1 if character in _OPENING else -1
+        depth += 1 if character in "{[" else -1
         if depth > MAXIMUM_DEPTH:
             raise NotStrict(f"is nested deeper than {MAXIMUM_DEPTH} levels")
 

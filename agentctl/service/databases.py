@@ -7,11 +7,11 @@ policy. Checks read snapshots, so they change nothing and block no writer.
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
@@ -19,7 +19,6 @@ from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.times import format_rfc3339
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store import migrating
-from agentctl.store.database import Work
 from agentctl.store.migrating import get_engine, read_unbounded, read_version
 from agentctl.store.repositories import integrity
 from agentctl.store.schema import (
@@ -118,7 +117,7 @@ async def plan_migration(entry: Database) -> MigrationPlan:
         SchemaMismatch: the schema is newer than this code.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
-    engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
+    engine, version = get_engine(entry), await read_version(entry)
     if version is None:
         return MigrationPlan(entry, None, load_migrations(engine))
     if version > SCHEMA_VERSION:
@@ -192,17 +191,11 @@ async def _check_file(
 
 
 async def _check_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
-    from agentctl.store.postgres.connection import connect, to_public_error
+    from agentctl.store.postgres.connection import open_connection
     from agentctl.store.postgres.schema import find_schema_differences
 
-    try:
-        connection = await connect(entry)
-        try:
-            differences = await find_schema_differences(connection, version)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
+    async with open_connection(entry) as connection:
+        differences = await find_schema_differences(connection, version)
     for text in differences:
         yield wrong(check, text, RESTORE)
     if not differences:
@@ -214,28 +207,21 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
     at("tables searched", 0, None)
     violations = await read(integrity.find_violations())
     texts = [f"{violation.rule}: {', '.join(violation.ids)}, ..." for violation in violations]
-    texts += await _check_sessions(read, at)
-    for text in texts:
-        yield wrong(check, text, _CHANGED_BY_HAND)
-    if not texts:
-        yield ok(check, "the counters of its sessions match their runs")
-
-
-async def _check_sessions(
-    read: Callable[[Work[Any]], Awaitable[Any]], at: ReportProgress
-) -> list[str]:
     total = await read(integrity.count_sessions())
     last, done, broken = "", 0, dict[str, list[str]]()
     while True:
         at("sessions checked", done, total)
         page = await read(integrity.check_sessions(last, PAGE_SIZE))
         if not page.sessions:
-            return [
-                f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in broken.items()
-            ]
+            break
         for what, session_id in page.broken:
             broken.setdefault(what, []).append(session_id)
         last, done = page.last, done + page.sessions
+    texts += [f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in broken.items()]
+    for text in texts:
+        yield wrong(check, text, _CHANGED_BY_HAND)
+    if not texts:
+        yield ok(check, "the counters of its sessions match their runs")
 
 
 async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> dict[str, object]:

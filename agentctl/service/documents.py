@@ -23,7 +23,7 @@ from agentctl.records.items import (
     cut_item,
 )
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.phase import build_phase
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
@@ -249,12 +249,7 @@ def build_run_document(
     stored_spans = _stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
-        "run_id": _dump(row.run_id),
-        "session_id": _dump(row.session_id),
-        "parent_run_id": _dump(row.parent_run_id),
-        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
-        "user_id": _dump(row.user_id),
-        "status": _dump(row.status),
+        **_first_members(row),
         "input": _dump(row.input),
         "content": _dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
@@ -284,12 +279,7 @@ def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> byte
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
-        "run_id": _dump(row.run_id),
-        "session_id": _dump(row.session_id),
-        "parent_run_id": _dump(row.parent_run_id),
-        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
-        "user_id": _dump(row.user_id),
-        "status": _dump(row.status),
+        **_first_members(row),
         "input": _dump(_cut_text(row.input, INPUT_LENGTH)),
         "purpose": _dump(row.purpose),
         "metrics": _stored_json(row.metrics or NO_USAGE),
@@ -302,6 +292,17 @@ def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> byte
         **_life_members(row),
     }
     return _join_object(members)
+
+
+def _first_members(row: RunRow) -> dict[str, JsonText]:
+    return {
+        "run_id": _dump(row.run_id),
+        "session_id": _dump(row.session_id),
+        "parent_run_id": _dump(row.parent_run_id),
+        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
+        "user_id": _dump(row.user_id),
+        "status": _dump(row.status),
+    }
 
 
 def _life_members(row: RunRow) -> dict[str, JsonText]:
@@ -376,7 +377,7 @@ def read_run_documents(
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
     run = orjson.loads(summary)
-    return {**run, "phase": build_phase(run)}
+    return {**run, "phase": describe_run(run)}
 
 
 @unit
@@ -390,7 +391,7 @@ def _read_run_items(
         below = children.setdefault(child.parent_run_id, [])
         below.append(Child(_add_phase(summary), child.input))
     readers: dict[str, RunReader] = {}
-    found = []
+    documents = []
     for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
@@ -404,8 +405,8 @@ def _read_run_items(
             so_far = readers[root_id].runs.get(row.run_id)
             items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
         whole = {name: run[name] for name in WHOLE_FIELDS}
-        found.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
-    return found
+        documents.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
+    return documents
 
 
 @unit

@@ -84,12 +84,6 @@ T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
 
-class Sql(str):
-    """A statement in the common subset, with `:name` parameters."""
-
-    __slots__ = ()
-
-
 class Statement(NamedTuple):
     """A statement with the values of its parameters."""
 
@@ -140,6 +134,58 @@ def _make_unit(function: Callable[P, Steps[T]], *, single: bool) -> Callable[P, 
         return Work(partial(function, *args, **kwargs), single=single)
 
     return bound
+
+
+class Sql(str):
+    """A statement in the common subset, with `:name` parameters.
+
+    Each method returns a unit that runs only this statement.
+    """
+
+    __slots__ = ()
+
+    @single_unit
+    def execute(self, **values: Value) -> Steps[None]:
+        """Run the statement and ignore its rows."""
+        yield Statement(self, values)
+
+    @single_unit
+    def rows(self, build: Callable[..., T], **values: Value) -> Steps[list[T]]:
+        """Return an object for each row, built from its columns."""
+        return [build(*row) for row in (yield Statement(self, values))]
+
+    @single_unit
+    def first(self, build: Callable[..., T], **values: Value) -> Steps[T | None]:
+        """Return an object for the first row, built from its columns; None without rows."""
+        rows = yield Statement(self, values)
+        return build(*rows[0]) if rows else None
+
+    @single_unit
+    def column(self, **values: Value) -> Steps[list[Any]]:
+        """Return the first column of all rows."""
+        return [row[0] for row in (yield Statement(self, values))]
+
+    @single_unit
+    def value(self, **values: Value) -> Steps[Any]:
+        """Return the first column of the first row; None without rows."""
+        rows = yield Statement(self, values)
+        return rows[0][0] if rows else None
+
+    @single_unit
+    def count_rows(self, **values: Value) -> Steps[int]:
+        """Return the number of rows, such as those that RETURNING reports."""
+        return len((yield Statement(self, values)))
+
+    @single_unit
+    def has_rows(self, **values: Value) -> Steps[bool]:
+        """Return True if there are rows, such as those that RETURNING reports."""
+        return bool((yield Statement(self, values)))
+
+
+def build_insert(table: str, columns: Sequence[str]) -> Sql:
+    """Build the statement that inserts a row, with a parameter for each column."""
+    parameters = ", ".join(f":{name}" for name in columns)
+    return Sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({parameters})")
 
 
 ReadSize = Literal["small", "unknown", "large", "run"]
@@ -296,15 +342,11 @@ _NEWEST = Sql(
 )
 
 
-@single_unit
-def probe() -> Steps[None]:
+def probe() -> Work[None]:
     """Read one small table, to see that the database answers."""
-    yield Statement(PROBE)
+    return PROBE.execute()
 
 
-@single_unit
-def get_newest_time() -> Steps[int | None]:
+def get_newest_time() -> Work[int | None]:
     """Return the latest stored creation time or heartbeat, in microseconds UTC."""
-    rows = yield Statement(_NEWEST)
-    latest: int | None = rows[0][0]
-    return latest
+    return _NEWEST.value()

@@ -39,22 +39,14 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
 
 def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     """Open the database in a file. Raises the errors of `open_database`."""
-    import apsw
-
     from agentctl.store.schema import check_version
-    from agentctl.store.sqlite.connection import to_public_error
     from agentctl.store.sqlite.database import SqliteDatabase
-    from agentctl.store.sqlite.file import add_path, build_cannot_create, check_file, mark_as_used
-    from agentctl.store.sqlite.schema import create_if_absent, require_version
+    from agentctl.store.sqlite.file import add_path, check_file, mark_as_used
+    from agentctl.store.sqlite.schema import create_file, require_version
 
     check_file(path, create=create)
     if create:
-        try:
-            create_if_absent(path)
-        except apsw.Error as error:
-            raise add_path(to_public_error(error, id), path) from None
-        except OSError as error:
-            raise build_cannot_create(path, error) from None
+        create_file(id, path)
     database = SqliteDatabase(id, path)
     try:
         check_version(database.read_blocking(require_version(path)), str(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
@@ -34,7 +33,12 @@ async def read_version(entry: Entry) -> int | None:
         Unavailable: the database cannot be read, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
-        return await _read_postgres_version(entry)
+        from agentctl.store.postgres.connection import open_connection
+        from agentctl.store.postgres.schema import has_tables
+        from agentctl.store.postgres.schema import read_version as read
+
+        async with open_connection(entry) as connection:
+            return await read(connection) if await has_tables(connection, entry) else None
     from agentctl.store.sqlite.connection import run_unit
     from agentctl.store.sqlite.file import build_emptied, check_file, has_been_used
     from agentctl.store.sqlite.schema import read_stored_version as stored
@@ -83,60 +87,22 @@ async def migrate(entry: Entry, applied: Applied) -> None:
         Unavailable: the database cannot be used, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
-        await _migrate_postgres(entry, applied)
+        from dataclasses import replace
+
+        from agentctl.store.postgres.connection import open_connection
+        from agentctl.store.postgres.schema import apply_pending
+
+        async with open_connection(replace(entry, statement_seconds=LONGEST_SECONDS)) as connection:
+            await apply_pending(connection, entry, applied)
         return
     from agentctl.store.sqlite.file import check_file
+    from agentctl.store.sqlite.schema import create_file
     from agentctl.store.sqlite.schema import migrate as migrate_file
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
-    if await call_in_thread(_create_file, entry.id, path):
+    if await call_in_thread(create_file, entry.id, path):
         for migration in load_migrations("sqlite"):
             applied(migration)
         return
     await migrate_file(path, applied)
-
-
-def _create_file(id: str, path: Path) -> bool:
-    import apsw
-
-    from agentctl.store.sqlite.connection import to_public_error
-    from agentctl.store.sqlite.file import add_path, build_cannot_create
-    from agentctl.store.sqlite.schema import create_if_absent
-
-    try:
-        return create_if_absent(path)
-    except apsw.Error as error:
-        raise add_path(to_public_error(error, id), path) from None
-    except OSError as error:
-        raise build_cannot_create(path, error) from None
-
-
-async def _read_postgres_version(entry: Entry) -> int | None:
-    from agentctl.store.postgres.connection import connect, to_public_error
-    from agentctl.store.postgres.schema import has_tables, read_version
-
-    try:
-        connection = await connect(entry)
-        try:
-            return await read_version(connection) if await has_tables(connection, entry) else None
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
-
-
-async def _migrate_postgres(entry: Entry, applied: Applied) -> None:
-    from dataclasses import replace
-
-    from agentctl.store.postgres.connection import connect, to_public_error
-    from agentctl.store.postgres.schema import apply_pending
-
-    try:
-        connection = await connect(replace(entry, statement_seconds=LONGEST_SECONDS))
-        try:
-            await apply_pending(connection, entry, applied)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None

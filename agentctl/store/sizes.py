@@ -77,20 +77,14 @@ def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
 
 
 async def _read_postgres_sizes(entry: Entry) -> Sizes:
-    from agentctl.store.postgres.connection import connect, to_public_error
+    from agentctl.store.postgres.connection import open_connection
 
-    try:
-        connection = await connect(entry)
-        try:
-            counts = []
-            for table in _TABLES:
-                count: int = await connection.fetchval(_COUNT.format(table))
-                if count > EXACT_COUNT_LIMIT:
-                    count = max(await connection.fetchval(_TUPLES.format(table)), count)
-                counts.append(count)
-            size: int = await connection.fetchval(_BYTES)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
+    counts = []
+    async with open_connection(entry) as connection:
+        for table in _TABLES:
+            count: int = await connection.fetchval(_COUNT.format(table))
+            if count > EXACT_COUNT_LIMIT:
+                count = max(await connection.fetchval(_TUPLES.format(table)), count)
+            counts.append(count)
+        size: int = await connection.fetchval(_BYTES)
     return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)

@@ -22,7 +22,7 @@ from agentctl.top.cancel import CancelScreen
 from agentctl.top.connection import ConnectionState, describe_failure
 from agentctl.top.events import EventLog
 from agentctl.top.feed import Run, RunFeed, is_live
-from agentctl.top.head import Settings, count_runs, draw_head, draw_tabs
+from agentctl.top.head import ScreenSettings, count_runs, draw_head, draw_tabs
 from agentctl.top.help import HelpScreen
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import draw_facts
@@ -89,7 +89,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, target: Target, feed: RunFeed, views: Sequence[View], settings: Settings
+        self, target: Target, feed: RunFeed, views: Sequence[View], settings: ScreenSettings
     ) -> None:
         super().__init__()
         self._target = target

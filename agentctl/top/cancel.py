@@ -21,9 +21,8 @@ from agentctl.records.phase import describe_holding, describe_run
 from agentctl.records.times import format_elapsed
 from agentctl.requests import CancelRequest
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled
-from agentctl.top.texts import format_age
+from agentctl.top.texts import format_age, format_state
 from agentctl.transcripts.model import clean_line
-from agentctl.transcripts.texts import get_look
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -184,7 +183,6 @@ class CancelScreen(ModalScreen[None]):
         run_id = str(run["run_id"])
         if run_id in self._failures:
             return Text(f"{clean_line(run_id[:SHORT_ID])} {self._failures[run_id]}\n", "red")
-        phase = describe_run(run)
-        sentence = f": {clean_line(phase.sentence)}" if phase.sentence else ""
-        state = f"{get_look(phase).glyph} {clean_line(phase.words)}"
-        return Text(f"{clean_line(run_id[:SHORT_ID])} {state}{sentence}\n")
+        sentence = clean_line(describe_run(run)["sentence"])
+        state = format_state(run).plain + (f": {sentence}" if sentence else "")
+        return Text(f"{clean_line(run_id[:SHORT_ID])} {state}\n")

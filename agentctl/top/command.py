@@ -83,7 +83,7 @@ def create_app(
         )
     from agentctl.top.app import TopApp
     from agentctl.top.feed import RunFeed
-    from agentctl.top.head import Settings
+    from agentctl.top.head import ScreenSettings
     from agentctl.top.views import ComponentsView, RunsView, SessionsView, WorkersView
 
     feed = RunFeed(target.operations, wanted)
@@ -93,7 +93,7 @@ def create_app(
         ComponentsView(target.operations, feed),
         WorkersView(target.local.service if target.local is not None else None),
     )
-    return TopApp(target, feed, views, Settings(every, caller, read_only))
+    return TopApp(target, feed, views, ScreenSettings(every, caller, read_only))
 
 
 async def _describe_caller(target: Target) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.progress import run_all
+from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES
@@ -124,12 +124,9 @@ class RunFeed:
                 return {**last, "status": "deleted", "stopped_at": last.get("created_at")}
 
         results = await run_all(run_ids, read, at_once=CONCURRENT_READS)
-        runs: dict[str, Run] = {}
-        for run_id, result in zip(run_ids, results, strict=True):
-            if isinstance(result, BaseException):
-                raise result
-            runs[run_id] = result
-        return runs
+        if failure := next((each for each in results if isinstance(each, BaseException)), None):
+            raise failure
+        return dict(zip(run_ids, successes(results), strict=True))
 
     def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
         at, clock = time.monotonic(), time.time()
@@ -146,15 +143,15 @@ class RunFeed:
                 was_live = run_id in self.runs and is_live(self.runs[run_id])
                 ended = at if was_live else at - _age(run.get("finished_at"), clock)
                 self._ended_at[run_id] = ended
+                phase = describe_run(run)["name"]
                 tokens = (run.get("metrics") or {}).get("total_tokens")
-                own_tokens = tokens if isinstance(tokens, int) else 0
-                self._ends.append(_Ended(ended, describe_run(run).name, own_tokens))
+                self._ends.append(_Ended(ended, phase, tokens if isinstance(tokens, int) else 0))
             is_recent = at - self._ended_at[run_id] <= ENDED_SECONDS
             if is_recent or run_id in self.pinned or not is_settled(run):
                 kept[run_id] = run
         for run_id in self._ended_at.keys() - runs.keys():
             del self._ended_at[run_id]
-        self._ends = deque(each for each in self._ends if at - each.at <= COUNTED_SECONDS)
+        self._ends = deque(end for end in self._ends if at - end.at <= COUNTED_SECONDS)
         self.runs = kept
 
     @property
@@ -166,16 +163,16 @@ class RunFeed:
 
     def count_ended(self) -> Counter[str]:
         """Return the number of runs that ended within `counted_seconds`, by phase."""
-        return Counter(each.phase for each in self._ends)
+        return Counter(end.phase for end in self._ends)
 
     def count_tokens(self) -> float:
         """Return the tokens per minute of the runs that ended within `counted_seconds`."""
         minutes = max(self.counted_seconds, 60.0) / 60
-        return sum(each.tokens for each in self._ends) / minutes
+        return sum(end.tokens for end in self._ends) / minutes
 
     def count_live(self) -> Counter[str]:
         """Return the number of live runs by phase."""
-        return Counter(describe_run(run).name for run in self.runs.values() if is_live(run))
+        return Counter(describe_run(run)["name"] for run in self.runs.values() if is_live(run))
 
 
 def _age(moment: object, clock: float) -> float:

@@ -18,7 +18,7 @@ ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ScreenSettings:
     """The choices for the screen.
 
     Attributes:
@@ -33,7 +33,7 @@ class Settings:
 
 
 def draw_head(
-    place: str, settings: Settings, state: ConnectionState, width: int, *, paused: bool
+    place: str, settings: ScreenSettings, state: ConnectionState, width: int, *, paused: bool
 ) -> Text:
     """Return the target, the caller and the choices, with the time of the last answer (UTC).
 

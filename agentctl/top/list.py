@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 from textual.widgets import DataTable
 
-from agentctl.top.views import Column, TableRow
+from agentctl.top.views import ListColumn, TableRow
 
 LEAST_LAST = 8
 """Least width of the last column, which has the rest of the screen."""
@@ -31,7 +31,9 @@ class RecordTable(DataTable[Text]):
         at = self.cursor_row
         return self._row_ids[at] if 0 <= at < len(self._row_ids) else None
 
-    def show_rows(self, columns: Sequence[Column], rows: Sequence[TableRow], width: int) -> None:
+    def show_rows(
+        self, columns: Sequence[ListColumn], rows: Sequence[TableRow], width: int
+    ) -> None:
         """Show rows.
 
         Args:
@@ -81,7 +83,11 @@ class RecordTable(DataTable[Text]):
             self._shown_cells[key] = texts
 
     def _measure(
-        self, columns: Sequence[Column], rows: Sequence[TableRow], visible: list[int], width: int
+        self,
+        columns: Sequence[ListColumn],
+        rows: Sequence[TableRow],
+        visible: list[int],
+        width: int,
     ) -> dict[str, int]:
         screen = (width, tuple(column.name for column in columns))
         known = self._widths if screen == self._fitted else {}
@@ -102,7 +108,7 @@ class RecordTable(DataTable[Text]):
             self.move_cursor(row=self.cursor_row, animate=False)
 
 
-def _cut(text: Text, column: Column, layout: dict[str, int]) -> Text:
+def _cut(text: Text, column: ListColumn, layout: dict[str, int]) -> Text:
     text = text.copy()
     text.truncate(layout[column.name], overflow="ellipsis")
     text.no_wrap = True

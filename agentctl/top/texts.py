@@ -8,14 +8,20 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from agentctl.cli.show.transcript.draw import SHORT_ID, STYLES, Printer
+from agentctl.cli.show.transcript.draw import SHORT_ID, Printer
 from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed, format_span, now
 from agentctl.top.feed import is_live
 from agentctl.top.tree import Row
-from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
+from agentctl.transcripts.model import (
+    DrawnRun,
+    build_drawn_run,
+    clean_line,
+    find_tokens,
+    parse_time,
+)
 from agentctl.transcripts.texts import Look, format_tokens, get_look
 
 MAXIMUM_WIDTH = 100
@@ -35,15 +41,14 @@ def build_cells(row: Row) -> list[Text]:
     if row.level:
         indent = "  " * (min(row.level, _DEEPEST) - 1) + ("└ " if row.is_last else "├ ")
     suffix = "" if kind == "agent" else f" {kind}"
-    tokens = run.get("total_tokens", (run.get("metrics") or {}).get("total_tokens"))
     return [
         Text(indent + clean_line(row.run_id[:SHORT_ID]), style),
         format_state(run),
         cell(f"{component}{suffix}", style),
         cell(run.get("user_id") or "", style),
         Text(format_age(run.get("created_at")), style),
-        number(tokens, style),
-        cell(_describe_last(run), style),
+        number(find_tokens(run), style),
+        cell(describe_run(run)["sentence"] or _cut_input(run), style),
     ]
 
 
@@ -51,9 +56,8 @@ def format_state(run: Record) -> Text:
     """Return glyph and words of a run's state, in their color; `!` if its work goes on."""
     phase = describe_run(run)
     look = get_look(phase)
-    style = STYLES.get(look.color, look.color)
-    text = Text(f"{look.glyph} {clean_line(phase.words)}", style)
-    return text.append("!", "yellow") if phase.warning else text
+    text = Text(f"{look.glyph} {clean_line(phase['words'])}", look.style)
+    return text.append("!", "yellow") if phase["warning"] else text
 
 
 def cell(value: object, style: str = "") -> Text:
@@ -73,14 +77,9 @@ def format_age(moment: object) -> str:
     return "" if parsed is None else format_span(max(0, now() / 1e6 - parsed.timestamp()))
 
 
-def _describe_last(run: Record) -> str:
-    phase = describe_run(run)
-    if phase.sentence:
-        return phase.sentence
-    given = str(run.get("input") or "")
-    if not given:
-        return ""
-    return given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+def _cut_input(run: Record) -> str:
+    text = str(run.get("input") or "")
+    return text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}…"
 
 
 def draw_facts(run: Record) -> Text:
@@ -101,18 +100,27 @@ def draw_facts(run: Record) -> Text:
         if isinstance(count, int) and count:
             facts.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
     text = format_state(run).append("".join(f" · {fact}" for fact in facts), "none")
-    if phase.sentence:
-        style = "yellow" if phase.warning or phase.name == "stopping" else "none"
-        text.append(f"\n{clean_line(phase.sentence)}", style)
+    if phase["sentence"]:
+        style = "yellow" if phase["warning"] or phase["name"] == "stopping" else "none"
+        text.append(f"\n{clean_line(phase['sentence'])}", style)
     if run.get("cancel_reason"):
         text.append(f"\nreason: {clean_line(run['cancel_reason'])}", "none")
-    given = clean_line(str(run.get("input") or "")[:_LONGEST_INPUT])
-    return text.append(f"\n{given}", "dim") if given else text
+    message = clean_line(str(run.get("input") or "")[:_LONGEST_INPUT])
+    return text.append(f"\n{message}", "dim") if message else text
 
 
-def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], width: int) -> Text:
-    """Return the transcripts of runs, as `runs get` prints them."""
-    lines: list[str] = []
+def draw_runs(
+    runs: Sequence[Record],
+    children: Mapping[str, Sequence[Record]],
+    width: int,
+    *,
+    timeline: bool,
+) -> Text:
+    """Return the transcripts of runs, or facts about the last one and a bar for each part."""
+    if timeline:
+        lines = draw_timeline(runs[-1], children, max(width, 40))
+        return draw_facts(runs[-1]).append("\n\n" + "\n".join(lines), "none")
+    lines = []
     file = io.TextIOWrapper(io.BytesIO(), "utf-8")
     console = Console(
         file=file, width=min(max(width, 20), MAXIMUM_WIDTH), force_terminal=True,
@@ -120,15 +128,5 @@ def draw_runs(runs: Sequence[Record], children: Mapping[str, Sequence[Record]], 
     )  # fmt: skip
     printer = Printer(console, Look(short_ids=True), lines.append)
     for run in runs:
-        given = str(run.get("input") or "")
-        if len(given) > _LONGEST_INPUT:
-            run = {**run, "input": f"{given[:_LONGEST_INPUT]}…"}
-        printer.print_run(build_drawn_run(run, children))
-        printer.print()
+        printer.print_run(build_drawn_run({**run, "input": _cut_input(run)}, children))
     return Text.from_ansi("".join(lines).rstrip("\n"))
-
-
-def draw_run_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> Text:
-    """Return the facts about a run, and a bar for each of its parts."""
-    lines = draw_timeline(run, children, max(width, 40))
-    return draw_facts(run).append("\n\n" + "\n".join(lines), "none")

@@ -9,7 +9,7 @@ from typing import Any
 from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_run
 from agentctl.top.feed import Run, is_live
-from agentctl.transcripts.model import clean_line
+from agentctl.transcripts.model import clean_line, find_tokens
 
 FILTER_KEYS = ("agent", "team", "workflow", "user", "session", "status")
 
@@ -40,15 +40,10 @@ def _created(run: Run) -> str:
     return str(run.get("created_at"))
 
 
-def _tokens(run: Run) -> int:
-    total = run.get("total_tokens", (run.get("metrics") or {}).get("total_tokens"))
-    return total if isinstance(total, int) else 0
-
-
 SORTS: dict[str, tuple[Callable[[Run], Any], bool]] = {
     "newest": (_created, True),
     "oldest": (_created, False),
-    "tokens": (_tokens, True),
+    "tokens": (lambda run: find_tokens(run) or 0, True),
     "component": (lambda run: find_component(run) or ("", ""), False),
     "user": (lambda run: str(run.get("user_id") or ""), False),
 }
@@ -124,7 +119,7 @@ def matches(run: Mapping[str, Any], words: str) -> bool:
     values = {
         "user": str(run.get("user_id") or ""),
         "session": str(run.get("session_id") or ""),
-        "status": describe_run(run).words,
+        "status": describe_run(run)["words"],
         kind: component,
     }
     texts = [clean_line(text).lower() for text in (*values.values(), str(run.get("run_id")))]

@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rich.text import Text
 
-from agentctl.cli.show.transcript.draw import STYLES
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_elapsed, format_span
@@ -27,7 +26,6 @@ from agentctl.top.feed import Run, RunFeed, is_live, is_settled
 from agentctl.top.texts import (
     build_cells,
     cell,
-    draw_run_timeline,
     draw_runs,
     format_age,
     format_state,
@@ -52,8 +50,7 @@ COMPONENT_SECONDS = 30.0
 """Seconds between two readings of the components, which change with the configuration only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class ListColumn(NamedTuple):
     """A column of a list.
 
     Attributes:
@@ -69,8 +66,7 @@ class Column:
     is_right: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A row of a list; its cells are in the order of the columns of the view."""
 
     key: str
@@ -88,7 +84,7 @@ class View(Protocol):
 
     name: str
     empty: str
-    columns: Sequence[Column]
+    columns: Sequence[ListColumn]
     sorts: Sequence[str]
 
     async def refresh(self) -> None:
@@ -121,14 +117,14 @@ class RunsView(View):
 
     name = "runs"
     empty = "no live runs; a run that ends stays here for a minute"
-    columns: Sequence[Column] = (
-        Column("RUN", most=21),
-        Column("STATUS", most=14),
-        Column("COMPONENT", most=18),
-        Column("USER", least=90, most=14),
-        Column("AGE", most=9, is_right=True),
-        Column("TOKENS", least=70, most=11, is_right=True),
-        Column("LAST", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("RUN", most=21),
+        ListColumn("STATUS", most=14),
+        ListColumn("COMPONENT", most=18),
+        ListColumn("USER", least=90, most=14),
+        ListColumn("AGE", most=9, is_right=True),
+        ListColumn("TOKENS", least=70, most=11, is_right=True),
+        ListColumn("LAST", most=200),
     )
     sorts: Sequence[str] = tuple(SORTS)
 
@@ -163,14 +159,11 @@ class RunsView(View):
             where = SessionLocator(db_id=self.feed.filter.db_id)
             query = SessionRunsQuery(where, after=key, form=RunView("items", CUT))
             session_id = str(run["session_id"])
-            for each in (await operations.get_session_runs(session_id, query)).value:
-                children.setdefault(str(each.get("parent_run_id")), []).append(each)
-        summary = self.feed.runs.get(key) or {}
-        merged = {**summary, **run}
+            for member in (await operations.get_session_runs(session_id, query)).value:
+                children.setdefault(str(member.get("parent_run_id")), []).append(member)
+        merged = {**(self.feed.runs.get(key) or {}), **run}
         title = f"{clean_line(key[:13])} · session {clean_line(run.get('session_id'))}"
-        if form == "timeline":
-            return title, draw_run_timeline(merged, children, width)
-        return title, draw_runs([merged], children, width)
+        return title, draw_runs([merged], children, width, timeline=form == "timeline")
 
 
 class SessionsView(View):
@@ -178,15 +171,15 @@ class SessionsView(View):
 
     name = "sessions"
     empty = "no sessions yet"
-    columns: Sequence[Column] = (
-        Column("SESSION", most=20),
-        Column("STATUS", most=12),
-        Column("COMPONENT", most=18),
-        Column("USER", least=90, most=14),
-        Column("RUNS", is_right=True),
-        Column("TOKENS", least=70, is_right=True),
-        Column("USED", is_right=True),
-        Column("NAME", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("SESSION", most=20),
+        ListColumn("STATUS", most=12),
+        ListColumn("COMPONENT", most=18),
+        ListColumn("USER", least=90, most=14),
+        ListColumn("RUNS", is_right=True),
+        ListColumn("TOKENS", least=70, is_right=True),
+        ListColumn("USED", is_right=True),
+        ListColumn("NAME", most=200),
     )
     sorts: Sequence[str] = ("last used", "tokens", "runs")
 
@@ -196,19 +189,19 @@ class SessionsView(View):
         self._sessions: dict[str, Record] = {}
 
     async def refresh(self) -> None:
-        wanted = self._filter
-        where = SessionLocator(wanted.component_type, wanted.user_id, wanted.db_id)
+        runs = self._filter
+        where = SessionLocator(runs.component_type, runs.user_id, runs.db_id)
         page = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
-        query = SessionFilter(where, wanted.component_id, page=page)
-        found = (await self._operations.get_sessions(query)).value["data"]
-        self._sessions = {each["session_id"]: each for each in found}
+        query = SessionFilter(where, runs.component_id, page=page)
+        sessions = (await self._operations.get_sessions(query)).value["data"]
+        self._sessions = {session["session_id"]: session for session in sessions}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         keys = {"tokens": "total_tokens", "runs": "run_count"}
-        found = [each for each in self._sessions.values() if _has_words(each, words)]
+        rows = [row for row in self._sessions.values() if _has_words(row, words)]
         if sort in keys:
-            found.sort(key=lambda each: each.get(keys[sort]) or 0, reverse=True)
-        return [TableRow(str(each["session_id"]), self._build_cells(each)) for each in found]
+            rows.sort(key=lambda row: row.get(keys[sort]) or 0, reverse=True)
+        return [TableRow(str(row["session_id"]), self._build_cells(row)) for row in rows]
 
     def _build_cells(self, session: Record) -> list[Text]:
         kind, component = find_component(session) or ("", "")
@@ -246,9 +239,7 @@ class SessionsView(View):
         title = f"session {clean_line(key)} · newest runs"
         if not tops:
             return title, Text("no runs yet", "dim")
-        if form == "timeline":
-            return title, draw_run_timeline(tops[-1], children, width)
-        return title, draw_runs(tops, children, width)
+        return title, draw_runs(tops, children, width, timeline=form == "timeline")
 
 
 @dataclass(slots=True)
@@ -259,14 +250,14 @@ class ComponentsView(View):
     feed: RunFeed
     name: str = "components"
     empty: str = "no agents, teams or workflows are configured, or visible to you"
-    columns: Sequence[Column] = (
-        Column("COMPONENT", most=24),
-        Column("TYPE"),
-        Column("LIVE", is_right=True),
-        Column("STOPPING", is_right=True),
-        Column("TOKENS", least=70, is_right=True),
-        Column("MODEL", least=90, most=20),
-        Column("DESCRIPTION", most=200),
+    columns: Sequence[ListColumn] = (
+        ListColumn("COMPONENT", most=24),
+        ListColumn("TYPE"),
+        ListColumn("LIVE", is_right=True),
+        ListColumn("STOPPING", is_right=True),
+        ListColumn("TOKENS", least=70, is_right=True),
+        ListColumn("MODEL", least=90, most=20),
+        ListColumn("DESCRIPTION", most=200),
     )
     sorts: Sequence[str] = ("live", "name", "tokens")
     _records: dict[str, tuple[ComponentKind, Record]] = field(default_factory=dict)
@@ -315,7 +306,7 @@ class ComponentsView(View):
         return [
             cell(record[KINDS[kind].id_field], style),
             Text(kind, style),
-            Text(f"● {live}" if live else "0", STYLES["dim"] if not live else "blue"),
+            Text(f"● {live}" if live else "0", "blue" if live else "dim"),
             Text(f"◐ {stopping}" if stopping else "0", "yellow" if stopping else "dim"),
             number(tokens, style),
             cell((record.get("model") or {}).get("model") or "", style),
@@ -337,7 +328,10 @@ class ComponentsView(View):
             "mode": record.get("mode"),
             "model": f"{model.get('model')} ({model.get('provider')})" if model else None,
             "tools": ", ".join(each.get("name", "?") for each in record.get("tools") or []),
-            "members": ", ".join(_name_member(each) for each in record.get("members") or []),
+            "members": ", ".join(
+                str(member.get("agent_id") or member.get("team_id") or member.get("name"))
+                for member in record.get("members") or []
+            ),
             "steps": ", ".join(str(each.get("name")) for each in record.get("steps") or []),
             "database": record.get("db_id"),
         }
@@ -358,13 +352,13 @@ class WorkersView(View):
     service: Service | None
     name: str = "workers"
     empty: str = "no process executes runs now"
-    columns: Sequence[Column] = (
-        Column("WORKER", most=20),
-        Column("STATE", most=16),
-        Column("HOST", most=24),
-        Column("PROCESS", is_right=True),
-        Column("UPTIME", is_right=True),
-        Column("HEARTBEAT", most=40),
+    columns: Sequence[ListColumn] = (
+        ListColumn("WORKER", most=20),
+        ListColumn("STATE", most=16),
+        ListColumn("HOST", most=24),
+        ListColumn("PROCESS", is_right=True),
+        ListColumn("UPTIME", is_right=True),
+        ListColumn("HEARTBEAT", most=40),
     )
     sorts: Sequence[str] = ("oldest",)
     _workers: dict[str, Any] = field(default_factory=dict)
@@ -382,8 +376,8 @@ class WorkersView(View):
             return
         from agentctl.service.workers import survey_workers
 
-        found = await survey_workers(self.service.hosting)
-        self._workers = {each.worker_id: each for each in found}
+        workers = await survey_workers(self.service.hosting)
+        self._workers = {worker.worker_id: worker for worker in workers}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         rows = []
@@ -417,10 +411,6 @@ class WorkersView(View):
             text.append(f"\ndead: {worker.death}", "red")
             text.append("\nanother process ends its runs; agentctl runs doctor shows them", "none")
         return f"worker {clean_line(key)}", text
-
-
-def _name_member(member: Record) -> str:
-    return str(member.get("agent_id") or member.get("team_id") or member.get("name"))
 
 
 def _has_words(record: Record, words: str) -> bool:

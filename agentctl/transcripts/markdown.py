@@ -65,12 +65,12 @@ def format_run(run: DrawnRun, look: Look, number: int | None = None) -> str:
 
 def _facts(run: DrawnRun) -> Iterator[str]:
     phase = describe_run(run.record)
-    yield f"{get_look(phase).glyph} {clean_line(phase.words)}"
+    yield f"{get_look(phase).glyph} {clean_line(phase['words'])}"
     error = run.record.get("error") or {}
     if error.get("code"):
         yield clean_line(error["code"])
-    if phase.warning:
-        yield f"! {phase.warning}"
+    if phase["warning"]:
+        yield f"! {phase['warning']}"
     if (seconds := run.seconds) is not None:
         yield format_elapsed(seconds)
     if tokens := format_tokens(run, split=True):
@@ -122,10 +122,10 @@ def _format_end(run: DrawnRun) -> Iterator[str]:
     if error:
         yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
     phase = describe_run({**run.record, "error": None})
-    if phase.sentence:
+    if phase["sentence"]:
         reason = run.record.get("cancel_reason")
         said = f' Reason: "{clean_line(reason)}"' if reason else ""
-        yield from ("", f"*{clean_line(phase.sentence)}.{said}*")
+        yield from ("", f"*{clean_line(phase['sentence'])}.{said}*")
 
 
 def _code(text: str) -> str:

@@ -70,11 +70,10 @@ class DrawnRun:
     @property
     def seconds(self) -> float | None:
         """The duration, until the end or until now; None before the start."""
-        began = parse_time(self.record.get("started_at") or self.record.get("created_at"))
-        ended = parse_time(self.record.get("finished_at"))
-        if began is None or (ended is None and not self.is_live):
+        record, ended = self.record, self.record.get("finished_at")
+        if parse_time(ended) is None and not self.is_live:
             return None
-        return max(0.0, (time.time() if ended is None else ended.timestamp()) - began.timestamp())
+        return count_seconds(record.get("started_at") or record.get("created_at"), ended)
 
 
 class DrawnMember(NamedTuple):
@@ -117,14 +116,12 @@ class DrawnCall(NamedTuple):
         """Return the call of an item."""
         result, arguments = item["result"], item["tool_args"]
         text = result if isinstance(result, str | None) else json.dumps(result, ensure_ascii=False)
-        began, ended = parse_time(item["started_at"]), parse_time(item["finished_at"])
-        until = time.time() if ended is None else ended.timestamp()
         return cls(
             clean_line(item["tool_name"]),
             "…" if arguments is None else format_arguments(arguments),
             clean_text(text or ""),
             item["status"],
-            None if began is None else max(0.0, until - began.timestamp()),
+            count_seconds(item["started_at"], item["finished_at"]),
             count_characters(item),
         )
 
@@ -155,6 +152,20 @@ def parse_time(value: object) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
+def count_seconds(began: object, ended: object) -> float | None:
+    """Return the seconds between two timestamps, until now without the second; None without any."""
+    start, end = parse_time(began), parse_time(ended)
+    if start is None:
+        return None
+    return max(0.0, (time.time() if end is None else end.timestamp()) - start.timestamp())
+
+
+def find_tokens(record: Record) -> int | None:
+    """Return the tokens of the summary of a run or session; of a run record, without members."""
+    total = record.get("total_tokens", (record.get("metrics") or {}).get("total_tokens"))
+    return total if isinstance(total, int) else None
+
+
 def format_arguments(arguments: object) -> str:
     """Return the arguments of a tool call as one line: `article="tea", amount=3`."""
     if not isinstance(arguments, Mapping):
@@ -180,6 +191,6 @@ def build_drawn_run(
     """
     own = (children or {}).get(str(record.get("run_id")), ()) if levels else ()
     members = {
-        str(each.get("run_id")): build_drawn_run(each, children, levels=levels - 1) for each in own
+        str(run.get("run_id")): build_drawn_run(run, children, levels=levels - 1) for run in own
     }
     return DrawnRun(record, members)

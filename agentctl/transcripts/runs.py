@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.errors import NotFound
 from agentctl.records.kinds import Record
-from agentctl.requests import (
-    MAXIMUM_LIMIT,
-    RunView,
-    SessionLocator,
-    SessionRunsQuery,
-)
+from agentctl.requests import MAXIMUM_LIMIT, RunView, SessionLocator, SessionRunsQuery
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:
@@ -88,10 +83,9 @@ class SessionRuns:
             return RunRange(None, 1, total)
         return RunRange(newest[0], total - count + 1, total)
 
-    async def read(self, after: str | None) -> AsyncIterator[Record]:
+    def read(self, after: str | None) -> AsyncIterator[Record]:
         """Yield the runs after a run, with one page in memory."""
-        async for run in self._read(after, PAGE_RUNS, self._form):
-            yield run
+        return self._read(after, PAGE_RUNS, self._form)
 
     async def draw(self, part: RunRange) -> AsyncIterator[tuple[int, DrawnRun]]:
         """Yield the runs of a range with their numbers and members."""
@@ -117,7 +111,7 @@ async def read_members(
     operations: SessionReads, run: Record, where: SessionLocator, form: RunView
 ) -> dict[str, list[Record]]:
     """Read the runs below a run, and return them by the id of their parent."""
-    found: dict[str, list[Record]] = {}
+    members_of: dict[str, list[Record]] = {}
     session_id = str(run["session_id"])
     parents, seen = [run], {str(run["run_id"])}
 
@@ -132,11 +126,11 @@ async def read_members(
             return None
 
     while parents and len(seen) < MAXIMUM_MEMBERS:
-        named = [each for parent in parents for each in parent.get("member_runs") or []]
-        ids = [each for each in dict.fromkeys(named) if each not in seen]
+        named = [run_id for parent in parents for run_id in parent.get("member_runs") or []]
+        ids = [run_id for run_id in dict.fromkeys(named) if run_id not in seen]
         seen.update(ids)
         members = await asyncio.gather(*map(read_run, ids[:MAXIMUM_MEMBERS]))
         parents = [member for member in members if member is not None]
-        for each in parents:
-            found.setdefault(str(each["parent_run_id"]), []).append(each)
-    return found
+        for member in parents:
+            members_of.setdefault(str(member["parent_run_id"]), []).append(member)
+    return members_of

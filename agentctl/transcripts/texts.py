@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from agentctl.records.kinds import Record, find_component
-from agentctl.records.phase import Phase
+from agentctl.records.phase import PhaseRecord
 from agentctl.requests import RunView
 from agentctl.transcripts.model import DrawnRun, clean_line
 
@@ -35,6 +35,11 @@ class PhaseLook(NamedTuple):
     ascii: str
     color: Literal["blue", "dim", "green", "grey", "red", "yellow"]
 
+    @property
+    def style(self) -> str:
+        """The color as a style of rich."""
+        return "bright_black" if self.color == "grey" else self.color
+
 
 PHASE_LOOKS: dict[str, PhaseLook] = {
     "queued": PhaseLook("◌", ".", "dim"),
@@ -48,9 +53,9 @@ PHASE_LOOKS: dict[str, PhaseLook] = {
 """By the name of the state. A warning is shown in yellow, with the glyph `!`."""
 
 
-def get_look(phase: Phase) -> PhaseLook:
+def get_look(phase: PhaseRecord) -> PhaseLook:
     """Return the look of a state."""
-    return PHASE_LOOKS[phase.name]
+    return PHASE_LOOKS[phase["name"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +183,13 @@ def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[s
         if value:
             text = value if isinstance(value, str) else orjson.dumps(value).decode()
             yield name.removeprefix("session_"), clean_line(text)
+
+
+def describe_details(run: Record) -> Iterator[tuple[str, str]]:
+    """Yield label and text of the place of a run among other runs, and of its objects."""
+    yield "session", clean_line(run.get("session_id"))
+    if run.get("parent_run_id"):
+        yield "parent run", clean_line(run["parent_run_id"])
+    if run.get("member_runs"):
+        yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
+    yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agentctl.cli.show import activity
+from agentctl.cli.show import event_lines
 from agentctl.requests import StreamEvent
 
 
@@ -21,7 +21,7 @@ def test_silence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.append(text.removeprefix("clerk: waiting for "))
         yield
 
-    monkeypatch.setattr(activity, "showing_progress", record)
+    monkeypatch.setattr(event_lines, "showing_progress", record)
     names = ("RunStarted", "ToolCallStarted", "ToolCallCompleted", "RunContent", "RunCompleted")
     data = json.dumps({"tool": {"tool_call_id": "1", "tool_name": "nap"}}).encode()
 
@@ -30,7 +30,7 @@ def test_silence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
             yield StreamEvent(number, name, data)
 
     async def read() -> list[str]:
-        events = activity.with_activity(stream(), "clerk", lambda: "RunContent" in seen)
+        events = event_lines.with_activity(stream(), "clerk", lambda: "RunContent" in seen)
         async for event in events:
             seen.append(event.name)
         return seen

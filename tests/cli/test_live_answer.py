@@ -15,7 +15,7 @@ import pytest
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.event_lines import EventLines, create_event_lines
 from agentctl.cli.show.terminal import display_width, note
-from agentctl.requests import StreamEvent
+from agentctl.records.events import parse_event
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.cli.test_pages import CONTROLS
@@ -105,7 +105,7 @@ class Screen(io.TextIOWrapper):
 def take(lines: EventLines, name: str, **data: object) -> None:
     """Have an event of the run `r1` written."""
     event = json.dumps({"run_id": "r1", **data}).encode()
-    lines.take(StreamEvent(1, name, event))
+    lines.take(parse_event(name, event))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import write_text
-from agentctl.requests import StreamEvent
+from agentctl.records.events import Event, parse_event
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
@@ -251,17 +251,17 @@ def test_an_interrupted_stream_is_resumed(
 
 
 def test_text_after_a_note_is_complete() -> None:
-    def event(name: str, seq: int, content: str) -> StreamEvent:
+    def event(name: str, content: str) -> Event:
         data = {"run_id": "r1", "content": content, "metrics": {}}
-        return StreamEvent(seq, name, json.dumps(data).encode())
+        return parse_event(name, json.dumps(data))
 
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     with using_io(IO(io.StringIO(), out, io.StringIO())):
         output = RunOutput("agent", write=write_text, run_id="r1")
         lines = EventLines(output)
-        lines.take(event("RunContent", 1, "one two"))
+        lines.take(event("RunContent", "one two"))
         lines.flush()  # as before a note about an interrupted stream
-        lines.take(event("RunCompleted", 9, "one two three"))
+        lines.take(event("RunCompleted", "one two three"))
         lines.flush()
     assert out.buffer.getvalue() == b"one two\n three\n"
 

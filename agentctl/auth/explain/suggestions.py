@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -132,7 +132,15 @@ def explain_denial(
         cause = f"the token has more than {MAXIMUM_SCOPES} scopes: none counts"
         return cause, "grant fewer scopes: * in the middle matches every id"
     texts = [scope for scope in scopes if isinstance(scope, str)]
-    sentences = _explain_scopes(texts, match, admin_scope)
+    requirement = POLICY[match.operation]
+    sentences = list[str]()
+    for scope in texts:
+        sentence = _explain_admin_scope(scope, admin_scope)
+        if sentence is None and isinstance(requirement, NeedsScope):
+            sentence = _explain_scope(scope, match, requirement)
+        if sentence is not None:
+            sentences.append(sentence)
+    del sentences[_MAXIMUM_SENTENCES:]
     unread = describe_unread_permissions(claims)
     if unread is not None:
         sentences.append(unread)
@@ -140,18 +148,6 @@ def explain_denial(
             remedy = "configure the issuer to put the scopes into an array named scopes"
     nothing = "none of its scopes allows it" if texts else "the caller has no scopes"
     return "; ".join(sentences) or nothing, remedy
-
-
-def _explain_scopes(scopes: Sequence[str], match: RouteMatch, admin_scope: str) -> list[str]:
-    requirement = POLICY[match.operation]
-    sentences = list[str]()
-    for scope in scopes:
-        sentence = _explain_admin_scope(scope, admin_scope)
-        if sentence is None and isinstance(requirement, NeedsScope):
-            sentence = _explain_scope(scope, match, requirement)
-        if sentence is not None:
-            sentences.append(sentence)
-    return sentences[:_MAXIMUM_SENTENCES]
 
 
 def _explain_admin_scope(scope: str, admin_scope: str) -> str | None:

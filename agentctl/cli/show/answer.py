@@ -5,20 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import LocalTarget, Target
-from agentctl.errors import AgentctlError, RunFailed, Unavailable
-from agentctl.records.events import Event, EventKind, parse_event
+from agentctl.cli.target import Target
+from agentctl.errors import AgentctlError, RunFailed
+from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import format_elapsed
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Model
-    from agentctl.requests import (
-        StreamEvent,
-    )
 
 
 class RunOutput:
@@ -36,6 +30,7 @@ class RunOutput:
         run_id: the run of the stream; empty before its first event.
         session_id: the session of the run; empty before its first event.
         end: fields of the run record at the end of the run; empty before that.
+        in_line: True if the text so far does not end with a line feed.
     """
 
     def __init__(
@@ -53,27 +48,14 @@ class RunOutput:
         # The text can be long, and is needed only to find out how much of it was written.
         self._length = 0
         self._digest = hashlib.sha256()
-        self._in_line = False
+        self.in_line = False
         # Only the last event of a workflow has its text.
         self._whole = whole or kind == "workflow"
 
-    @property
-    def in_line(self) -> bool:
-        """True if the text so far does not end with a line feed."""
-        return self._in_line
-
-    def take(self, event: StreamEvent) -> bool:
-        """Read one event. Return True for the first, which names the run."""
-        parsed = parse_event(event.name, event.data, event.seq)
-        first = not self.run_id
-        if first:
-            self.run_id = parsed.run_id
-            self.session_id = str(parsed.data.get("session_id") or "")
-        self.take_parsed(parsed)
-        return first
-
-    def take_parsed(self, event: Event) -> None:
-        """Read an event of a known run."""
+    def take(self, event: Event) -> None:
+        """Read one event; the first one names the run."""
+        if not self.run_id:
+            self.run_id, self.session_id = event.run_id, str(event.data.get("session_id") or "")
         if event.run_id != self.run_id:
             return
         if event.kind is EventKind.CONTENT:
@@ -85,38 +67,24 @@ class RunOutput:
     def conclude(self, end: Mapping[str, Any]) -> None:
         """Set the end of the run, from its record or the fields of its last event."""
         self.end = end
-        self._write_rest(str(end.get("content") or ""))
-
-    def check_end(self, hint: str) -> None:
-        """Fail if the stream ended before the run did.
-
-        Args:
-            hint: of the error.
-
-        Raises:
-            Unavailable: the end of the run is missing.
-        """
-        if not self.end:
-            raise Unavailable("the stream ended before the run did", hint=hint)
-
-    def end_line(self) -> None:
-        """Write a line feed if the text does not end with one. It is not part of the text."""
-        if self._in_line:
-            self._in_line = False
-            if self._write_out is not None:
-                self._write_out("\n")
-
-    def _write_rest(self, content: str) -> None:
+        content = str(end.get("content") or "")
         begin = hashlib.sha256(_encode(content[: self._length]))
         if self._whole and begin.digest() == self._digest.digest():
             self._write(content[self._length :])
+
+    def end_line(self) -> None:
+        """Write a line feed if the text does not end with one. It is not part of the text."""
+        if self.in_line:
+            self.in_line = False
+            if self._write_out is not None:
+                self._write_out("\n")
 
     def _write(self, text: str) -> None:
         if not text:
             return
         self._length += len(text)
         self._digest.update(_encode(text))
-        self._in_line = not text.endswith("\n")
+        self.in_line = not text.endswith("\n")
         if self._write_out is not None:
             self._write_out(text)
 
@@ -149,7 +117,7 @@ def report_run_end(
     """
     status = end["status"]
     if status == "ERROR":
-        raise build_run_failure(target, run_id, end.get("error") or {})
+        raise _build_failure(target, run_id, end.get("error") or {})
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     metrics = end.get("metrics") or {}
@@ -164,41 +132,25 @@ def report_run_end(
     note(text)
 
 
-def build_run_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
-    """Build the error for a run that ended as ERROR.
-
-    Args:
-        target: the target of the run. The local user is the operator and sees the log.
-        run_id: the run.
-        error: `code` and `detail` of the run record.
-    """
-    public = f"{error.get('code')}: {error.get('detail')}"
-    failure = RunFailed(f"run {run_id} failed", cause=public)
+def _build_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
+    code = str(error.get("code"))
+    failure = RunFailed(f"run {run_id} failed", cause=f"{code}: {error.get('detail')}")
     if target.local is None:
         failure.hint = "the server log has the details"
-    else:
-        _explain(failure, str(error.get("code")), target.local)
-    return failure
-
-
-def _explain(failure: RunFailed, code: str, local: LocalTarget) -> None:
-    settings, entry = local.settings, local.log.take_last()
+        return failure
+    # The local user is the operator and sees the log.
+    settings, entry = target.local.settings, target.local.log.take_last()
     hint = _HINTS.get(code)
     failure.hint = hint and hint.format(file=settings.path)
     if entry is None:
-        return
-    missing = _find_missing_key(settings.models, entry.text)
-    if missing is not None:
-        failure.hint = f"set the variable {missing.api_key_env}, which the model {missing.id} reads"
-    elif isinstance(entry.error, AgentctlError):
+        return failure
+    for model in settings.models:
+        variable = model.api_key_env
+        if variable and not os.environ.get(variable) and f"model {model.id}: " in entry.text:
+            failure.hint = f"set the variable {variable}, which the model {model.id} reads"
+            return failure
+    if isinstance(entry.error, AgentctlError):
         failure.cause, failure.hint = entry.error.detail, entry.error.hint
     else:
         failure.cause = f"{failure.cause} ({entry.text})"
-
-
-def _find_missing_key(models: tuple[Model, ...], text: str) -> Model | None:
-    for model in models:
-        variable = model.api_key_env
-        if variable and not os.environ.get(variable) and f"model {model.id}: " in text:
-            return model
-    return None
+    return failure

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.records.kinds import Record, find_component
-from agentctl.records.phase import describe_phase
-from agentctl.records.times import format_elapsed, format_span, now
+from agentctl.records.phase import describe_run
+from agentctl.records.times import format_elapsed, format_span
+from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
 from agentctl.transcripts.texts import get_look
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""
-
-PHASE_STYLES = {"grey": "bright_black"}
-"""Styles of rich for colours of states that it names differently."""
 
 
 def component_id_of(record: Record) -> str | None:
@@ -36,28 +33,26 @@ def format_holding(record: Record) -> str | None:
 
 
 def _format_tokens(record: Record) -> str:
-    total = record.get("total_tokens", _total_tokens(record))
-    return f"{total:,}" if isinstance(total, int) else ""
+    total = find_tokens(record)
+    return "" if total is None else f"{total:,}"
 
 
 def _format_state(record: Record) -> str:
-    phase = describe_phase(record, now())
+    phase = describe_run(record)
     look = get_look(phase)
     is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
     glyph = look.glyph if is_unicode else look.ascii
-    warning = f" ! {phase.warning}" if phase.warning else ""
-    return f"{glyph} {phase.words}{warning}"
+    warning = f" ! {phase['warning']}" if phase["warning"] else ""
+    return f"{glyph} {phase['words']}{warning}"
 
 
 def _style_state(record: Record) -> str:
-    phase = describe_phase(record, now())
-    color = get_look(phase).color
-    return "yellow" if phase.warning else PHASE_STYLES.get(color, color)
+    phase = describe_run(record)
+    return "yellow" if phase["warning"] else get_look(phase).style
 
 
-def _format_last_state(session: Record) -> str:
-    status = session.get("last_status")
-    return _format_state({"status": status}) if status else ""
+def _get_last_run(session: Record) -> Record:
+    return {"status": session.get("last_status")}
 
 
 def _error(record: Record) -> str | None:
@@ -66,28 +61,18 @@ def _error(record: Record) -> str | None:
 
 
 def _format_distance(moment: object) -> str | None:
-    at = _to_timestamp(moment)
+    at = parse_time(moment)
     if at is None:
         return None
-    seconds = time.time() - at
+    seconds = time.time() - at.timestamp()
     if seconds >= RELATIVE_SECONDS:
         return str(moment)[:10]
     return " ".join(format_span(seconds).split()[:2])
 
 
 def _format_duration(run: Record) -> str | None:
-    started = _to_timestamp(run.get("started_at"))
-    if started is None:
-        return None
-    ended = _to_timestamp(run.get("finished_at"))
-    return format_elapsed((time.time() if ended is None else ended) - started)
-
-
-def _to_timestamp(moment: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(moment)).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    seconds = count_seconds(run.get("started_at"), run.get("finished_at"))
+    return None if seconds is None else format_elapsed(seconds)
 
 
 def _summary_text(session: Record) -> str | None:
@@ -106,9 +91,9 @@ SESSIONS = Columns(
         Column("session_name", heading="name", look="text"),
         Column(
             "last_status",
-            _format_last_state,
+            lambda row: _format_state(_get_last_run(row)) if row.get("last_status") else "",
             heading="status",
-            style=lambda session: _style_state({"status": session.get("last_status")}),
+            style=lambda row: _style_state(_get_last_run(row)),
         ),
         Column("component", component_id_of),
         Column(

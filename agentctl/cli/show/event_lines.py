@@ -1,23 +1,26 @@
-"""The events of a run: its text on stdout, a line for each other event on stderr."""
+"""The events of a run: its text on stdout, a line for each other event on stderr.
+
+At a terminal a line about a run without events has the work that it waits for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.output import Format, write_text
+from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import display_width, note_dim
-from agentctl.records.events import Event, EventKind, parse_event
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.events import Event, EventKind, find_event_kind, parse_event
+from agentctl.records.kinds import ComponentKind, Record
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.screen import ScreenAnswer
-    from agentctl.requests import (
-        StreamEvent,
-    )
+    from agentctl.requests import StreamEvent
 
 TEXT_FORMATS = ("table", "wide", "tsv", "text")
 """Formats in which the text of a run is written as it arrives."""
@@ -30,8 +33,6 @@ MAXIMUM_LINE_LENGTH = 400
 
 MAXIMUM_PARTIAL_LINES = 1_000
 """Members with an unfinished line; that of the first one then ends."""
-
-Data = Mapping[str, Any]
 
 
 class EventLines:
@@ -49,30 +50,29 @@ class EventLines:
         self._answer = answer
         self._partial_lines: dict[str, tuple[str, str]] = {}
 
-    def take(self, event: StreamEvent) -> None:
+    def take(self, event: Event) -> None:
         """Write one event."""
-        parsed = parse_event(event.name, event.data, event.seq)
-        own = parsed.run_id == self.output.run_id
-        name = "" if own else parsed.component_name
-        if parsed.kind is EventKind.CONTENT:
+        own = event.run_id == self.output.run_id
+        name = "" if own else event.component_name
+        if event.kind is EventKind.CONTENT:
             if not own:
-                self._write_member_text(parsed.run_id, name, parsed.text)
+                self._write_member_text(event.run_id, name, event.text)
         else:
             if not own:
-                self._end_member_line(parsed.run_id)
-            elif self._answer is not None and parsed.kind is EventKind.TOOL_CALL_STARTED:
+                self._end_member_line(event.run_id)
+            elif self._answer is not None and event.kind is EventKind.TOOL_CALL_STARTED:
                 self._answer.end_part()
-            line = None if own and parsed.is_about_run else describe_event(parsed)
+            line = None if own and event.is_about_run else describe_event(event)
             if line is not None:
                 self._write_line(name, line)
-        self.output.take_parsed(parsed)
+        self.output.take(event)
 
     @property
     def in_line(self) -> bool:
         """True if the last line on stdout is not complete."""
         return self.output.in_line if self._answer is None else self._answer.is_partial
 
-    def conclude(self, record: Data) -> None:
+    def conclude(self, record: Record) -> None:
         """Write the rest of a run whose last event is missing, from its record."""
         self.output.conclude(record)
 
@@ -136,13 +136,43 @@ def create_event_lines(
 def describe_event(event: Event) -> str | None:
     """Return the line about an event without text; None for one of which nothing is shown."""
     line = event.describe()
-    return line if line is None or event.is_about_run else _shorten(line)
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
+    if line is None or event.is_about_run:
+        return line
+    line = " ".join(line.split())
     if len(line) <= MAXIMUM_LINE_WIDTH:
         return line
     widths = accumulate(map(display_width, line))
     kept = sum(width <= MAXIMUM_LINE_WIDTH - len("...") for width in widths)
     return line if kept == len(line) else f"{line[:kept]}..."
+
+
+async def with_activity(
+    events: AsyncIterator[StreamEvent], component: str, in_line: Callable[[], bool]
+) -> AsyncGenerator[StreamEvent]:
+    """Yield events; while none arrives, show the component, what it waits for and how long.
+
+    Args:
+        events: the events of a run, which this generator closes.
+        component: id of the component of the run.
+        in_line: returns True while the line with the text has not ended: nothing is shown then.
+    """
+    waits: dict[str, str] = {}
+    spoke = False
+    async with contextlib.aclosing(events):  # type: ignore[type-var]
+        while True:
+            subject = ", ".join(dict.fromkeys(waits.values()))
+            subject = subject or ("the next event" if spoke else "the first token")
+            text = f"{component}: waiting for {subject}"
+            try:
+                async with contextlib.nullcontext() if in_line() else showing_progress(text):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            kind = find_event_kind(event.name)
+            if kind is EventKind.TOOL_CALL_STARTED:
+                parsed = parse_event(event.name, event.data, event.seq)
+                waits[parsed.call_id] = f"tool {parsed.tool.get('tool_name')}"
+            elif kind is EventKind.TOOL_CALL_COMPLETED:
+                waits.pop(parse_event(event.name, event.data, event.seq).call_id, None)
+            spoke = spoke or kind in (EventKind.CONTENT, EventKind.TOOL_CALL_STARTED)
+            yield event

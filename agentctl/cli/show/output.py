@@ -163,8 +163,20 @@ def write_value(value: object) -> None:
 
 
 def write_json(data: bytes) -> None:
-    """Write JSON and a newline; on a terminal, control characters are escaped as in JSON."""
-    _write(_escape_json(data) if current_io().out_is_terminal else data, b"\n")
+    """Write JSON and a newline; on a terminal, control characters are escaped as `\\u009b`.
+
+    JSON has no control characters outside of its texts but white space, and inside of them the
+    result means the same. Bytes that are not UTF-8, which JSON excludes, become `\\xff`.
+    """
+    if current_io().out_is_terminal:
+        text = escape_json_controls(data.decode("utf-8", "backslashreplace"))
+        encoding = current_io().out.encoding or "utf-8"
+        try:
+            data = text.encode(encoding)
+        except UnicodeEncodeError:
+            text = escape_json_controls(text, ascii_only=True)
+            data = text.encode(encoding, "backslashreplace")
+    _write(data, b"\n")
 
 
 def write_bytes(data: bytes) -> None:
@@ -188,20 +200,6 @@ def _encode(text: str) -> bytes:
     io = current_io()
     safe = escape_controls(text, lines=True) if io.out_is_terminal else text
     return safe.encode(io.out.encoding or "utf-8", "backslashreplace")
-
-
-def _escape_json(data: bytes) -> bytes:
-    """Escape the characters of JSON that a terminal would interpret, as `\\u009b`.
-
-    JSON has no control characters outside of its texts but white space, and inside of them the
-    result means the same. Bytes that are not UTF-8, which JSON excludes, become `\\xff`.
-    """
-    text = escape_json_controls(data.decode("utf-8", "backslashreplace"))
-    encoding = current_io().out.encoding or "utf-8"
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError:
-        return escape_json_controls(text, ascii_only=True).encode(encoding, "backslashreplace")
 
 
 def _write(*parts: bytes) -> None:

@@ -39,6 +39,8 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
         reason: the reason why it is not verified; None if it is.
         admin_scope: the scope that grants everything.
     """
+    from agentctl.auth.policy import operations_granted_by
+
     scopes = seen["claims"].get("scopes")
     return {
         "verified": reason is None,
@@ -48,7 +50,12 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
         "times": seen["times"],
         "expired": seen["expired"],
         "scopes": [
-            {"scope": scope, "allows": list(operations_allowed_by(scope, admin_scope))}
+            {
+                "scope": scope,
+                "allows": ["everything"]
+                if scope == admin_scope
+                else list(operations_granted_by(scope)),
+            }
             for scope in (scopes if isinstance(scopes, list) else [])
             if isinstance(scope, str)
         ],
@@ -133,16 +140,6 @@ def token_times(token: str | None) -> dict[str, str]:
         for name, label in names.items()
         if name in times
     }
-
-
-def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
-    """Yield the ids of the operations that a scope grants, partial lists included."""
-    from agentctl.auth.policy import operations_granted_by
-
-    if scope == admin_scope:
-        yield "everything"
-    else:
-        yield from operations_granted_by(scope)
 
 
 def _format_distance(moment: float) -> str:

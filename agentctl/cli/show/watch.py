@@ -165,16 +165,12 @@ async def _redraw(watched: WatchedList) -> None:
                 lines = _draw(watched, document)
             width, height = out.width(out.out) or 80, out.height(out.out)
             console.size = (width, height)
-            head = _describe(watched, problem)
+            moment = datetime.now(UTC).strftime("%H:%M:%SZ")
+            parts = [problem, moment, f"every {watched.seconds:g} s", watched.target.place]
+            head = escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
             frame = Text.from_ansi("\n".join(cut_lines([head, *lines], height - 1)))
             frame.no_wrap, frame.overflow = True, "crop"
             live.update(frame, refresh=True)
-
-
-def _describe(watched: WatchedList, problem: str) -> str:
-    moment = datetime.now(UTC).strftime("%H:%M:%SZ")
-    parts = [problem, moment, f"every {watched.seconds:g} s", watched.target.place]
-    return escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
 
 
 def cut_lines(lines: list[str], height: int) -> list[str]:

@@ -14,7 +14,7 @@ from agentctl.partial_operations import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.items import Child, build_items
 from agentctl.records.kinds import KINDS, ComponentKind, Record
-from agentctl.records.phase import build_phase
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import ExportFormat
 from agentctl.records.times import parse_rfc3339
@@ -147,7 +147,7 @@ def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Recor
         return run
     replaced = ("content", "messages", "tools", "reasoning_content")
     rest = {name: value for name, value in run.items() if name not in replaced}
-    rest["phase"] = build_phase(run)
+    rest["phase"] = describe_run(run)
     if form.view == "items":
         below = [
             Child(view_run(other, RunView("phase")), str(other.get("input") or ""))

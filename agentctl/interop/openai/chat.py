@@ -11,7 +11,7 @@ from agentctl.interop.openai.events import RunEvents, find_finish_reason
 from agentctl.interop.openai.failures import RefusedParameter, describe_end
 from agentctl.interop.openai.parameters import (
     CHAT_RULES,
-    Parameters,
+    OpenAIParameters,
     check_message_count,
     is_instruction,
     read_message,
@@ -41,7 +41,7 @@ class ChatCompletion:
     conversation: str | None = None
     previous: str | None = None
 
-    def __init__(self, parameters: Parameters, model: str) -> None:
+    def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         self._model = model
         self._include_usage = parameters.get_include_usage()
         self.output_schema = read_schema(parameters.get("response_format", dict), "response_format")

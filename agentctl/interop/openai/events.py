@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import orjson
-
-from agentctl.records.events import END_NAMES, EVENT_NAMES, EventKind
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.requests import StreamEvent
 
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
@@ -38,7 +35,6 @@ class RunEvents:
     Events of members, tools and thinking are left out.
 
     Args:
-        kind: the kind of the component.
         first: the first event of the run.
 
     Attributes:
@@ -46,29 +42,28 @@ class RunEvents:
         created_at: time of the first event in seconds.
     """
 
-    def __init__(self, kind: ComponentKind, first: StreamEvent) -> None:
-        opening = orjson.loads(first.data)
+    def __init__(self, first: StreamEvent) -> None:
+        opening = parse_event(first.name, first.data).data
         self.run_id: str = opening["run_id"]
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
-        self._content = EVENT_NAMES[kind][EventKind.CONTENT]
-        self._ends = END_NAMES[kind]
         self._ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
         for event in portion:
-            if event.name != self._content and event.name not in self._ends:
+            kind = find_event_kind(event.name)
+            if kind is not EventKind.CONTENT and kind not in END_STATUSES:
                 continue
-            data = orjson.loads(event.data)
-            if data["run_id"] != self.run_id:
+            parsed = parse_event(event.name, event.data, event.seq)
+            if parsed.run_id != self.run_id:
                 continue
-            if event.name == self._content:
-                yield data["content"]
+            if kind is EventKind.CONTENT:
+                yield parsed.text
             else:
-                self._ended = True
+                data, self._ended = parsed.data, True
                 yield RunEnd(
-                    self._ends[event.name],
+                    parsed.end_status,
                     to_finish_reason(data.get("finish_reason")),
                     data.get("metrics"),
                     data.get("error"),
@@ -86,5 +81,5 @@ def to_finish_reason(reason: str | None) -> str:
 
 def find_finish_reason(run: Mapping[str, Any]) -> str:
     """Return OpenAI's finish reason of a run record: that of its last answer."""
-    answers = [each for each in run["messages"] if each["role"] == "assistant"]
+    answers = [message for message in run["messages"] if message["role"] == "assistant"]
     return to_finish_reason(answers[-1].get("finish_reason") if answers else None)

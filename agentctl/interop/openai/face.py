@@ -20,7 +20,7 @@ from agentctl.interop.openai.failures import (
     build_failed_run_response,
 )
 from agentctl.interop.openai.models import find_model, get_model, list_models
-from agentctl.interop.openai.parameters import Parameters
+from agentctl.interop.openai.parameters import OpenAIParameters
 from agentctl.interop.openai.responses import ModelResponse
 from agentctl.interop.openai.routes import TABLE
 from agentctl.interop.openai.settings import OpenAI
@@ -82,7 +82,9 @@ class OpenAIFace(Face):
 async def _create(call: Call, principal: Principal, *, interface: Interface) -> Response:
     settings = call.caller.app_state.settings
     body = await read_json_body(call)
-    parameters = Parameters(body, interface.rules, settings.get_table(OpenAI).ignored_parameters)
+    parameters = OpenAIParameters(
+        body, interface.rules, settings.get_table(OpenAI).ignored_parameters
+    )
     model = parameters.get("model")
     if not model:
         raise RefusedParameter("model is required", "model", "missing_required_parameter")
@@ -105,7 +107,7 @@ async def _run(
     principal: Principal,
     kind: ComponentKind,
     turn: ChatCompletion | ModelResponse,
-    parameters: Parameters,
+    parameters: OpenAIParameters,
     model: str,
 ) -> Response:
     if turn.previous is not None:
@@ -127,7 +129,7 @@ async def _run(
     if is_stream:
         events = call.operations.stream_run_portions(kind, model, request, earlier=earlier)
         first = await wait_for_first_events(call.receive, events)
-        read = RunEvents(kind, first[0])
+        read = RunEvents(first[0])
         headers = {SESSION_HEADER: read.session_id, RUN_HEADER: read.run_id, **ignored}
         add_log_context(session_id=read.session_id, run_id=read.run_id)
         return EventStreamResponse(first, events, turn.build_encoder(read), headers)

@@ -74,7 +74,7 @@ _HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
 """Texts for the provider of a model, which do not change an answer. They have no effect here."""
 
 
-class Parameters:
+class OpenAIParameters:
     """The parameters of one request.
 
     Args:

@@ -11,7 +11,7 @@ from agentctl.interop.openai.events import RunEnd, RunEvents
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.parameters import (
     RESPONSE_RULES,
-    Parameters,
+    OpenAIParameters,
     check_message_count,
     check_type,
     is_instruction,
@@ -56,7 +56,7 @@ class ModelResponse:
         }
     )
 
-    def __init__(self, parameters: Parameters, model: str) -> None:
+    def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         instructions, text_format = parameters.get("instructions"), _read_format(parameters)
         self.previous = parameters.get("previous_response_id")
         self._fields = RequestFields(
@@ -154,7 +154,7 @@ class ModelResponse:
         return encode
 
 
-def _read_format(parameters: Parameters) -> dict[str, Any] | None:
+def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:
     """Return `text.format`.
 
     Raises:
@@ -167,7 +167,7 @@ def _read_format(parameters: Parameters) -> dict[str, Any] | None:
     return text.get("format")
 
 
-def _read_conversation(parameters: Parameters) -> str | None:
+def _read_conversation(parameters: OpenAIParameters) -> str | None:
     value = parameters.get_any("conversation")
     if isinstance(value, dict):
         value = value.get("id", "")

@@ -43,8 +43,8 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._idle: dict[_Origin, list[_HttpConnection]] = {}
-        self._open: set[_HttpConnection] = set()
+        self._idle: dict[_Origin, list[_StreamConnection]] = {}
+        self._open: set[_StreamConnection] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response as soon as its head is complete.
@@ -71,7 +71,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         for connection in [*self._open]:
             connection.close()
 
-    def release(self, connection: _HttpConnection) -> None:
+    def release(self, connection: _StreamConnection) -> None:
         """Keep the connection of a response that was read to its end; close any other."""
         idle = self._idle.setdefault(connection.origin, [])
         if connection.is_reusable and len(idle) < MAXIMUM_IDLE:
@@ -80,19 +80,19 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         else:
             connection.close()
 
-    def forget(self, connection: _HttpConnection) -> None:
+    def forget(self, connection: _StreamConnection) -> None:
         self._open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
             idle.remove(connection)
 
-    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _HttpConnection:
+    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _StreamConnection:
         origin = scheme, host, port = _find_origin(request.url)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: _HttpConnection(self, origin),
+                    lambda: _StreamConnection(self, origin),
                     host,
                     port,
                     ssl=self._ssl_context if scheme == "https" else None,
@@ -105,7 +105,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         return connection
 
 
-class _HttpConnection(asyncio.Protocol):
+class _StreamConnection(asyncio.Protocol):
     """One connection, and the response to its last request.
 
     Attributes:
@@ -294,9 +294,9 @@ class _HttpConnection(asyncio.Protocol):
 class _Body(httpx2.AsyncByteStream):
     """The body of a response."""
 
-    def __init__(self, owner: StreamTransport, connection: _HttpConnection) -> None:
+    def __init__(self, owner: StreamTransport, connection: _StreamConnection) -> None:
         self._owner = owner
-        self._connection: _HttpConnection | None = connection
+        self._connection: _StreamConnection | None = connection
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._connection is not None and (data := await self._connection.read()):

@@ -161,12 +161,7 @@ async def check_postgres_server(
         InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
-    if facts.number < MINIMUM_VERSION:
-        text = f"PostgreSQL {facts.version} is older than agentctl requires"
-        yield wrong(check, text, "update it to 13 or later")
-    else:
-        yield ok(check, f"it responds, as PostgreSQL {facts.version}")
-    for run_check in (_check_clock, _check_writable, _check_durability):
+    for run_check in (_check_version, _check_clock, _check_writable, _check_durability):
         for finding in run_check(check, facts):
             yield finding
     needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
@@ -174,6 +169,14 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
+
+
+def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
+    if facts.number < MINIMUM_VERSION:
+        text = f"PostgreSQL {facts.version} is older than agentctl requires"
+        yield wrong(check, text, "update it to 13 or later")
+    else:
+        yield ok(check, f"it responds, as PostgreSQL {facts.version}")
 
 
 def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:

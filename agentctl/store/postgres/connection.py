@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -188,6 +189,19 @@ def build_unknown_outcome() -> errors.OutcomeUnknown:
 async def connect(entry: Entry) -> PooledConnection:
     """Open a connection from the configuration. Raises errors for `to_public_error`."""
     return cast(PooledConnection, await asyncpg.connect(**build_connect_arguments(entry)))
+
+
+@asynccontextmanager
+async def open_connection(entry: Entry) -> AsyncIterator[PooledConnection]:
+    """Open a connection and close it at the end. Raises the errors of `to_public_error`."""
+    try:
+        connection = await connect(entry)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+    except Exception as error:
+        raise to_public_error(error, entry.id) from None
 
 
 def build_connect_arguments(entry: Entry) -> dict[str, Any]:

@@ -27,10 +27,7 @@ from agentctl.store.database import (
     Load,
     ReadSize,
     Sql,
-    Statement,
-    Steps,
     Work,
-    single_unit,
 )
 from agentctl.store.postgres.connection import (
     CONFLICTS,
@@ -114,7 +111,6 @@ class PostgresDatabase:
 
     @property
     def write_failed(self) -> bool:
-        """True if the server refused a write a short time ago because nothing can be written."""
         refused_at = self._refused_at
         return refused_at is not None and time.monotonic() - refused_at < FAILURE_SECONDS
 
@@ -137,7 +133,8 @@ class PostgresDatabase:
         """
         task = asyncio.create_task(self._run_with_retries(self._write, work))
         self._writes.add(task)
-        task.add_done_callback(self._finish_write)
+        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(retrieve_exception)
         return await asyncio.shield(task)
 
     def write_blocking(self, work: Work[T]) -> T:
@@ -146,7 +143,8 @@ class PostgresDatabase:
 
     async def clock(self) -> int:
         """Return the time of the database server, in microseconds UTC."""
-        return await self.read(_read_clock())
+        present: int = await self.read(_CLOCK.value())
+        return present
 
     def changes(self) -> int:
         """Return a number that changes after each write to the database, by any server."""
@@ -154,12 +152,10 @@ class PostgresDatabase:
         return self._listener.count_changes()
 
     def load(self) -> Load:
-        """Return the load of the pool."""
         pool = self._pool
         return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
 
     async def close(self) -> None:
-        """Finish the accepted writes, then close every connection."""
         self._closed = True
         if self._writes:
             await asyncio.wait(self._writes)
@@ -170,10 +166,6 @@ class PostgresDatabase:
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
-
-    def _finish_write(self, task: asyncio.Task[Any]) -> None:
-        self._writes.discard(task)
-        retrieve_exception(task)
 
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
@@ -257,13 +249,6 @@ class PostgresDatabase:
                     self._refuse_when_closed()
                     self._schema_checked = True
         return self._pool
-
-
-@single_unit
-def _read_clock() -> Steps[int]:
-    rows = yield Statement(_CLOCK)
-    present: int = rows[0][0]
-    return present
 
 
 async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:

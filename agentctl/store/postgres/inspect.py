@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import connect, to_public_error
+from agentctl.store.postgres.connection import open_connection
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite.schema import expected_columns
 
@@ -76,17 +76,11 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
         InvalidConfiguration: the password or the certificates are missing.
     """
     tables = sorted({table for table, _ in expected_columns(SCHEMA_VERSION)} - {"schema_version"})
-    try:
-        connection = await connect(entry)
-        try:
-            before = now()
-            row = await connection.fetchrow(_FACTS)
-            answered = now()
-            lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
-        finally:
-            await connection.close()
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
+    async with open_connection(entry) as connection:
+        before = now()
+        row = await connection.fetchrow(_FACTS)
+        answered = now()
+        lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
     assert row is not None
     version, number, clock, *rest = row
     ahead = clock - min(max(clock, before), answered)

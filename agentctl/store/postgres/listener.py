@@ -13,7 +13,7 @@ from typing import Any
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.postgres.connection import Connection, build_connect_arguments
+from agentctl.store.postgres.connection import build_connect_arguments
 
 POLL_SECONDS = 0.5
 """Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
@@ -61,7 +61,6 @@ class Listener:
         return self.changes
 
     async def close(self) -> None:
-        """Stop listening."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -91,17 +90,14 @@ class Listener:
             self._schema = await connection.fetchval("SELECT current_schema()")
             await connection.add_listener(CHANNEL, self._on_notification)
             while not self._lost.is_set():
-                await self._poll(connection)
+                snapshot = await connection.fetchval(_SNAPSHOT)
+                if snapshot != self._snapshot:
+                    self._snapshot = snapshot
+                    self.changes += 1
                 self._failed = False
                 await self._wait_for_next_poll()
         finally:
             connection.terminate()
-
-    async def _poll(self, connection: Connection) -> None:
-        snapshot = await connection.fetchval(_SNAPSHOT)
-        if snapshot != self._snapshot:
-            self._snapshot = snapshot
-            self.changes += 1
 
     async def _wait_for_next_poll(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -143,13 +143,20 @@ async def find_schema_differences(connection: Connection, version: int) -> list[
     columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
+    expected_triggers = {
+        name
+        for migration in load_migrations("postgres")
+        if migration.number <= version
+        for statement in migration.statements()
+        for name in _TRIGGER.findall(statement)
+    }
     return [
         *(
             f"column {table}.{name} is missing"
             for table, name in sorted(expected_columns(version) - columns)
         ),
         *_compare_names("index", expected_indexes(version), indexes),
-        *_compare_names("trigger", set(_trigger_names(version)), triggers),
+        *_compare_names("trigger", expected_triggers, triggers),
     ]
 
 
@@ -159,10 +166,3 @@ def _compare_names(kind: str, expected: set[str], present: dict[str, bool]) -> I
             yield f"{kind} {name} is missing"
         elif not present[name]:
             yield f"{kind} {name} is disabled"
-
-
-def _trigger_names(version: int) -> Iterator[str]:
-    for migration in load_migrations("postgres"):
-        if migration.number <= version:
-            for statement in migration.statements():
-                yield from _TRIGGER.findall(statement)

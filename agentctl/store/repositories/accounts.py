@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
 
 from agentctl.requests import AccountFilter
-from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
 
@@ -54,9 +53,7 @@ _FIND_NAME = Sql(
     " AND (expires_at IS NULL OR expires_at > :now) LIMIT 1"
 )
 
-_CREATE = Sql(
-    f"INSERT INTO service_accounts ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_CREATE = build_insert("service_accounts", _NAMES)
 
 _REVOKE = Sql(
     "UPDATE service_accounts SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL"
@@ -86,31 +83,27 @@ def create(row: AccountRow) -> Steps[bool]:
     return True
 
 
-@single_unit
-def get_by_token_hash(token_hash: str) -> Steps[AccountRow | None]:
+def get_by_token_hash(token_hash: str) -> Work[AccountRow | None]:
     """Return the account with this token hash, revoked or expired accounts included."""
-    return _first_account((yield Statement(_BY_HASH, {"token_hash": token_hash})))
+    return _BY_HASH.first(AccountRow, token_hash=token_hash)
 
 
-@single_unit
-def get(account_id: str) -> Steps[AccountRow | None]:
+def get(account_id: str) -> Work[AccountRow | None]:
     """Return the account with this id, revoked or expired accounts included."""
-    return _first_account((yield Statement(_GET, {"id": account_id})))
+    return _GET.first(AccountRow, id=account_id)
 
 
-@single_unit
-def revoke(account_id: str, now: int) -> Steps[bool]:
+def revoke(account_id: str, now: int) -> Work[bool]:
     """Revoke an account, expired or not.
 
     Return False if it does not exist or is revoked already.
     """
-    return bool((yield Statement(_REVOKE, {"id": account_id, "now": now})))
+    return _REVOKE.has_rows(id=account_id, now=now)
 
 
-@single_unit
-def record_use(account_id: str, now: int, *, due: int) -> Steps[None]:
+def record_use(account_id: str, now: int, *, due: int) -> Work[None]:
     """Store that an account was used, unless a use at `due` or later is stored."""
-    yield Statement(_RECORD_USE, {"id": account_id, "now": now, "due": due})
+    return _RECORD_USE.execute(id=account_id, now=now, due=due)
 
 
 @unit
@@ -124,7 +117,3 @@ def list_page(filter: AccountFilter, page: Slice) -> Steps[AccountRowPage]:
     page = replace(page, sort="created_at")
     conditions = Conditions().with_equal(name=filter.name)
     return (yield from LISTING.list_page(conditions, page, AccountRow))
-
-
-def _first_account(rows: list[Any]) -> AccountRow | None:
-    return AccountRow(*rows[0]) if rows else None

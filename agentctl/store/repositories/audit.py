@@ -6,13 +6,12 @@ index: later rows have later times, unless a clock was set back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.requests import AuditFilter
-from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Work, build_insert, unit
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
@@ -66,12 +65,7 @@ class AuditRowPage:
     next: int | None
 
 
-_NAMES = NewAuditEntry._fields
-
-_APPEND = Sql(
-    f"INSERT INTO audit_log ({', '.join(_NAMES)})"
-    f" VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_APPEND = build_insert("audit_log", NewAuditEntry._fields)
 
 _BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
@@ -106,10 +100,9 @@ _DELETE_OLDER = Sql(
 )
 
 
-@single_unit
-def append_entry(entry: NewAuditEntry) -> Steps[None]:
+def append_entry(entry: NewAuditEntry) -> Work[None]:
     """Append an entry."""
-    yield Statement(_APPEND, entry._asdict())
+    return _APPEND.execute(**entry._asdict())
 
 
 @unit
@@ -138,33 +131,25 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         # One row more than the page shows whether there is another page.
         limit = filter.limit + 1 - len(rows)
         rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
-        if filter.since is not None and (yield from _is_window_older(since, window)):
-            break
+        if filter.since is not None:
+            newest = yield from _NEWEST.value(**window)
+            if newest is not None and newest < since:
+                break
         before, size = window["floor"], 2 * size
     entries = [AuditRow(*row) for row in rows[: filter.limit]]
     return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
 
 
-@unit
-def _is_window_older(since: int, window: Mapping[str, int]) -> Steps[bool]:
-    ((newest,),) = yield Statement(_NEWEST, window)
-    return newest is not None and newest < since
-
-
-@single_unit
-def get_newest_time() -> Steps[int | None]:
+def get_newest_time() -> Work[int | None]:
     """Return the time of the newest row; None without rows."""
-    rows = yield Statement(_NEWEST_TIME, {})
-    return rows[0][0] if rows else None
+    return _NEWEST_TIME.value()
 
 
-@single_unit
-def has_older(before: int) -> Steps[bool]:
+def has_older(before: int) -> Work[bool]:
     """Return True if `delete_older` has rows to delete."""
-    return bool((yield Statement(_ANY_OLDER, {"before": before})))
+    return _ANY_OLDER.has_rows(before=before)
 
 
-@single_unit
-def delete_older(before: int) -> Steps[int]:
+def delete_older(before: int) -> Work[int]:
     """Delete a batch of the rows before a time. Call it again until it returns 0."""
-    return len((yield Statement(_DELETE_OLDER, {"before": before})))
+    return _DELETE_OLDER.count_rows(before=before)

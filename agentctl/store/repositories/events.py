@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentctl.records.ids import lower_bound_id
-from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` looks for: other writers wait for it.
@@ -63,10 +63,9 @@ _DELETE_OLDER = Sql(
 )
 
 
-@single_unit
 def append_batch(
     run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
-) -> Steps[bool]:
+) -> Work[bool]:
     """Store a batch of events of a live run.
 
     The last batch must be appended before the end of the run is stored, in the same transaction.
@@ -78,29 +77,19 @@ def append_batch(
     Returns:
         False, without a change, if the run has ended, was deleted, or has another attempt.
     """
-    rows = yield Statement(
-        _APPEND,
-        {
-            "run_id": run_id,
-            "attempt": attempt,
-            "first_seq": first_seq,
-            "last_seq": last_seq,
-            "events": events,
-        },
+    return _APPEND.has_rows(
+        run_id=run_id, attempt=attempt, first_seq=first_seq, last_seq=last_seq, events=events
     )
-    return bool(rows)
 
 
-@single_unit
-def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
+def list_after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
     """Return the batches of a run with any event after number `seq`, in order.
 
     Args:
         seq: the number of an event; -1 returns batches from the first one.
         limit: maximum number of batches. The next ones follow the `last_seq` of the last.
     """
-    rows = yield Statement(_AFTER, {"run_id": run_id, "seq": seq, "limit": limit})
-    return [EventRow(*row) for row in rows]
+    return _AFTER.rows(EventRow, run_id=run_id, seq=seq, limit=limit)
 
 
 @single_unit
@@ -110,20 +99,17 @@ def get_last_seq(run_id: str) -> Steps[int]:
     return rows[0][0] if rows else -1
 
 
-@single_unit
-def has_older(finished_before: int) -> Steps[bool]:
+def has_older(finished_before: int) -> Work[bool]:
     """Return True if `delete_older` has rows to delete."""
-    return bool((yield Statement(_ANY_OLDER, _cutoff_parameters(finished_before))))
+    return _ANY_OLDER.has_rows(**_cutoff_parameters(finished_before))
 
 
-@single_unit
-def delete_older(finished_before: int) -> Steps[int]:
+def delete_older(finished_before: int) -> Work[int]:
     """Delete a batch of the events of runs that ended before a time.
 
     Call it again until it returns 0.
     """
-    rows = yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))
-    return len(rows)
+    return _DELETE_OLDER.count_rows(**_cutoff_parameters(finished_before))
 
 
 def _cutoff_parameters(finished_before: int) -> dict[str, Value]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 
 KEY_LIFETIME = 24 * 60 * 60 * 1_000_000
 """Lifetime of a key, in microseconds."""
@@ -80,16 +80,14 @@ def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     return bool(claims) and Claim(*claims[0]).created_at > now - KEY_LIFETIME
 
 
-@single_unit
-def has_older(before: int) -> Steps[bool]:
+def has_older(before: int) -> Work[bool]:
     """Return True if `delete_older` has rows to delete."""
-    return bool((yield Statement(_ANY_OLDER, {"before": before})))
+    return _ANY_OLDER.has_rows(before=before)
 
 
-@single_unit
-def delete_older(before: int) -> Steps[int]:
+def delete_older(before: int) -> Work[int]:
     """Delete a batch of the keys that were claimed before a time.
 
     Call it again until it returns 0.
     """
-    return len((yield Statement(_DELETE_OLDER, {"before": before})))
+    return _DELETE_OLDER.count_rows(before=before)

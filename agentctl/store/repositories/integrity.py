@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
@@ -73,41 +73,25 @@ _DELETE = Sql(
 )
 
 
-@single_unit
-def count_runs() -> Steps[int]:
-    """Count all runs."""
-    rows = yield Statement(_COUNT_RUNS)
-    number: int = rows[0][0]
-    return number
+def count_runs() -> Work[int]:
+    return _COUNT_RUNS.value()
 
 
-@single_unit
-def scan_runs(after: str, limit: int) -> Steps[list[ScannedRun]]:
+def scan_runs(after: str, limit: int) -> Work[list[ScannedRun]]:
     """Return the next runs of a scan after an id; `""` starts the scan."""
-    rows = yield Statement(_SCAN, {"after": after, "limit": limit})
-    return [ScannedRun(*row) for row in rows]
+    return _SCAN.rows(ScannedRun, after=after, limit=limit)
 
 
-@single_unit
-def get_messages(run_id: str) -> Steps[StoredMessages | None]:
+def get_messages(run_id: str) -> Work[StoredMessages | None]:
     """Return the stored conversation of a run; None if the run is live or does not exist."""
-    rows = yield Statement(_MESSAGES, {"run_id": run_id})
-    return StoredMessages(*rows[0]) if rows else None
+    return _MESSAGES.first(StoredMessages, run_id=run_id)
 
 
-@unit
-def replace_messages(run_id: str, before: str, after: StoredMessages) -> Steps[bool]:
+def replace_messages(run_id: str, before: str, after: StoredMessages) -> Work[bool]:
     """Replace the messages of an ended run. Return False if they differ from `before` now."""
-    rows = yield Statement(
-        _REPAIR,
-        {
-            "run_id": run_id,
-            "before": before,
-            "messages": after.messages,
-            "tools": after.tools,
-        },
+    return _REPAIR.has_rows(
+        run_id=run_id, before=before, messages=after.messages, tools=after.tools
     )
-    return bool(rows)
 
 
 @unit
@@ -187,11 +171,8 @@ class SessionsCheck:
     broken: list[tuple[str, str]]
 
 
-@single_unit
-def count_sessions() -> Steps[int]:
-    """Count all sessions."""
-    ((number,),) = yield Statement(_COUNT_SESSIONS)
-    return int(number)
+def count_sessions() -> Work[int]:
+    return _COUNT_SESSIONS.value()
 
 
 @unit

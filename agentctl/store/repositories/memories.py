@@ -23,7 +23,7 @@ from agentctl.records.memories import (
     split_words,
 )
 from agentctl.requests import MemoryFilter
-from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
@@ -56,9 +56,7 @@ _COLUMNS = ", ".join(_NAMES)
 
 LISTING = Listing(table="memories", columns=_COLUMNS, id="memory_id")
 
-_CREATE = Sql(
-    f"INSERT INTO memories ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_CREATE = build_insert("memories", _NAMES)
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM memories WHERE memory_id = :memory_id AND {IS_VISIBLE}")
 
@@ -157,11 +155,9 @@ def create(row: MemoryRow) -> Steps[None]:
     yield from _create_terms(row)
 
 
-@single_unit
-def get(memory_id: str, visibility: Visibility) -> Steps[MemoryRow | None]:
+def get(memory_id: str, visibility: Visibility) -> Work[MemoryRow | None]:
     """Return the visible memory with this id."""
-    rows = yield Statement(_GET, {"memory_id": memory_id, **visibility.parameters()})
-    return MemoryRow(*rows[0]) if rows else None
+    return _GET.first(MemoryRow, memory_id=memory_id, **visibility.parameters())
 
 
 @unit
@@ -191,10 +187,9 @@ def update(
     return row
 
 
-@single_unit
-def delete(memory_id: str, visibility: Visibility) -> Steps[bool]:
+def delete(memory_id: str, visibility: Visibility) -> Work[bool]:
     """Delete a visible memory; return False if there is none."""
-    return bool((yield Statement(_DELETE, {"memory_id": memory_id, **visibility.parameters()})))
+    return _DELETE.has_rows(memory_id=memory_id, **visibility.parameters())
 
 
 @unit
@@ -220,7 +215,9 @@ def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Step
     if owner is not None and (words or filter.topics):
         conditions = Conditions(conditions.texts, {**conditions.values, "owner": owner})
     for number, topic in enumerate(filter.topics):
-        conditions = _with_topic(conditions, number, topic, owner)
+        condition = _has_term(f"term = :topic{number}", owner)
+        values = {f"topic{number}": f"{TOPIC_PREFIX}{topic}"}
+        conditions = conditions.with_condition(condition, **values)
     for number, word in enumerate(words):
         conditions = _with_prefix(conditions, number, word, owner)
     return (yield from LISTING.list_page(conditions, page, MemoryRow))
@@ -239,11 +236,9 @@ def list_topics(visibility: Visibility, user_id: str | None) -> Steps[list[str]]
     return [row[0].removeprefix(TOPIC_PREFIX) for row in rows]
 
 
-@single_unit
-def list_recent(user_id: str, limit: int) -> Steps[list[MemoryRow]]:
+def list_recent(user_id: str, limit: int) -> Work[list[MemoryRow]]:
     """Return the newest memories of a user, the last changed first."""
-    rows = yield Statement(_RECENT, {"user_id": user_id, "limit": limit})
-    return [MemoryRow(*row) for row in rows]
+    return _RECENT.rows(MemoryRow, user_id=user_id, limit=limit)
 
 
 @unit
@@ -283,13 +278,6 @@ def _create_terms(row: MemoryRow) -> Steps[None]:
     for first in range(0, len(terms), len(_TERMS)):
         some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
         yield Statement(_CREATE_TERMS, {**shared, **some})
-
-
-def _with_topic(conditions: Conditions, number: int, topic: str, owner: str | None) -> Conditions:
-    name = f"topic{number}"
-    return conditions.with_condition(
-        _has_term(f"term = :{name}", owner), **{name: f"{TOPIC_PREFIX}{topic}"}
-    )
 
 
 def _with_prefix(conditions: Conditions, number: int, word: str, owner: str | None) -> Conditions:

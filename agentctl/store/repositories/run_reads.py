@@ -8,7 +8,16 @@ from itertools import product
 
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import (
+    ListTotals,
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    Work,
+    single_unit,
+    unit,
+)
 from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
 from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
@@ -140,30 +149,24 @@ _CHILDREN = Sql(
 )
 
 
-@single_unit
-def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Steps[RunRow | None]:
+def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[RunRow | None]:
     """Return the run, or None if no visible run has the id.
 
     Args:
         summary: read `SUMMARY_COLUMNS` only; the others are None.
     """
     sql = _GET_SUMMARY if summary else _GET
-    rows = yield Statement(sql, {"run_id": run_id, **visibility.parameters()})
-    return RunRow(*rows[0]) if rows else None
+    return sql.first(RunRow, run_id=run_id, **visibility.parameters())
 
 
-@single_unit
-def get_for_update(run_id: str) -> Steps[RunRow | None]:
+def get_for_update(run_id: str) -> Work[RunRow | None]:
     """Return the run and lock its row until the transaction ends; None if it does not exist."""
-    rows = yield Statement(_HOLD, {"run_id": run_id})
-    return RunRow(*rows[0]) if rows else None
+    return _HOLD.first(RunRow, run_id=run_id)
 
 
-@single_unit
-def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState | None]:
+def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState | None]:
     """Return the state of the run, or None if no visible run has the id."""
-    rows = yield Statement(_GET_STATE, {"run_id": run_id, **visibility.parameters()})
-    return RunState(*rows[0]) if rows else None
+    return _GET_STATE.first(RunState, run_id=run_id, **visibility.parameters())
 
 
 @unit
@@ -203,7 +206,6 @@ def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
         yield parameters | {f"parent_{n}": run_id for n, run_id in enumerate(group)}
 
 
-@single_unit
 def list_in_session(
     session_id: str,
     *,
@@ -213,7 +215,7 @@ def list_in_session(
     top_level: bool = False,
     order: Order = "asc",
     summary: bool = False,
-) -> Steps[list[RunRow]]:
+) -> Work[list[RunRow]]:
     """Return at most `limit` runs of a session.
 
     Args:
@@ -222,26 +224,21 @@ def list_in_session(
         order: by number, `asc`: oldest first.
         summary: read `SUMMARY_COLUMNS` only; the others are None.
     """
-    rows = yield Statement(
-        _OF_SESSION[summary, top_level, order],
-        {
-            "session_id": session_id,
-            "after_seq": after_seq or 0,
-            "before_seq": before_seq or _ALL_SEQS,
-            "limit": limit,
-        },
+    return _OF_SESSION[summary, top_level, order].rows(
+        RunRow,
+        session_id=session_id,
+        after_seq=after_seq or 0,
+        before_seq=before_seq or _ALL_SEQS,
+        limit=limit,
     )
-    return [RunRow(*row) for row in rows]
 
 
-@single_unit
-def list_histories(session_id: str) -> Steps[list[bytes]]:
+def list_histories(session_id: str) -> Work[list[bytes]]:
     """Return the histories of the top-level runs of a session, in order, for `chat_history`.
 
     Each is a JSON array in UTF-8 without its brackets: the caller joins them without a copy.
     """
-    rows = yield Statement(_HISTORIES, {"session_id": session_id})
-    return [history for (history,) in rows]
+    return _HISTORIES.column(session_id=session_id)
 
 
 @single_unit
@@ -294,61 +291,44 @@ def list_recent_native(
     return [(messages, native) for messages, native in reversed(rows)]
 
 
-@single_unit
-def list_live_in_session(session_id: str) -> Steps[list[str]]:
+def list_live_in_session(session_id: str) -> Work[list[str]]:
     """Return the ids of the live runs of a session, oldest first, without background work."""
-    rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
-    return [run_id for (run_id,) in rows]
+    return _LIVE_IN_SESSION.column(session_id=session_id)
 
 
-@single_unit
-def list_background_work(session_id: str, purpose: str) -> Steps[list[str]]:
+def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:
     """Return the ids of the live runs of a session that have a purpose."""
-    rows = yield Statement(_BACKGROUND_WORK, {"session_id": session_id, "purpose": purpose})
-    return [run_id for (run_id,) in rows]
+    return _BACKGROUND_WORK.column(session_id=session_id, purpose=purpose)
 
 
-@single_unit
-def list_turns(session_id: str, after_seq: int, limit: int) -> Steps[list[Turn]]:
+def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
     """Return the top-level runs of a session that have ended, after a number, oldest first."""
-    rows = yield Statement(
-        _TURNS, {"session_id": session_id, "after_seq": after_seq, "limit": limit}
-    )
-    return [Turn(*row) for row in rows]
+    return _TURNS.rows(Turn, session_id=session_id, after_seq=after_seq, limit=limit)
 
 
-@single_unit
-def list_cancel_requests(owner: str) -> Steps[list[RunState]]:
+def list_cancel_requests(owner: str) -> Work[list[RunState]]:
     """Return the live runs of a worker whose cancel has been requested."""
-    rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
-    return [RunState(*row) for row in rows]
+    return _CANCEL_REQUESTS.rows(RunState, owner=owner)
 
 
-@single_unit
-def list_live_owners() -> Steps[list[str | None]]:
+def list_live_owners() -> Work[list[str | None]]:
     """Return the distinct owners of all live runs; None means runs without an owner."""
-    rows = yield Statement(_LIVE_OWNERS)
-    return [owner for (owner,) in rows]
+    return _LIVE_OWNERS.column()
 
 
-@single_unit
-def list_owners_at_work() -> Steps[list[str | None]]:
+def list_owners_at_work() -> Work[list[str | None]]:
     """Return the distinct owners of live runs and of ended runs whose work continues."""
-    rows = yield Statement(_OWNERS_AT_WORK)
-    return [owner for (owner,) in rows]
+    return _OWNERS_AT_WORK.column()
 
 
-@single_unit
-def list_live_of_worker(owner: str | None) -> Steps[list[RunRow]]:
+def list_live_of_worker(owner: str | None) -> Work[list[RunRow]]:
     """Return the live runs of a worker, children before their parents.
 
     `owner` None returns the live runs without an owner.
     """
     if owner is None:
-        rows = yield Statement(_LIVE_WITHOUT_OWNER)
-    else:
-        rows = yield Statement(_LIVE_OF, {"owner": owner})
-    return [RunRow(*row) for row in rows]
+        return _LIVE_WITHOUT_OWNER.rows(RunRow)
+    return _LIVE_OF.rows(RunRow, owner=owner)
 
 
 RunRowPage = RowPage[RunRow]

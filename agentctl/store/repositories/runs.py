@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import fields
 from operator import attrgetter
 
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import IS_LIVE, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow
@@ -29,9 +29,7 @@ _CREATE = Sql(
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
 
-_RESTORE = Sql(
-    f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _STORED)})"
-)
+_RESTORE = build_insert("runs", _STORED)
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
@@ -215,8 +213,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
     return True
 
 
-@unit
-def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps[bool]:
+def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:
     """Store that the work of an ended run has stopped.
 
     Args:
@@ -228,12 +225,10 @@ def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -
         exist, or has another attempt.
     """
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "at": at}
-    rows = yield Statement(_WORK_STOPPED, {**values, "late_result": int(late_result)})
-    return bool(rows)
+    return _WORK_STOPPED.has_rows(**values, late_result=int(late_result))
 
 
-@single_unit
-def set_holding(run_id: str, attempt: int, holding: str) -> Steps[None]:
+def set_holding(run_id: str, attempt: int, holding: str) -> Work[None]:
     """Replace the names of the work that continues after the end of a run.
 
     Nothing is changed if the run has not ended, is known to have stopped, does not exist, or has
@@ -243,11 +238,10 @@ def set_holding(run_id: str, attempt: int, holding: str) -> Steps[None]:
         holding: as in `RunEnd`.
     """
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "holding": holding}
-    yield Statement(_SET_HOLDING, values)
+    return _SET_HOLDING.execute(**values)
 
 
-@single_unit
-def record_worker_gone(owner: str, at: int, *, exited: bool) -> Steps[None]:
+def record_worker_gone(owner: str, at: int, *, exited: bool) -> Work[None]:
     """Store that the work of the ended runs of a dead worker has stopped, or may have.
 
     Args:
@@ -255,7 +249,7 @@ def record_worker_gone(owner: str, at: int, *, exited: bool) -> Steps[None]:
         exited: True if its process does not exist any more, so that its threads have stopped.
             False if that is not known.
     """
-    yield Statement(_WORKER_GONE, {"owner": owner, "at": at, "exited": int(exited)})
+    return _WORKER_GONE.execute(owner=owner, at=at, exited=int(exited))
 
 
 @unit

@@ -16,7 +16,16 @@ import orjson
 
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.requests import SessionFilter
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import (
+    ListTotals,
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    Work,
+    build_insert,
+    unit,
+)
 from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -143,8 +152,7 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND 
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
 _CREATE = Sql(
-    f"INSERT INTO sessions ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+    f"{build_insert('sessions', _NAMES)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -226,15 +234,12 @@ _UPDATES = {
 }
 
 
-@single_unit
-def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     """Return the session, or None if no visible session has the id."""
-    rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
-    return SessionRow(*rows[0]) if rows else None
+    return _GET.first(SessionRow, session_id=session_id, **visibility.parameters())
 
 
-@single_unit
-def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     """Return the session and lock its row.
 
     Until the transaction ends, no other transaction changes or deletes the session, or creates a
@@ -243,8 +248,7 @@ def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow 
     Returns:
         The session, or None if no visible session has the id.
     """
-    rows = yield Statement(_HOLD, {"session_id": session_id, **visibility.parameters()})
-    return SessionRow(*rows[0]) if rows else None
+    return _HOLD.first(SessionRow, session_id=session_id, **visibility.parameters())
 
 
 def build_session(
@@ -275,11 +279,9 @@ def build_session(
     )  # fmt: skip
 
 
-@single_unit
-def create(row: SessionRow) -> Steps[bool]:
+def create(row: SessionRow) -> Work[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    rows = yield Statement(_CREATE, dict(zip(_NAMES, _get_values(row), strict=True)))
-    return bool(rows)
+    return _CREATE.has_rows(**dict(zip(_NAMES, _get_values(row), strict=True)))
 
 
 @unit
@@ -346,11 +348,9 @@ def update(
     return SessionRow(*rows[0])
 
 
-@single_unit
-def get_state(session_id: str) -> Steps[str | None]:
+def get_state(session_id: str) -> Work[str | None]:
     """Return the state of a session as JSON text; None if it has none or does not exist."""
-    rows = yield Statement(_GET_STATE, {"session_id": session_id})
-    return rows[0][0] if rows else None
+    return _GET_STATE.value(session_id=session_id)
 
 
 @unit
@@ -376,17 +376,14 @@ def merge_state(
     return text
 
 
-@single_unit
-def get_summary(session_id: str) -> Steps[str | None]:
+def get_summary(session_id: str) -> Work[str | None]:
     """Return the summary of a session as JSON text, None if it has none."""
-    rows = yield Statement(_GET_SUMMARY, {"session_id": session_id})
-    return rows[0][0] if rows else None
+    return _GET_SUMMARY.value(session_id=session_id)
 
 
-@single_unit
-def set_summary(session_id: str, summary: str) -> Steps[None]:
+def set_summary(session_id: str, summary: str) -> Work[None]:
     """Replace the summary of a session, a JSON text."""
-    yield Statement(_SET_SUMMARY, {"session_id": session_id, "summary": summary})
+    return _SET_SUMMARY.execute(session_id=session_id, summary=summary)
 
 
 @unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, single_unit
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,7 @@ class WorkerRow:
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
-_REGISTER = Sql(
-    f"INSERT INTO workers ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
+_REGISTER = build_insert("workers", _NAMES)
 
 _HEARTBEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
 
@@ -43,19 +41,17 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
 _REMOVE = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
 
 
-@single_unit
-def register(row: WorkerRow) -> Steps[None]:
+def register(row: WorkerRow) -> Work[None]:
     """Store a new worker. Its id must not exist."""
-    yield Statement(_REGISTER, asdict(row))
+    return _REGISTER.execute(**asdict(row))
 
 
-@single_unit
-def record_heartbeat(worker_id: str, now: int) -> Steps[bool]:
+def record_heartbeat(worker_id: str, now: int) -> Work[bool]:
     """Store a heartbeat.
 
     Return False if the row is gone: another process has removed the worker.
     """
-    return bool((yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})))
+    return _HEARTBEAT.has_rows(worker_id=worker_id, now=now)
 
 
 @single_unit
@@ -67,14 +63,11 @@ def list_workers() -> Steps[list[WorkerRow]]:
     )
 
 
-@single_unit
-def get(worker_id: str) -> Steps[WorkerRow | None]:
+def get(worker_id: str) -> Work[WorkerRow | None]:
     """Return the worker, or None if it has no row."""
-    rows = yield Statement(_GET, {"worker_id": worker_id})
-    return WorkerRow(*rows[0]) if rows else None
+    return _GET.first(WorkerRow, worker_id=worker_id)
 
 
-@single_unit
-def remove(worker_id: str) -> Steps[bool]:
+def remove(worker_id: str) -> Work[bool]:
     """Delete the row of a worker. Return False if it is gone already. Its runs are not changed."""
-    return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))
+    return _REMOVE.has_rows(worker_id=worker_id)

@@ -77,7 +77,6 @@ class SqliteDatabase:
 
     @property
     def write_failed(self) -> bool:
-        """True if a transaction failed a short time ago because the file cannot be written."""
         failed_at = None if self._writer is None else self._writer.failed_at
         return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
 
@@ -183,7 +182,6 @@ class SqliteDatabase:
         )
 
     async def close(self) -> None:
-        """Finish the accepted writes, then close every connection."""
         waits = self._shut_down()
         if waits:
             await call_in_thread(_call_each, waits)

@@ -24,8 +24,10 @@ from agentctl.store.schema import (
     list_pending,
     load_migrations,
 )
-from agentctl.store.sqlite.connection import run_unit
+from agentctl.store.sqlite.connection import run_unit, to_public_error
 from agentctl.store.sqlite.file import (
+    add_path,
+    build_cannot_create,
     build_emptied,
     build_no_database,
     build_not_ours,
@@ -42,6 +44,20 @@ LOCK_SECONDS = 60.0
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Sql("SELECT max(version) FROM schema_version")
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
+
+
+def create_file(id: str, path: Path) -> bool:
+    """Do the same as `create_if_absent`, with the public error for a failure.
+
+    Raises:
+        Unavailable: the file cannot be created, or is empty, but was used before.
+    """
+    try:
+        return create_if_absent(path)
+    except apsw.Error as error:
+        raise add_path(to_public_error(error, id), path) from None
+    except OSError as error:
+        raise build_cannot_create(path, error) from None
 
 
 def create_if_absent(path: Path) -> bool:

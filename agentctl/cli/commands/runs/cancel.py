@@ -207,17 +207,17 @@ def _report_outcome(target: Target, record: CancelRecord, reason: str | None) ->
     target.report_done(f"{outcome} run {record['run_id']}")
     if reason and target.product and record["cancel"] != "already_final":
         note(f"{target.product} does not record the reason")
-    if phase.sentence:
-        note(f"  {phase.sentence}")
-    if phase.warning:
-        note(f"warning: {phase.warning}: agentctl cannot interrupt it")
+    if phase["sentence"]:
+        note(f"  {phase['sentence']}")
+    if phase["warning"]:
+        note(f"warning: {phase['warning']}: agentctl cannot interrupt it")
 
 
 def _find_outcome(record: CancelRecord) -> str:
     from agentctl.records.phase import describe_phase
 
     outcome = record["cancel"]
-    return "ended" if outcome == "stopped" and describe_phase(record, 0).warning else outcome
+    return "ended" if outcome == "stopped" and describe_phase(record, 0)["warning"] else outcome
 
 
 async def _cancel_by_id(

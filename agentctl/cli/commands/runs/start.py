@@ -25,14 +25,14 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import RunOutput, report_run_end
-from agentctl.cli.show.event_lines import create_event_lines
+from agentctl.cli.show.event_lines import create_event_lines, with_activity
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import AgentctlError, UsageError
+from agentctl.errors import AgentctlError, Unavailable, UsageError
+from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.requests import CancelRequest, RunRequest
 
@@ -136,21 +136,21 @@ async def _stream_run(
             async for event in events:
                 if output_format == "jsonl":
                     write_json(event.data)
-                if not run_output.run_id and run_output.take(event):
+                is_first = not run_output.run_id
+                reader = run_output if is_first or output_format == "jsonl" else lines
+                reader.take(parse_event(event.name, event.data, event.seq))
+                if is_first:
                     _note_started(target, request, run_output.run_id, run_output.session_id)
-                elif output_format == "jsonl":
-                    run_output.take(event)
-                else:
-                    lines.take(event)
     except asyncio.CancelledError:
         lines.flush()
         await _cancel_interrupted(target, component, request, run_output)
         raise
     finally:
         lines.end_answer()
-    look = target.get_run_command(run_output.run_id, run_output.session_id)
     lines.flush()
-    run_output.check_end(f"check the run with: {look}")
+    if not run_output.end:
+        look = target.get_run_command(run_output.run_id, run_output.session_id)
+        raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
     report_run_end(target, run_output.run_id, run_output.end, time.monotonic() - began)
 
 

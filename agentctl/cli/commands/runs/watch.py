@@ -27,14 +27,19 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.activity import with_activity
 from agentctl.cli.show.answer import report_run_end
-from agentctl.cli.show.event_lines import TEXT_FORMATS, EventLines, create_event_lines
+from agentctl.cli.show.event_lines import (
+    TEXT_FORMATS,
+    EventLines,
+    create_event_lines,
+    with_activity,
+)
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
+from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import (
@@ -44,7 +49,7 @@ from agentctl.requests import (
 if TYPE_CHECKING:
     import asyncio
 
-    from agentctl.cli.show.transcript.live import LiveRun
+    from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
     from agentctl.requests import (
@@ -203,7 +208,7 @@ class RunWatch:
         form: Format,
         after: int,
         state: dict[str, Any],
-        lines: EventLines | LiveRun | None = None,
+        lines: EventLines | LiveTranscript | None = None,
     ) -> None:
         assert watched.component is not None
         self.watched = watched
@@ -225,10 +230,8 @@ class RunWatch:
         self.last, self.known = event.seq, True
         if self.form == "jsonl":
             write_json(event.data)
-        if self.form in TEXT_FORMATS:
-            self.lines.take(event)
-        else:
-            self.output.take(event)
+        reader = self.lines if self.form in TEXT_FORMATS else self.output
+        reader.take(parse_event(event.name, event.data, event.seq))
 
     def note(self, text: str) -> None:
         """Write a note. A block that is not complete is drawn below it."""

@@ -26,7 +26,7 @@ from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import SessionRuns, read_members
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.transcript.live import LiveRun
+    from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.cli.show.transcript.pages import TranscriptPage
 
 POLL_SECONDS = 1.0
@@ -73,7 +73,7 @@ class _Followed:
         children = await read_members(self.target.operations, run, self.where, self.form)
         self.page.print_run(build_drawn_run(run, children), self.number)
 
-    async def _follow_events(self, run: Record, lines: LiveRun) -> None:
+    async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:
         run_id, component = str(run["run_id"]), component_of_run(dict(run))
         watched = WatchedRun(
             self.target, run_id, component, self.session_id, self.where.db_id, by_component=False

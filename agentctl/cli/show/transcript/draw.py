@@ -6,30 +6,36 @@ Facts are at the right margin. No line is wider than the console.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.rule import Rule
 from rich.text import Text
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.transcript.markdown import draw_markdown
-from agentctl.records.items import Item
+from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed
 from agentctl.transcripts.model import (
     DrawnCall,
     DrawnMember,
     DrawnRun,
+    build_drawn_run,
     clean_line,
     clean_text,
     count_characters,
     parse_time,
 )
 from agentctl.transcripts.texts import (
+    SESSION_OBJECTS,
     Look,
+    count_session_tokens,
     cut_text,
+    describe_details,
+    describe_objects,
+    describe_session,
     format_day,
     format_length,
     format_size,
@@ -40,6 +46,8 @@ from agentctl.transcripts.texts import (
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from agentctl.cli.show.transcript.live import LiveTranscript
 
 MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""
@@ -58,8 +66,6 @@ TOOL_LOOKS = {
     "cancelled": ("■", "bright_black"),
 }
 
-STYLES = {"grey": "bright_black", "dim": "dim"}
-
 ASCII = str.maketrans(
     {
         "◌": ".", "●": "*", "◐": "~", "■": "#", "✓": "+", "✗": "x", "ƒ": "f", "▸": ">", "▾": "v",
@@ -71,7 +77,7 @@ ASCII = str.maketrans(
 
 
 class Printer:
-    """Prints runs and their parts on a console.
+    """Prints sessions, runs and their parts on a console.
 
     Args:
         console: its width is that of the lines.
@@ -105,10 +111,11 @@ class Printer:
         taken = right.cell_len + 2 if right else 0
         if not self.look.full and room - taken >= MINIMUM_WIDTH // 2:
             left = _cut(left, room - taken)
-        lines = [Text().append_text(each) for each in left.wrap(self.console, room)] or [Text()]
+        lines = [Text().append_text(line) for line in left.wrap(self.console, room)] or [Text()]
         if len(lines) > 1:
             rest = Text(" ").join(lines[1:])
-            lines = [lines[0], *_indent(rest.wrap(self.console, room - hang), hang)]
+            wrapped = rest.wrap(self.console, room - hang)
+            lines = [lines[0], *(Text(" " * hang).append_text(line) for line in wrapped)]
         if right is not None:
             if lines[-1].cell_len + taken > room:
                 lines.append(Text())
@@ -117,9 +124,18 @@ class Printer:
         for line in lines:
             self.print(line, indent=indent)
 
-    def print_rule(self, text: str = "") -> None:
-        """Print a line across, with a text in it."""
-        self.print(Rule(Text(text), characters="─", style="dim"))
+    def print_session(self, session: Record, shown: str) -> None:
+        """Print the head of a session; `shown` describes the runs that follow."""
+        name, facts = describe_session(session)
+        last = parse_time(session.get("updated_at"))
+        counts = [shown, *count_session_tokens(session)]
+        if last is not None:
+            self._day = format_day(last, self.look)
+            counts.append(self._day)
+        self.print_line(Text(name, style="bold"), Text(" · ".join(facts), style="dim"))
+        self.print(Text(" · ".join(counts), style="dim"))
+        self._print_labels(describe_objects(session, SESSION_OBJECTS))
+        self._print_rule()
 
     def print_run(self, run: DrawnRun, number: int | None = None) -> None:
         """Print a top-level run: its input, its items and its end."""
@@ -127,29 +143,60 @@ class Printer:
         self.print_head(run, indent=INDENT)
         self.print_items(run, INDENT)
         self.print_end(run, INDENT)
+        self.print()
+
+    def start_run(self, run: Record, number: int) -> LiveTranscript:
+        """Print the input of a live run, and return what draws its events."""
+        from agentctl.cli.show.transcript.live import LiveTranscript
+
+        drawn = build_drawn_run(run)
+        self.print_input(drawn, number)
+        self.print_head(drawn, indent=INDENT)
+        kind, _ = component_of_run(run)
+        return LiveTranscript(self, kind, str(run["run_id"]), indent=INDENT)
+
+    def end_run(self, run: DrawnRun) -> None:
+        """Print the end of a run whose events were drawn."""
+        self.print_head(run, indent=INDENT)
+        self.print_end(run, INDENT)
+        self.print()
+
+    def print_details(self, run: Record) -> None:
+        """Print the objects of a run, and its place among other runs."""
+        self._print_labels(describe_details(run))
+
+    def print_timeline(self, run: Record, children: Mapping[str, Sequence[Record]]) -> None:
+        """Print when the parts of a run worked."""
+        for line in draw_timeline(run, children, self.console.width):
+            self.print(Text(line, no_wrap=True, overflow="ellipsis"))
+        self.print()
+
+    def print_foot(self, text: str) -> None:
+        """Print a last line."""
+        self._print_rule()
+        self.print(Text(text, style="dim"))
 
     def print_input(self, run: DrawnRun, number: int | None = None) -> None:
         """Print the first lines of a run: its user, time, id and input."""
         record = run.record
-        moment = parse_time(record.get("created_at"))
+        run_id, moment = str(record.get("run_id")), parse_time(record.get("created_at"))
+        facts = [f"run {clean_line(run_id[:SHORT_ID] if self.look.short_ids else run_id)}"]
         if moment is not None:
-            self._print_day(moment)
+            day, last = format_day(moment, self.look), self._day
+            if last and day != last:
+                self.print(Text(day, style="dim", justify="center"))
+            self._day = day
+            facts.insert(0, format_time(moment, self.look))
         prefix = "" if number is None else f"{number}"
         left = Text(f"{prefix:<{INDENT - 1}} " if prefix else " " * INDENT)
         left.append(clean_line(record.get("user_id") or "user"), style="bold")
-        facts = [format_time(moment, self.look)] if moment is not None else []
-        facts.append(f"run {self.format_id(str(record.get('run_id')))}")
         self.print_line(left, Text(" · ".join(facts), style="dim"))
         self.print(Text(cut_text(run.input, self.look.full), overflow="fold"), indent=INDENT)
         self.print()
 
     def print_head(self, run: DrawnRun, *, indent: int) -> None:
         """Print the component of a run and the facts about its end."""
-        facts = self._describe_state(run)
-        if (seconds := run.seconds) is not None:
-            facts.append(f" · {format_elapsed(seconds)}")
-        if tokens := format_tokens(run, split=True):
-            facts.append(f" · {tokens}")
+        facts = _describe_facts(run, split=True)
         self.print_line(Text(run.component, style="bold"), facts, indent=indent)
 
     def print_items(self, run: DrawnRun, indent: int) -> None:
@@ -157,18 +204,14 @@ class Printer:
         for item in run.items:
             if isinstance(item, DrawnMember):
                 self.print_member(item, indent)
-            else:
-                self._print_item(item, indent)
-
-    def _print_item(self, item: Item, indent: int) -> None:
-        if item["type"] == "tool_call":
-            self.print_tool(DrawnCall.of(item), indent)
-        elif item["type"] == "text":
-            self.print_answer(clean_text(item["text"]), indent, count_characters(item))
-        elif item["type"] == "thinking":
-            self._print_folded("thinking", clean_text(item["text"]), indent)
-        elif item["type"] == "prompt" and self.look.full:
-            self._print_folded(item["role"], clean_text(item["text"]), indent)
+            elif item["type"] == "tool_call":
+                self.print_tool(DrawnCall.of(item), indent)
+            elif item["type"] == "text":
+                self.print_answer(clean_text(item["text"]), indent, count_characters(item))
+            elif item["type"] == "thinking":
+                self._print_folded("thinking", clean_text(item["text"]), indent)
+            elif item["type"] == "prompt" and self.look.full:
+                self._print_folded(item["role"], clean_text(item["text"]), indent)
 
     def print_answer(self, text: str, indent: int, characters: int = 0) -> None:
         """Print a text of the component; `characters` is the length of a cut one, else 0."""
@@ -206,16 +249,11 @@ class Printer:
 
     def print_member(self, member: DrawnMember, indent: int) -> None:
         """Print a member in one line, and its items if it is open."""
-        run, status = member.run, member.run.record.get("status")
-        is_open = self.look.opens(run)
+        run, is_open = member.run, self.look.opens(member.run)
         left = Text("▾ " if is_open else "▸ ", style="dim")
         left.append(f"{member.label} · " if member.label else "").append(run.component, "bold")
         left.append(f": {member.task}" if member.task else "")
-        facts = self._describe_state(run, words=status != "COMPLETED")
-        if (seconds := run.seconds) is not None:
-            facts.append(f" {'· ' if status != 'COMPLETED' else ''}{format_elapsed(seconds)}")
-        if tokens := format_tokens(run):
-            facts.append(f" · {tokens}")
+        facts = _describe_facts(run, words=run.record.get("status") != "COMPLETED")
         if run.tool_calls:
             facts.append(f" · {run.tool_calls} ƒ")
         self.print_line(left, facts, indent=indent)
@@ -231,38 +269,19 @@ class Printer:
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
         phase = describe_run({**record, "error": None})
-        if not phase.sentence:
+        if not phase["sentence"]:
             return
         reason = record.get("cancel_reason")
         said = f' · reason: "{clean_line(reason)}"' if reason else ""
-        style = "yellow" if phase.warning or phase.name == "stopping" else "dim"
-        self.print(Text(f"── {clean_line(phase.sentence)}{said} ──", style=style), indent=indent)
+        style = "yellow" if phase["warning"] or phase["name"] == "stopping" else "dim"
+        self.print(Text(f"── {clean_line(phase['sentence'])}{said} ──", style=style), indent=indent)
 
-    def format_id(self, run_id: str) -> str:
-        """Return a run id, at a terminal only its beginning."""
-        return clean_line(run_id[:SHORT_ID] if self.look.short_ids else run_id)
+    def _print_rule(self) -> None:
+        self.print(Rule(characters="─", style="dim"))
 
-    def set_day(self, moment: datetime) -> None:
-        """Set the day that the reader has seen."""
-        self._day = format_day(moment, self.look)
-
-    def _print_day(self, moment: datetime) -> None:
-        day = format_day(moment, self.look)
-        if self._day and day != self._day:
-            self.print(Text(day, style="dim", justify="center"))
-        self._day = day
-
-    def _describe_state(self, run: DrawnRun, *, words: bool = True) -> Text:
-        phase = describe_run(run.record)
-        look = get_look(phase)
-        style = STYLES.get(look.color, look.color)
-        state = Text(f"{look.glyph} {phase.words}" if words else look.glyph, style=style)
-        code = (run.record.get("error") or {}).get("code")
-        if phase.name == "failed" and code:
-            state.append(f" · {clean_line(code)}")
-        if phase.warning:
-            state.append(f" ! {phase.warning}", style="yellow")
-        return state
+    def _print_labels(self, labels: Iterable[tuple[str, str]]) -> None:
+        for label, value in labels:
+            self.print_line(Text(f"{label}: {value}", style="dim"))
 
     def _print_folded(self, title: str, text: str, indent: int) -> None:
         if self.look.full:
@@ -271,6 +290,23 @@ class Printer:
         else:
             left = Text(f"… {title}: {clean_line(text[:MAXIMUM_WIDTH])}", style="dim")
             self.print_line(left, Text(format_size(text), style="dim"), indent=indent)
+
+
+def _describe_facts(run: DrawnRun, *, words: bool = True, split: bool = False) -> Text:
+    """Return state, duration and tokens of a run; without `words` the state is its glyph."""
+    phase = describe_run(run.record)
+    look = get_look(phase)
+    facts = Text(f"{look.glyph} {phase['words']}" if words else look.glyph, style=look.style)
+    code = (run.record.get("error") or {}).get("code")
+    if phase["name"] == "failed" and code:
+        facts.append(f" · {clean_line(code)}")
+    if phase["warning"]:
+        facts.append(f" ! {phase['warning']}", style="yellow")
+    if (seconds := run.seconds) is not None:
+        facts.append(f"{' ·' if words else ''} {format_elapsed(seconds)}")
+    if tokens := format_tokens(run, split=split):
+        facts.append(f" · {tokens}")
+    return facts
 
 
 def find_width() -> int:
@@ -295,8 +331,3 @@ def _cut(text: Text, width: int, end: str = "…") -> Text:
     kept.truncate(max(0, width - len(end)))
     kept.rstrip()
     return kept.append(end)
-
-
-def _indent(lines: Iterable[Any], columns: int) -> Iterator[Text]:
-    for line in lines:
-        yield Text(" " * columns).append_text(line)

@@ -6,21 +6,17 @@ member. So no cursor has to move, and the same lines can go to a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.transcript.markdown import split_blocks
-from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
+from agentctl.records.events import TEXT_KINDS, Event, EventKind
 from agentctl.records.items import Item, RunReader
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, Record
 from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_text
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
-    from agentctl.requests import StreamEvent
-
-Data = Mapping[str, Any]
 
 _TRY_AGAIN = 1.25
 """Growth of a text that has no complete block, after which it is parsed again."""
@@ -79,7 +75,7 @@ class LiveAnswer:
         self._follows_block = True
 
 
-class LiveRun:
+class LiveTranscript:
     """Draws the events of a run as they arrive.
 
     Args:
@@ -87,37 +83,32 @@ class LiveRun:
         kind: the kind of component.
         run_id: the run.
         indent: columns before each line.
-        whole: True if the events start with the first one of the run.
 
     Attributes:
         output: the text of the run and its end.
+        in_line: False: whole lines are written only.
     """
 
+    in_line = False
+
     def __init__(
-        self, printer: Printer, kind: ComponentKind, run_id: str = "", *, indent: int = 0,
-        whole: bool = True,
-    ) -> None:  # fmt: skip
+        self, printer: Printer, kind: ComponentKind, run_id: str = "", *, indent: int = 0
+    ) -> None:
         self._answer = LiveAnswer(printer, indent=indent)
-        self.output = RunOutput(kind, write=self._answer.add, run_id=run_id, whole=whole)
+        self.output = RunOutput(kind, write=self._answer.add, run_id=run_id)
         self._printer = printer
         self._indent = indent
         self._reader = RunReader()
 
-    @property
-    def in_line(self) -> bool:
-        """False: whole lines are written only."""
-        return False
-
-    def take(self, event: StreamEvent) -> None:
+    def take(self, event: Event) -> None:
         """Draw one event."""
-        parsed = parse_event(event.name, event.data, event.seq)
-        self.output.take_parsed(parsed)
-        own = parsed.run_id == self.output.run_id
-        if not (own and parsed.kind in TEXT_KINDS):  # the output draws the texts of the run itself
-            for change in self._reader.apply(parsed):
+        self.output.take(event)
+        own = event.run_id == self.output.run_id
+        if not (own and event.kind in TEXT_KINDS):  # the output draws the texts of the run itself
+            for change in self._reader.apply(event):
                 if change.run_id == self.output.run_id and change.position is not None:
                     self._draw_item(self._reader.runs[change.run_id].items[change.position])
-        if own and (self.output.end or parsed.kind is EventKind.TOOL_CALL_STARTED):
+        if own and (self.output.end or event.kind is EventKind.TOOL_CALL_STARTED):
             self._answer.end()
 
     def _draw_item(self, item: Item) -> None:
@@ -137,12 +128,12 @@ class LiveRun:
         members = {
             str(member_id): self._build_run(str(member_id))
             for item in run.items
-            if (member_id := cast(Mapping[str, Any], item).get("run_id")) is not None
+            if (member_id := cast(Record, item).get("run_id")) is not None
         }
         record = {**run.record, "stopped_at": run.record.get("finished_at"), "items": run.items}
         return DrawnRun(record, members)
 
-    def conclude(self, record: Data) -> None:
+    def conclude(self, record: Record) -> None:
         """Draw the rest of a run whose last event is missing, from its record."""
         self.output.conclude(record)
         self._answer.end()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.kinds import Record, component_of_run
+from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
-from agentctl.transcripts.model import DrawnRun, build_drawn_run, clean_line, parse_time
+from agentctl.transcripts.model import DrawnRun
 from agentctl.transcripts.runs import SessionRuns
-from agentctl.transcripts.texts import (
-    SESSION_OBJECTS,
-    Look,
-    count_session_tokens,
-    describe_objects,
-    describe_session,
-    format_day,
-)
+from agentctl.transcripts.texts import Look, describe_details
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
-    from agentctl.cli.show.transcript.live import LiveRun
+    from agentctl.cli.show.transcript.draw import Printer
     from agentctl.operations import Operations
     from agentctl.requests import RunView, SessionLocator
 
@@ -69,79 +62,9 @@ def create_page(form: Format, look: Look, write: Write) -> TranscriptPage:
     """Create a page in a format: `markdown`, or drawn for any other."""
     if form == "markdown":
         return MarkdownPage(look, write)
-    return DrawnPage(look, write, styled=form != "text")
+    from agentctl.cli.show.transcript.draw import Printer, create_console
 
-
-class DrawnPage:
-    """A transcript for people."""
-
-    def __init__(self, look: Look, write: Write, *, styled: bool) -> None:
-        from agentctl.cli.show.transcript.draw import Printer, create_console
-
-        self._printer = Printer(create_console(styled=styled), look, write)
-        self._look = look
-
-    def print_session(self, session: Record, shown: str) -> None:
-        """Print the head of a session; `shown` describes the runs that follow."""
-        from rich.text import Text
-
-        name, facts = describe_session(session)
-        last = parse_time(session.get("updated_at"))
-        counts = [shown, *count_session_tokens(session)]
-        if last is not None:
-            counts.append(format_day(last, self._look))
-            self._printer.set_day(last)
-        self._printer.print_line(Text(name, style="bold"), Text(" · ".join(facts), style="dim"))
-        self._printer.print(Text(" · ".join(counts), style="dim"))
-        for label, value in describe_objects(session, SESSION_OBJECTS):
-            self._printer.print_line(Text(f"{label}: {value}", style="dim"))
-        self._printer.print_rule()
-
-    def print_run(self, run: DrawnRun, number: int | None = None) -> None:
-        """Print a top-level run."""
-        self._printer.print_run(run, number)
-        self._printer.print()
-
-    def start_run(self, run: Record, number: int) -> LiveRun:
-        """Print the input of a live run, and return what draws its events."""
-        from agentctl.cli.show.transcript.draw import INDENT
-        from agentctl.cli.show.transcript.live import LiveRun
-
-        drawn = build_drawn_run(run)
-        self._printer.print_input(drawn, number)
-        self._printer.print_head(drawn, indent=INDENT)
-        kind, _ = component_of_run(dict(run))
-        return LiveRun(self._printer, kind, str(run["run_id"]), indent=INDENT)
-
-    def end_run(self, run: DrawnRun) -> None:
-        """Print the end of a run whose events were drawn."""
-        from agentctl.cli.show.transcript.draw import INDENT
-
-        self._printer.print_head(run, indent=INDENT)
-        self._printer.print_end(run, INDENT)
-        self._printer.print()
-
-    def print_details(self, run: Record) -> None:
-        """Print the objects of a run, and its place among other runs."""
-        from rich.text import Text
-
-        for label, value in _describe_details(run):
-            self._printer.print_line(Text(f"{label}: {value}", style="dim"))
-
-    def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
-        """Print when the parts of a run worked."""
-        from rich.text import Text
-
-        for line in draw_timeline(run, children, self._printer.console.width):
-            self._printer.print(Text(line, no_wrap=True, overflow="ellipsis"))
-        self._printer.print()
-
-    def print_foot(self, text: str) -> None:
-        """Print a last line."""
-        from rich.text import Text
-
-        self._printer.print_rule()
-        self._printer.print(Text(text, style="dim"))
+    return Printer(create_console(styled=form != "text"), look, write)
 
 
 class MarkdownPage:
@@ -164,7 +87,7 @@ class MarkdownPage:
         """Print nothing: no run is drawn from its events."""
 
     def print_details(self, run: Record) -> None:
-        lines = [f"- {label}: {value}\n" for label, value in _describe_details(run)]
+        lines = [f"- {label}: {value}\n" for label, value in describe_details(run)]
         self._write("".join(lines) + "\n")
 
     def print_timeline(self, run: Record, children: Mapping[str, list[Record]]) -> None:
@@ -175,14 +98,5 @@ class MarkdownPage:
         """Print nothing: the last line is about the command."""
 
 
-TranscriptPage = DrawnPage | MarkdownPage
+TranscriptPage: TypeAlias = "Printer | MarkdownPage"
 """One form of a transcript. Markdown has no live runs: a run is printed at its end."""
-
-
-def _describe_details(run: Record) -> Iterator[tuple[str, str]]:
-    yield "session", clean_line(run.get("session_id"))
-    if run.get("parent_run_id"):
-        yield "parent run", clean_line(run["parent_run_id"])
-    if run.get("member_runs"):
-        yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
-    yield from describe_objects(run, SESSION_OBJECTS[1:])

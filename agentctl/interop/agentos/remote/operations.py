@@ -10,7 +10,7 @@ from agentctl import errors
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
-from agentctl.interop.agentos.remote.runs import RunOperations
+from agentctl.interop.agentos.remote.runs import AgentOSRuns
 from agentctl.partial_operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
@@ -35,7 +35,7 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
 """Operations with the requests of this interface: builds the record from that of AgentOS."""
 
 
-class AgentOSOperations(RunOperations):
+class AgentOSOperations(AgentOSRuns):
     """The `operations.Operations` of an AgentOS server that have a counterpart there."""
 
     def list_faults(self) -> Iterable[Fault]:

@@ -14,7 +14,7 @@ from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import Record, build_json_fields
-from agentctl.interop.agentos.remote.sessions import SessionOperations
+from agentctl.interop.agentos.remote.sessions import AgentOSSessions
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -46,7 +46,7 @@ MAXIMUM_FAILED_READS = 2
 """Reads in a row that may fail while the end of a run is awaited."""
 
 
-class RunOperations(SessionOperations):
+class AgentOSRuns(AgentOSSessions):
     """Operations on runs. A run is known by its component and its session."""
 
     async def create_run(

@@ -40,7 +40,7 @@ from agentctl.requests import (
 _CONCURRENT_REQUESTS = 8
 
 
-class SessionOperations(AgentOSRequests):
+class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
