@@ -81,7 +81,6 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             connection.close()
 
     def forget(self, connection: _StreamConnection) -> None:
-        """Remove a connection that was closed."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
