@@ -35,7 +35,6 @@ SHORT = {
     "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",
     "agentctl.runtime.mcp.failures": "types that all of `mcp` uses, and import nothing of it",
     "agentctl.runtime.failures": "the public texts of failures, separate from their causes",
-    "agentctl.runtime.runners.base": "the interface of all runners, which imports none of them",
     "agentctl.server.observability.metrics_endpoint": "the second HTTP application, for metrics",
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.models.structured_output import OutputSchema
-    from agentctl.runtime.runners.base import Runner
+    from agentctl.runtime.runners.hosted_run import Runner
     from agentctl.runtime.tools.functions import Tool
 
 

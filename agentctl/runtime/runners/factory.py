@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.runners.base import Runner
-from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.hosted_run import HostedRun, Runner
 from agentctl.runtime.runners.owner import OwnerTask
 
 BuildRunner = Callable[[Any], Runner]

@@ -14,8 +14,7 @@ from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.runners.base import Runner
-from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.hosted_run import HostedRun, Runner
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.imports import UnusableObject, load_object
-from agentctl.runtime.runners.base import Runner
 from agentctl.runtime.runners.factory import NoAgentKind, is_factory
+from agentctl.runtime.runners.hosted_run import Runner
 
 BuildDeps = Callable[[RunContext], Any]
 """Makes the deps of a run; it may be asynchronous."""

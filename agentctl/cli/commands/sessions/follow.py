@@ -62,12 +62,16 @@ class _Followed:
             self.after, self.number = str(run["run_id"]), self.number + 1
 
     async def _show_run(self, run: Record) -> None:
+        from agentctl.cli.show.transcript.draw import INDENT, Printer
+        from agentctl.cli.show.transcript.live import LiveTranscript
+
         if run["status"] not in FINAL_STATUSES:
-            lines = self.page.start_run(run, self.number)
-            if lines is not None:
+            if isinstance(self.page, Printer):
+                self.page.start_run(run, self.number)
+                kind, _ = component_of_run(run)
+                lines = LiveTranscript(self.page, kind, str(run["run_id"]), indent=INDENT)
                 await self._follow_events(run, lines)
-                ended = await self._wait_for_end(run)
-                self.page.end_run(build_drawn_run(ended))
+                self.page.end_run(build_drawn_run(await self._wait_for_end(run)))
                 return
             run = await self._wait_for_end(run)
         children = await read_members(self.target.operations, run, self.where, self.form)

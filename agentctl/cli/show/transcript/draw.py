@@ -15,7 +15,7 @@ from rich.text import Text
 from agentctl.cli.io import current_io
 from agentctl.cli.show.transcript.markdown import draw_markdown
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.records.kinds import Record, component_of_run
+from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed
 from agentctl.transcripts.model import (
@@ -47,7 +47,6 @@ from agentctl.transcripts.texts import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from agentctl.cli.show.transcript.live import LiveTranscript
 
 MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""
@@ -145,15 +144,11 @@ class Printer:
         self.print_end(run, INDENT)
         self.print()
 
-    def start_run(self, run: Record, number: int) -> LiveTranscript:
-        """Print the input of a live run, and return what draws its events."""
-        from agentctl.cli.show.transcript.live import LiveTranscript
-
+    def start_run(self, run: Record, number: int) -> None:
+        """Print the input of a live run, whose events are drawn next."""
         drawn = build_drawn_run(run)
         self.print_input(drawn, number)
         self.print_head(drawn, indent=INDENT)
-        kind, _ = component_of_run(run)
-        return LiveTranscript(self, kind, str(run["run_id"]), indent=INDENT)
 
     def end_run(self, run: DrawnRun) -> None:
         """Print the end of a run whose events were drawn."""

@@ -80,12 +80,6 @@ class MarkdownPage:
     def print_run(self, run: DrawnRun, number: int | None = None) -> None:
         self._write(markdown.format_run(run, self._look, number))
 
-    def start_run(self, run: Record, number: int) -> None:
-        """Print nothing: a run is printed at its end."""
-
-    def end_run(self, run: DrawnRun) -> None:
-        """Print nothing: no run is drawn from its events."""
-
     def print_details(self, run: Record) -> None:
         lines = [f"- {label}: {value}\n" for label, value in describe_details(run)]
         self._write("".join(lines) + "\n")
