@@ -33,12 +33,7 @@ from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
-from agentctl.records.runs import (
-    CancelRecord,
-    RunPage,
-    RunRecord,
-    ToolCallRecord,
-)
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
 from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.system import (
     ApiRecord,
@@ -214,11 +209,7 @@ class Operations:
 
     @component_operation("cancel_run", "POST", f"{_RUN}/cancel")
     async def cancel_run(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        run_id: RunId,
-        request: CancelRequest,
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: CancelRequest
     ) -> Document[CancelRecord]:
         """Cancel a run of a component.
 
@@ -229,11 +220,7 @@ class Operations:
 
     @component_operation("resume_run", "POST", f"{_RUN}/resume")
     def resume_run(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        run_id: RunId,
-        request: ResumeRequest,
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Follow a run of a component.
 
@@ -245,11 +232,7 @@ class Operations:
 
     @component_operation("follow_run", "GET", f"{_RUN}/events")
     def follow_run(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        run_id: RunId,
-        request: ResumeRequest,
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Read the events of a run of a component.
 
@@ -379,12 +362,7 @@ class Operations:
         """Get a run of a session."""
 
     @operation(
-        "GET",
-        "/runs",
-        tag="Runs",
-        summaries=RunViewPages,
-        without=("sort_by",),
-        order=_PAGE_LAST,
+        "GET", "/runs", tag="Runs", summaries=RunViewPages, without=("sort_by",), order=_PAGE_LAST
     )
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         """List runs.

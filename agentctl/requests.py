@@ -112,9 +112,7 @@ class SessionLocator:
     user_id: UserId = None
     db_id: DatabaseId = None
     table: Annotated[
-        str | None,
-        Query("`sessions`, the only table"),
-        Option("--table", "NAME", "Session table"),
+        str | None, Query("`sessions`, the only table"), Option("--table", "NAME", "Session table")
     ] = None
 
 

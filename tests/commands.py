@@ -57,11 +57,7 @@ def run_command(
     stdin, stderr = io.BytesIO(typed), io.BytesIO()
     stdout = _Screen() if screen else io.BytesIO()
     streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, stdout, stderr)))
-    with (
-        patch.dict(os.environ, environment, clear=True),
-        contextlib.chdir(folder),
-        _forget_tools(),
-    ):
+    with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
         code = main(arguments, streams)
     streams.out.flush()
     streams.err.flush()

@@ -232,11 +232,7 @@ class _Bedrock(_Vendor):
     def _event(self, name: str, fields: Body, kind: str = "event") -> bytes:
         """Encode a message of the event stream: prelude, headers, payload, checksums."""
         payload = json.dumps(fields).encode()
-        names = {
-            f":{kind}-type": name,
-            ":content-type": "application/json",
-            ":message-type": kind,
-        }
+        names = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
         headers = b"".join(
             struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(value))
             + value.encode()

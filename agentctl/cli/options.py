@@ -58,10 +58,7 @@ def _target_option(*flags: str, **about: Any) -> Any:
 
 def _id_option(noun: str) -> Any:
     return typer.Option(
-        f"--{noun}",
-        metavar="ID",
-        help=f"{noun.title()} id",
-        autocompletion=complete_values(noun),
+        f"--{noun}", metavar="ID", help=f"{noun.title()} id", autocompletion=complete_values(noun)
     )
 
 

@@ -65,8 +65,7 @@ AdminScope = Annotated[
 TokenPrefix = Annotated[
     str,
     Pattern(
-        r"^[a-z][a-z0-9]{0,30}$",
-        "1 to 31 lower-case letters and digits, starting with a letter",
+        r"^[a-z][a-z0-9]{0,30}$", "1 to 31 lower-case letters and digits, starting with a letter"
     ),
 ]
 Tool = Annotated[
@@ -78,17 +77,13 @@ Tool = Annotated[
 ]
 ObjectName = Annotated[
     str,
-    Pattern(
-        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$",
-        '"package.module:name", or empty',
-    ),
+    Pattern(r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$", '"package.module:name", or empty'),
 ]
 Region = Annotated[
     str, Pattern(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')
 ]
 ApiVersion = Annotated[
-    str,
-    Pattern(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty'),
+    str, Pattern(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty')
 ]
 VariableName = Annotated[
     str,

@@ -19,11 +19,7 @@ class RateLimitedLog:
     """
 
     def __init__(
-        self,
-        logger: logging.Logger,
-        *,
-        level: int = logging.WARNING,
-        pause: float = PAUSE_SECONDS,
+        self, logger: logging.Logger, *, level: int = logging.WARNING, pause: float = PAUSE_SECONDS
     ) -> None:
         self._logger = logger
         self._level = level

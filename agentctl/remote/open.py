@@ -15,11 +15,7 @@ from agentctl.remote.failures import parse_object
 
 @asynccontextmanager
 async def open_remote(
-    url: str,
-    token: str | None,
-    *,
-    allow_insecure: bool = False,
-    read_timeout: float | None = None,
+    url: str, token: str | None, *, allow_insecure: bool = False, read_timeout: float | None = None
 ) -> AsyncIterator[tuple[Operations, str | None]]:
     """Open the operations of a server, and recognise its product once.
 

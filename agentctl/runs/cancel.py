@@ -98,10 +98,7 @@ class Canceller:
 
 @unit
 def _request_cancel(
-    run_id: str,
-    actor: str,
-    reason: str | None,
-    extra_write: Callable[[], Work[None]] | None,
+    run_id: str, actor: str, reason: str | None, extra_write: Callable[[], Work[None]] | None
 ) -> Steps[tuple[RunState, RunState]]:
     before = yield from run_reads.get_state(run_id)
     if before is None:

@@ -93,11 +93,7 @@ class Conversation:
     """
 
     def __init__(
-        self,
-        context: RunEnvironment,
-        actions: Mapping[str, Action],
-        *,
-        publishes: bool = True,
+        self, context: RunEnvironment, actions: Mapping[str, Action], *, publishes: bool = True
     ) -> None:
         self.context = context
         self.message = context.spec.input

@@ -17,11 +17,7 @@ from agentctl.errors import ValidationFailed
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS
-from agentctl.records.memories import (
-    MAXIMUM_MEMORY_LENGTH,
-    MAXIMUM_TOPIC_LENGTH,
-    MAXIMUM_TOPICS,
-)
+from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.value_types import compile_type
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,

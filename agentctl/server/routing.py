@@ -38,9 +38,7 @@ from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.records.times import now
-from agentctl.requests import (
-    SessionLocator,
-)
+from agentctl.requests import SessionLocator
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters

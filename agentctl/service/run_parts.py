@@ -12,12 +12,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import ToolCallRecord
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    MAXIMUM_EVENT_NUMBER,
-    ResumeRequest,
-    StreamEvent,
-)
+from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, ResumeRequest, StreamEvent
 from agentctl.runs.follow import flatten, follow_run
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import run_reads

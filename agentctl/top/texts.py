@@ -110,11 +110,7 @@ def draw_facts(run: Record) -> Text:
 
 
 def draw_runs(
-    runs: Sequence[Record],
-    children: Mapping[str, Sequence[Record]],
-    width: int,
-    *,
-    timeline: bool,
+    runs: Sequence[Record], children: Mapping[str, Sequence[Record]], width: int, *, timeline: bool
 ) -> Text:
     """Return the transcripts of runs, or facts about the last one and a bar for each part."""
     if timeline:

@@ -23,14 +23,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled
-from agentctl.top.texts import (
-    build_cells,
-    cell,
-    draw_runs,
-    format_age,
-    format_state,
-    number,
-)
+from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
 from agentctl.top.tree import SORTS, arrange_runs
 from agentctl.transcripts.model import clean_line
 

@@ -149,11 +149,7 @@ DAY = 86_400
 
 
 def signed(
-    claims: dict[str, Any] | None = None,
-    *,
-    pair: Pair = FIRST,
-    scopes: Any = ALL,
-    **header: Any,
+    claims: dict[str, Any] | None = None, *, pair: Pair = FIRST, scopes: Any = ALL, **header: Any
 ) -> str:
     """Return a valid token of `me` with these changes; None removes a member."""
     members = {"sub": "me", "exp": int(NOW) + 3_600, "scopes": scopes, **(claims or {})}

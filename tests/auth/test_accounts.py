@@ -183,10 +183,7 @@ def stored() -> MemoryStore:
 @pytest.fixture
 def tokens(stored: MemoryStore, clock: Clock) -> AccountTokens:
     return AccountTokens(
-        stored,
-        admin_scope=ADMIN,
-        clock=lambda: clock.wall,
-        monotonic=lambda: clock.steady,
+        stored, admin_scope=ADMIN, clock=lambda: clock.wall, monotonic=lambda: clock.steady
     )
 
 

@@ -85,11 +85,7 @@ def run_server(work: Work) -> None:
         telemetry=False,
     )
     uvicorn.run(
-        system.get_app(),
-        host="127.0.0.1",
-        port=work["port"],
-        access_log=False,
-        log_level="warning",
+        system.get_app(), host="127.0.0.1", port=work["port"], access_log=False, log_level="warning"
     )
 
 

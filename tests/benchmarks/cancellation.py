@@ -25,10 +25,7 @@ from typing import NamedTuple
 from agentctl.auth.principal import local_principal
 from agentctl.operations import Operations
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import (
-    CancelRequest,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
 from tests.benchmarks.measure import Row, at_most, build_figure_row
 from tests.deployment import ADMIN, Deployment, create_deployment

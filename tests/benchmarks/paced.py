@@ -153,11 +153,7 @@ _WORD = _format_event(
     _build_head("chat.completion.chunk")
     | {
         "choices": [
-            {
-                "index": 0,
-                "delta": {"role": "assistant", "content": "WORD"},
-                "finish_reason": None,
-            }
+            {"index": 0, "delta": {"role": "assistant", "content": "WORD"}, "finish_reason": None}
         ]
     }
 ).split(b"WORD")

@@ -149,13 +149,7 @@ class _Reader(asyncio.Protocol):
 async def read_stream(side: Side, load: Load, *, stamped: bool) -> list[Delay]:
     """Read one answer to its end; return the delays of its tokens."""
     message = json.dumps(
-        {
-            "words": load.tokens,
-            "size": 8,
-            "seconds": load.seconds,
-            "hold": False,
-            "stamp": stamped,
-        }
+        {"words": load.tokens, "size": 8, "seconds": load.seconds, "hold": False, "stamp": stamped}
     )
     request = side.build_request(message)
     _, reader = await asyncio.get_running_loop().create_connection(

@@ -101,10 +101,7 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
     """
 
     def run(
-        *args: str,
-        env: Mapping[str, str] | None = None,
-        types: str = "",
-        when: str = "[y/N] ",
+        *args: str, env: Mapping[str, str] | None = None, types: str = "", when: str = "[y/N] "
     ) -> Seen:
         ours, theirs = os.openpty()
         with os.fdopen(ours, "r+b", buffering=0) as screen:

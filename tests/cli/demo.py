@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentctl.remote import RemoteOperations
-from agentctl.requests import (
-    RunRequest,
-)
+from agentctl.requests import RunRequest
 from tests.process import base_environment, start_agentctl, start_server
 
 __all__ = ["Demo", "serving"]

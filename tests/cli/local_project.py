@@ -59,11 +59,7 @@ def running_command(
     """Run a command within the block; its stderr is written to `log`."""
     with log.open("wb") as said:
         process = start_agentctl(
-            *args,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=said,
+            *args, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
         )
     try:
         yield process

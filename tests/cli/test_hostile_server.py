@@ -16,7 +16,8 @@ import pytest
 
 from agentctl.cli import paging
 from agentctl.cli.commands.runs import watch
-from agentctl.remote import client, connection, events
+from agentctl.remote import connection, events
+from agentctl.remote.connection import Timeouts
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.commands import Result
@@ -178,12 +179,7 @@ def test_a_compressed_document_is_not_unpacked(agentctl: Agentctl, serve: Serve)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time for a whole response to a moment."""
-    init = client.Timeouts
-
-    def shorter(*seconds: float) -> connection.Timeouts:
-        return init(*seconds[:-1], 0.3)
-
-    monkeypatch.setattr(client, "Timeouts", shorter)
+    monkeypatch.setattr("agentctl.remote.open.DEFAULT_TIMEOUTS", Timeouts(whole=0.3))
 
 
 @pytest.fixture

@@ -97,9 +97,7 @@ def test_an_error_has_detail_cause_and_hint(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_an_internal_error_hides_its_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_internal_error_hides_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = _exit_code(KeyError("secret"), capsys)
     assert code == 1
     assert said.startswith("error: internal error (KeyError)\n\nhint: ")

@@ -24,13 +24,7 @@ CALLS = json.dumps(
                 {"id": "c2", "name": "wait", "arguments": {}},
             ],
         },
-        {
-            "role": "tool",
-            "content": "3",
-            "created_at": 3,
-            "tool_call_id": "c1",
-            "tool_name": "add",
-        },
+        {"role": "tool", "content": "3", "created_at": 3, "tool_call_id": "c1", "tool_name": "add"},
     ]
 )
 TOOLS = json.dumps(

@@ -47,11 +47,7 @@ def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str
     ],
 )
 def test_list_filters(
-    through: Agentctl,
-    session: str,
-    two: tuple[str, str],
-    options: tuple[str, ...],
-    expected: str,
+    through: Agentctl, session: str, two: tuple[str, str], options: tuple[str, ...], expected: str
 ) -> None:
     ids = dict(zip(("ended", "live"), two, strict=True))
     found = through("runs", "list", "--session", session, *options, "-o", "name")

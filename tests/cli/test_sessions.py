@@ -44,8 +44,7 @@ def test_get_is_the_same_bytes_locally_and_remotely(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]],
+    "options", [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]]
 )
 def test_filters_that_do_not_match_hide_a_session(
     through: Agentctl, session: str, options: list[str]

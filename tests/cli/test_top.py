@@ -481,7 +481,7 @@ def test_hostile_texts_are_shown_as_text(hostile: str) -> None:
         "cancel_reason": hostile,
     }  # fmt: skip
     cells = [str(each) for each in build_cells(Row(run))]
-    texts = [*cells, draw_facts(run).plain, draw_runs([run], {}, 100).plain]
+    texts = [*cells, draw_facts(run).plain, draw_runs([run], {}, 100, timeline=False).plain]
     for text in texts:
         assert not set(text) & {"\x1b", "\u202e"}
     assert "\n" not in "".join(cells)

@@ -51,10 +51,7 @@ def test_paths_are_relative_to_the_file(
         "[[databases]]\nid = 'one'\nurl = 'sqlite:///data/a b.db'\n"
         "[[databases]]\nid = 'two'\nurl = 'sqlite:////var/b.db'\n"
     )
-    assert settings.authorization.verification_key_files == (
-        tmp_path / "k.pem",
-        Path("/abs.pem"),
-    )
+    assert settings.authorization.verification_key_files == (tmp_path / "k.pem", Path("/abs.pem"))
     assert settings.authorization.jwks_file == tmp_path.parent / "j.json"
     assert settings.signing.key_file == tmp_path / "deep" / "s.pem"
     assert [one.url for one in settings.databases] == [

@@ -146,13 +146,7 @@ def test_unknown_key_gets_a_suggestion(text: str, expected: str, refuses: Refuse
     assert refuses(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'layout = "agentos"',
-        'compatibility = "agentos"',
-    ],
-)
+@pytest.mark.parametrize("text", ['layout = "agentos"', 'compatibility = "agentos"'])
 def test_keys_of_later_versions_are_rejected(text: str, refuses: Refuses) -> None:
     line = refuses(text)
     assert "this version has no such key" in line

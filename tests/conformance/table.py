@@ -53,10 +53,7 @@ REASONS = {
 
 def format_table() -> str:
     """Return the table and the reasons as Markdown."""
-    lines = [
-        f"| agent | {' | '.join(COLUMNS.values())} |",
-        f"| --- |{' --- |' * len(COLUMNS)}",
-    ]
+    lines = [f"| agent | {' | '.join(COLUMNS.values())} |", f"| --- |{' --- |' * len(COLUMNS)}"]
     numbers = {cell: number for number, cell in enumerate(REASONS, 1)}
     for kind, name in KINDS.items():
         cells = [

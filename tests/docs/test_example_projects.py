@@ -43,12 +43,7 @@ class Project:
 
     def run(self, agent: str, message: str, *, session: str, user: str, **claims: Any) -> RunRecord:
         """Return the record of a run for a user with further claims."""
-        payload = {
-            "sub": user,
-            "scopes": ["agents:run"],
-            "exp": int(time.time()) + 600,
-            **claims,
-        }
+        payload = {"sub": user, "scopes": ["agents:run"], "exp": int(time.time()) + 600, **claims}
         key = (self.folder / "keys/signing.pem").read_text()
         token = jwt.encode(payload, key, algorithm="RS256")
 

@@ -116,9 +116,7 @@ async def test_cut_connections_are_replaced(server: PostgresServer) -> None:
         assert len(await there.names()) == 12
 
 
-async def test_cut_connections_neither_lose_nor_repeat_writes(
-    server: PostgresServer,
-) -> None:
+async def test_cut_connections_neither_lose_nor_repeat_writes(server: PostgresServer) -> None:
     async with faulty(server) as there:
         done = set[str]()
 

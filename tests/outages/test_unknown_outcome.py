@@ -9,10 +9,7 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
-from agentctl.requests import (
-    RunFilter,
-    RunRequest,
-)
+from agentctl.requests import RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
@@ -44,11 +41,7 @@ async def statuses(port: ServiceOperations, session_id: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("when", "key", "found"),
-    [
-        ("after", None, ["CANCELLED"]),
-        ("after", "a-key", ["COMPLETED"]),
-        ("before", None, []),
-    ],
+    [("after", None, ["CANCELLED"]), ("after", "a-key", ["COMPLETED"]), ("before", None, [])],
 )
 async def test_a_run_with_an_unknown_outcome(
     tmp_path: Path,

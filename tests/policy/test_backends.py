@@ -278,9 +278,7 @@ def memory_rows() -> Iterator[Row]:
         {"memory": "x"},
     )
     yield Row(
-        "delete_memory",
-        f"DELETE {path}",
-        lambda operations: operations.delete_memory(ABSENT_RUN),
+        "delete_memory", f"DELETE {path}", lambda operations: operations.delete_memory(ABSENT_RUN)
     )
     deletion = MemoryDeletion((ABSENT_RUN,))
     yield Row(

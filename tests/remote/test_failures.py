@@ -17,10 +17,7 @@ from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
 from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
-from agentctl.requests import (
-    CancelRequest,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunRequest
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"

@@ -12,12 +12,7 @@ import pytest
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
-from agentctl.requests import (
-    CancelRequest,
-    ResumeRequest,
-    RunRequest,
-    StreamEvent,
-)
+from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs import stream
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
@@ -201,9 +196,7 @@ async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deplo
         await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
 
 
-async def test_run_without_stored_events_has_content_and_end(
-    deployment: Deployment,
-) -> None:
+async def test_run_without_stored_events_has_content_and_end(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
         run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
         for service in (owner, other):
@@ -249,9 +242,7 @@ async def test_member_run_has_content_and_end(deployment: Deployment) -> None:
         assert event_data(found[1])["agent_name"] == "echo"
 
 
-async def test_deleted_events_are_rebuilt_from_the_row(
-    deployment: Deployment,
-) -> None:
+async def test_deleted_events_are_rebuilt_from_the_row(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
         whole = await collect_run_events(
             user(owner), "agent", "http-500", message="x", session_id="s1"
@@ -263,9 +254,7 @@ async def test_deleted_events_are_rebuilt_from_the_row(
         assert event_data(end)["error"] == event_data(whole[-1])["error"]
 
 
-async def test_end_of_an_orphaned_run_follows_delivered_events(
-    deployment: Deployment,
-) -> None:
+async def test_end_of_an_orphaned_run_follows_delivered_events(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         database = main_database(service)
         run = await create_live_run(database, "dead", component_id="echo")
@@ -308,9 +297,7 @@ async def collect_events(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]
     return [event async for event in found]
 
 
-async def test_shutdown_releases_followers_of_other_processes(
-    deployment: Deployment,
-) -> None:
+async def test_shutdown_releases_followers_of_other_processes(deployment: Deployment) -> None:
     async with open_service(deployment) as owner, start_hanging_run(owner) as run_id:
         async with open_service(deployment) as other:
             hosting = other.hosting

@@ -16,10 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from agentctl.requests import (
-    CancelRequest,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunRequest
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, writer

@@ -21,11 +21,7 @@ import asyncpg
 import pytest
 
 from agentctl.config.settings import Database as Entry
-from agentctl.requests import (
-    BulkDeletion,
-    NewSession,
-    SessionPatch,
-)
+from agentctl.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun

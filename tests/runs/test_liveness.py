@@ -132,9 +132,7 @@ async def test_pid_decides_without_a_lock_file(shared: SharedDatabases) -> None:
         assert await monitor.check_owner("reused") is WorkerDeath.EXITED
 
 
-async def test_suspended_worker_has_no_heartbeat_until_it_resumes(
-    shared: SharedDatabases,
-) -> None:
+async def test_suspended_worker_has_no_heartbeat_until_it_resumes(shared: SharedDatabases) -> None:
     async with shared.open() as databases, register_worker(databases):
         monitor = WorkerMonitor(databases, dead_after_seconds=DEATH)
         other = shared.start_worker(heartbeat_seconds=0.03)

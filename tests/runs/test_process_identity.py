@@ -57,11 +57,7 @@ def test_zombie_process_has_exited() -> None:
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [
-        GONE._replace(host="another"),
-        GONE._replace(boot_id="another/1"),
-        GONE._replace(boot_id=""),
-    ],
+    [GONE._replace(host="another"), GONE._replace(boot_id="another/1"), GONE._replace(boot_id="")],
     ids=["host", "boot or container", "unknown boot"],
 )
 def test_pid_of_another_machine_is_not_judged(elsewhere: ProcessIdentity) -> None:

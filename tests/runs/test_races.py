@@ -20,12 +20,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    CancelRequest,
-    ResumeRequest,
-    RunRequest,
-    StreamEvent,
-)
+from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import is_final
 from agentctl.service.service import Service, ServiceOperations
@@ -295,9 +290,7 @@ async def test_run_that_starts_while_its_worker_is_declared_dead_stops(tmp_path:
         await judged.kill()
 
 
-async def test_followers_get_the_end_that_another_process_stored(
-    tmp_path: Path,
-) -> None:
+async def test_followers_get_the_end_that_another_process_stored(tmp_path: Path) -> None:
     asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
     settings = build_settings(tmp_path / "main.db")
     judge, judged = Process(settings), Process(settings)

@@ -156,9 +156,7 @@ async def test_writes_of_the_old_owner_are_refused(shared: SharedDatabases) -> N
         assert await batches(main) == stored_batches
 
 
-async def test_children_end_before_parents_with_their_own_content(
-    shared: SharedDatabases,
-) -> None:
+async def test_children_end_before_parents_with_their_own_content(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         main = databases["main"]
         root = await create_live_run(main, "w1", "root", component_type="workflow")
@@ -225,9 +223,7 @@ async def test_unreadable_events_are_skipped(shared: SharedDatabases) -> None:
         assert (await read_run(main)).content == "kept"
 
 
-async def test_only_live_runs_of_the_worker_are_ended(
-    shared: SharedDatabases,
-) -> None:
+async def test_only_live_runs_of_the_worker_are_ended(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         main = databases["main"]
         await create_live_run(main, "w1", "mine")
@@ -278,5 +274,5 @@ def _spoil_final_status() -> Steps[None]:
         Sql(
             "CREATE TRIGGER spoil BEFORE UPDATE ON runs WHEN old.run_id = 'broken'"
             " BEGIN SELECT raise(abort, 'spoiled'); END"
-        ),
+        )
     )

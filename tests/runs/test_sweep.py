@@ -145,9 +145,7 @@ async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> N
         assert await list_workers(one) == []
 
 
-async def test_suspended_process_resumes_with_a_new_worker_id(
-    shared: SharedDatabases,
-) -> None:
+async def test_suspended_process_resumes_with_a_new_worker_id(shared: SharedDatabases) -> None:
     """SIGSTOP for longer than the heartbeat limit, then SIGCONT."""
     async with shared.open() as databases, AsyncExitStack() as stack:
         worker = Worker(databases, heartbeat_seconds=QUICK)

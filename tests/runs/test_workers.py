@@ -19,9 +19,7 @@ from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_
 QUICK = 0.02
 
 
-async def test_row_identifies_the_process_and_lock_is_taken(
-    shared: SharedDatabases,
-) -> None:
+async def test_row_identifies_the_process_and_lock_is_taken(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         worker = Worker(databases)
         before = worker.id

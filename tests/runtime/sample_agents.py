@@ -11,15 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agentctl import (
-    Output,
-    Progress,
-    RunContext,
-    Thinking,
-    ToolCompleted,
-    ToolStarted,
-    Usage,
-)
+from agentctl import Output, Progress, RunContext, Thinking, ToolCompleted, ToolStarted, Usage
 
 release = threading.Event()
 """Ends the agents that ignore their cancellation."""

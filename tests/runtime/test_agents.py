@@ -69,9 +69,7 @@ def test_provider_without_usage_counts_zero(model_endpoint: ModelEndpoint) -> No
     assert set(ended.transcript.metrics.values()) == {0}
 
 
-def test_model_gets_history_and_current_instructions(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_model_gets_history_and_current_instructions(model_endpoint: ModelEndpoint) -> None:
     history = [
         {"role": "system", "content": "Old rules.", "created_at": 1},
         {"role": "user", "content": "first", "created_at": 1},
@@ -106,9 +104,7 @@ def test_model_gets_history_and_current_instructions(
     assert kept == [("system", "New rules."), ("user", "second")]
 
 
-def test_open_call_in_the_history_gets_a_result(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_open_call_in_the_history_gets_a_result(model_endpoint: ModelEndpoint) -> None:
     history = [
         {"role": "user", "content": "first", "created_at": 1},
         {

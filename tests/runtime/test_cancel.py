@@ -53,9 +53,7 @@ def run_and_cancel(
     return with_catalog(configured, work)
 
 
-def test_hanging_model_is_abandoned_and_its_socket_closed(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_hanging_model_is_abandoned_and_its_socket_closed(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.wait_for_open(0)
 
     left, took = run_and_cancel(

@@ -135,11 +135,7 @@ def test_team_as_a_member_has_a_team_record() -> None:
 
 @pytest.mark.parametrize(
     ("team", "names"),
-    [
-        ("news", ["delegate_task_to_member"]),
-        ("desk", ["route_to_member", "add"]),
-        ("crowd", []),
-    ],
+    [("news", ["delegate_task_to_member"]), ("desk", ["route_to_member", "add"]), ("crowd", [])],
 )
 def test_team_tools_are_delegation_and_configured_tools(team: str, names: list[str]) -> None:
     tools = record("team", team)["tools"]
@@ -149,7 +145,7 @@ def test_team_tools_are_delegation_and_configured_tools(team: str, names: list[s
     for tool in tools:
         assert set(tool) == {"name", "description", "parameters"}
         assert set(tool["parameters"]) == {
-            *("type", "properties", "required", "additionalProperties"),
+            *("type", "properties", "required", "additionalProperties")
         }
 
 
@@ -168,10 +164,7 @@ def test_workflow_record() -> None:
         "id": "publish",
         "name": "Publish",
         "description": "Makes it public",
-        "steps": [
-            {"name": "draft", "agent_id": "writer"},
-            {"name": "review", "team_id": "news"},
-        ],
+        "steps": [{"name": "draft", "agent_id": "writer"}, {"name": "review", "team_id": "news"}],
         "db_id": "main",
     }
 

@@ -58,10 +58,7 @@ def test_leader_without_members_echoes() -> None:
     assert run(settings(model="leader"), "hello there").transcript.content == "hello there"
 
 
-@pytest.mark.parametrize(
-    ("message", "content"),
-    [("7", "9"), ("shout 7", "SHOUT 7"), ("add", "3")],
-)
+@pytest.mark.parametrize(("message", "content"), [("7", "9"), ("shout 7", "SHOUT 7"), ("add", "3")])
 def test_tool_calls_a_tool_with_the_message(message: str, content: str) -> None:
     tools = ("tests.runtime.sample_tools:add", "tests.runtime.sample_tools:shout")
     ended = run(settings(model="tool", tools=tools), message)

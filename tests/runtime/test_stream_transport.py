@@ -199,9 +199,7 @@ def create_certificate(folder: Path) -> Path:
     )
     path = folder / "model.pem"
     private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
     return path

@@ -51,9 +51,7 @@ def test_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
     assert [type(event) for event in ended.events[:2]] == [ToolCallStarted, ToolCallCompleted]
 
 
-def test_leader_gets_instructions_duty_and_members(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_leader_gets_instructions_duty_and_members(model_endpoint: ModelEndpoint) -> None:
     ended = run(build_team(model_endpoint, "coordinate"), "go", kind="team", component="news")
 
     system = ended.transcript.messages[0]["content"]
@@ -92,9 +90,7 @@ def test_failure_of_a_member_is_a_tool_result(
     assert ended.transcript.content == ended.joined_deltas == f"The member writer {told}"
 
 
-def test_cancel_of_a_member_is_a_tool_result(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_cancel_of_a_member_is_a_tool_result(model_endpoint: ModelEndpoint) -> None:
     configured = build_team(model_endpoint, "coordinate")
 
     ended, failure = attempt(configured, "go", kind="team", component="news", cancels_members=True)

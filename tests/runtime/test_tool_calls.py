@@ -238,9 +238,7 @@ def test_tool_failure_is_a_result_without_details(
     assert (sample_tools.SECRET in caplog.text) is (name == "fails")
 
 
-def test_failing_validator_is_a_tool_failure(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_failing_validator_is_a_tool_failure(model_endpoint: ModelEndpoint) -> None:
     ended, failure = run_with_tool(model_endpoint, "odd", {"value": {"text": "x"}})
 
     assert failure is None
@@ -302,9 +300,7 @@ def test_unknown_tool_is_reported_to_the_model(model_endpoint: ModelEndpoint) ->
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
-def test_repeated_unknown_tool_ends_the_run(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_repeated_unknown_tool_ends_the_run(model_endpoint: ModelEndpoint) -> None:
     configured = settings(model_endpoint, model="again:nope", tools=(f"{sample_tools.TOOLS}:add",))
 
     _, failure = attempt(configured, "do {}")

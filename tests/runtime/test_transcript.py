@@ -117,13 +117,7 @@ def test_chat_history_has_instructions_once_and_no_tool_messages() -> None:
             "metrics": {"input_tokens": 1},
             "tool_calls": [{"id": "a", "name": "t", "arguments": {}}],
         },
-        {
-            "role": "tool",
-            "content": "x",
-            "created_at": 4,
-            "tool_call_id": "a",
-            "tool_name": "t",
-        },
+        {"role": "tool", "content": "x", "created_at": 4, "tool_call_id": "a", "tool_name": "t"},
         {"role": "assistant", "content": "ho", "created_at": 5, "metrics": {"input_tokens": 2}},
     ]
     common = {"from_history": False, "stop_after_tool_call": False}

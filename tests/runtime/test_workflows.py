@@ -47,9 +47,7 @@ def test_step_gets_the_output_of_the_previous_step(model_endpoint: ModelEndpoint
     assert len(ended.children) == 3
 
 
-def test_workflow_has_no_messages_and_no_usage(
-    model_endpoint: ModelEndpoint,
-) -> None:
+def test_workflow_has_no_messages_and_no_usage(model_endpoint: ModelEndpoint) -> None:
     ended = run(build_workflow(model_endpoint), "hello", kind="workflow", component="publish")
 
     assert ended.transcript.messages == []

@@ -251,12 +251,7 @@ def _lists() -> Iterator[Scenario]:
     yield Scenario(operation, whole, "admin", 200, ('"mine"', '"theirs"'))
     yield Scenario(operation, f"{whole}&user_id=other", "me", 200, ('"data":[]',))
     yield Scenario(
-        operation,
-        f"{whole}&type=team",
-        "me",
-        200,
-        ('"mine-team"',),
-        ('"mine-workflow"',),
+        operation, f"{whole}&type=team", "me", 200, ('"mine-team"',), ('"mine-workflow"',)
     )
     yield Scenario(operation, f"{whole}&session_name=HEL", "me", 200, ('"mine"',))
     yield Scenario(operation, f"{whole}&component_id=line", "me", 200, ('"mine-workflow"',))

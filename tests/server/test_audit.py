@@ -18,9 +18,7 @@ from agentctl.auth.explain.checks import CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.operations import ROUTES
-from agentctl.requests import (
-    AuditFilter,
-)
+from agentctl.requests import AuditFilter
 from agentctl.server import create_app, running
 from agentctl.server.routing import count_rejection
 from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter
@@ -108,9 +106,7 @@ async def test_every_403_has_an_entry(deployment: Deployment) -> None:
     assert {name for _, name, _ in told} >= CHANGING_OPERATIONS
 
 
-async def test_invalid_change_requests_have_an_entry(
-    deployment: Deployment,
-) -> None:
+async def test_invalid_change_requests_have_an_entry(deployment: Deployment) -> None:
     strong = bearer(deployment, ADMIN)
     json = {**strong, "content-type": "application/json"}
     async with served(deployment) as http:
@@ -151,9 +147,7 @@ async def test_invalid_change_requests_have_an_entry(
     assert "secret" not in str(found)
 
 
-async def test_unwritable_audit_log_fails_changes_but_not_denials(
-    deployment: Deployment,
-) -> None:
+async def test_unwritable_audit_log_fails_changes_but_not_denials(deployment: Deployment) -> None:
     async with served(deployment) as http:
         strong = bearer(deployment, ADMIN)
         await http.post("/sessions", json={"session_id": "s1"}, headers=strong)

@@ -266,8 +266,7 @@ def test_no_facts_are_extracted_without_a_user(served: ThreadedServer) -> None:
 def test_runs_at_the_same_time_have_one_summary_at_a_time(served: ThreadedServer) -> None:
     with ThreadPoolExecutor(20) as pool:
         runs = pool.map(
-            lambda number: _run(served, "/agents/summarized", f"message {number}", "s10"),
-            range(20),
+            lambda number: _run(served, "/agents/summarized", f"message {number}", "s10"), range(20)
         )
         assert [run["status"] for run in runs] == ["COMPLETED"] * 20
     headers = served.bearer("me", *SCOPES)

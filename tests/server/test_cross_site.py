@@ -181,9 +181,7 @@ def test_refused_pages_are_in_the_log_once_a_minute(opened: OpenServer) -> None:
     assert opened.log.read_text().count("The Host of the request is not accepted") == 1
 
 
-def test_all_addresses_accept_addresses_and_the_name_of_the_machine(
-    deployment: Deployment,
-) -> None:
+def test_all_addresses_accept_addresses_and_the_name_of_the_machine(deployment: Deployment) -> None:
     options = ("--host", "0.0.0.0", "--insecure-no-auth")
     with serve_config(deployment.path, *options) as served:
         port = int(served.url.rpartition(":")[2])

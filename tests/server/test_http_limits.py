@@ -113,8 +113,8 @@ LORIS = {
 def test_slow_client_is_disconnected(
     host: ThreadedServer, parts: Callable[[], Iterator[bytes]]
 ) -> None:
+    began = time.monotonic()
     with open_raw_connection(host.port) as connection:
-        began = time.monotonic()
         connection.socket.settimeout(SECONDS / 10)
         received = dripped(connection, parts())
         took = time.monotonic() - began

@@ -108,8 +108,7 @@ async def test_sessions_can_be_read(served: ThreadedServer) -> None:
         detail = await client.call_tool("get_session", {"session_id": "bob-1"})
         assert json.loads(get_text(detail))["session_id"] == "bob-1"
         run = await client.call_tool(
-            "get_session_run",
-            {"session_id": "bob-1", "run_id": ran.structured_content["run_id"]},
+            "get_session_run", {"session_id": "bob-1", "run_id": ran.structured_content["run_id"]}
         )
         assert json.loads(get_text(run))["content"] == get_text(ran)
     async with connect(served, *RUN, "sessions:read", user="eve") as client:

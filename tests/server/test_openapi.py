@@ -147,9 +147,7 @@ def test_session_is_one_of_three_schemas(document: dict[str, Any]) -> None:
     ]  # fmt: skip
 
 
-def test_session_type_is_an_enumeration(
-    document: dict[str, Any],
-) -> None:
+def test_session_type_is_an_enumeration(document: dict[str, Any]) -> None:
     schema = document["components"]["schemas"]["SessionType"]
     assert (schema["type"], schema["enum"]) == ("string", ["agent", "team", "workflow"])
 

@@ -180,10 +180,7 @@ async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Dep
             for _ in range(2):
                 body = {"message": "{}", "stream": False}
                 run = (await client.post("/agents/call-leave/runs", json=body)).json()
-                assert (run["status"], run["content"]) == (
-                    "COMPLETED",
-                    "a task raised SystemExit",
-                )
+                assert (run["status"], run["content"]) == ("COMPLETED", "a task raised SystemExit")
     assert "raised SystemExit" in served.log_text
 
 

@@ -65,9 +65,7 @@ def pair(settled: Deployment) -> Iterator[Pair]:
         yield one, other
 
 
-def test_broken_stream_continues_at_any_server(
-    pair: Pair,
-) -> None:
+def test_broken_stream_continues_at_any_server(pair: Pair) -> None:
     one, other = pair
     seen = begin(one, "trickle")
     run_id = seen[0][1]["run_id"]
@@ -167,9 +165,7 @@ def test_repeated_background_request_is_accepted(server: ThreadedServer) -> None
     assert first.json()["run_id"] == second.json()["run_id"]
 
 
-def test_repeated_stream_request_replays_from_the_start(
-    pair: Pair,
-) -> None:
+def test_repeated_stream_request_replays_from_the_start(pair: Pair) -> None:
     one, other = pair
     told = [ask(host, "streamed", stream=True).text for host in (one, other, one)]
     assert told[0] == told[1] == told[2]

@@ -122,10 +122,7 @@ def test_missing_scope_is_403_before_the_body_is_read(
     method = next(iter(route.methods or ()))
     path = route.path.replace("{", "").replace("}", "%00")
     answer = server.client.request(
-        method,
-        f"{path}?limit=x&type=y",
-        headers=as_caller(server, "powerless"),
-        content="{bad",
+        method, f"{path}?limit=x&type=y", headers=as_caller(server, "powerless"), content="{bad"
     )
     assert answer.status_code == 403
     check_error(answer)

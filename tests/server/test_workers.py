@@ -137,9 +137,7 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
         assert f"stopping: waiting up to 3 s for {kept + 1} runs" in server.served.log_text
 
 
-def test_workers_stop_together_so_streams_get_their_end(
-    deployment: Deployment,
-) -> None:
+def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) -> None:
     with serve_with_two_workers(deployment) as server:
         idle, busy = server.workers()
         with server.through(busy) as there, server.through(idle) as here:
@@ -184,9 +182,7 @@ def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
         assert server.served.process.wait(60) == 0
 
 
-def test_dead_worker_is_replaced_under_load(
-    deployment: Deployment,
-) -> None:
+def test_dead_worker_is_replaced_under_load(deployment: Deployment) -> None:
     key = deployment.folder / "keys" / "signing.pub.pem"
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()

@@ -12,9 +12,7 @@ from typing import Any
 import apsw
 import httpx2
 
-from agentctl.requests import (
-    StreamEvent,
-)
+from agentctl.requests import StreamEvent
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
 

@@ -11,11 +11,7 @@ import orjson
 
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    RunFilter,
-    RunRequest,
-    StreamEvent,
-)
+from agentctl.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.runs.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment

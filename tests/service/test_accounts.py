@@ -278,9 +278,7 @@ async def test_revoked_token_is_rejected_elsewhere_within_a_second(deployment: D
         await wait_until(refused)
 
 
-async def test_unknown_tokens_are_rate_limited(
-    deployment: Deployment,
-) -> None:
+async def test_unknown_tokens_are_rate_limited(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         account = await create_account(admin(service))
         await operations_of_token(service, account["token"])
@@ -295,9 +293,7 @@ async def test_unknown_tokens_are_rate_limited(
         await operations_of_token(service, account["token"])
 
 
-async def test_last_use_is_written_once_a_minute(
-    deployment: Deployment,
-) -> None:
+async def test_last_use_is_written_once_a_minute(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         account = await create_account(admin(service))
 

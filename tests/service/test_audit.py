@@ -149,9 +149,7 @@ async def test_new_run_has_one_entry_with_its_session(deployment: Deployment) ->
         assert "secret" not in str([first, second])
 
 
-async def test_repeated_request_has_no_second_entry(
-    deployment: Deployment,
-) -> None:
+async def test_repeated_request_has_no_second_entry(deployment: Deployment) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
     async with open_service(deployment) as service:
         for agent in ("echo", "apart"):
@@ -215,9 +213,7 @@ async def test_every_cancel_has_an_entry(deployment: Deployment) -> None:
         ]
 
 
-async def test_deletion_entry_is_committed_before_its_cancels(
-    deployment: Deployment,
-) -> None:
+async def test_deletion_entry_is_committed_before_its_cancels(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1"):
@@ -234,9 +230,7 @@ async def test_deletion_entry_is_committed_before_its_cancels(
         assert len(await read_entries(service)) == 3
 
 
-async def test_failed_change_has_only_a_failed_entry(
-    deployment: Deployment,
-) -> None:
+async def test_failed_change_has_only_a_failed_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_session(NewSession(session_id="s1"))

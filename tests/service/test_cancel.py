@@ -10,11 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    CancelRequest,
-    RunFilter,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.service.service import Service
 from agentctl.store.repositories import runs as run_rows
 from tests.deployment import Deployment
@@ -90,18 +86,13 @@ async def test_cancel_closes_the_model_request(
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
 
 
-async def test_cancel_keeps_messages_and_tokens(
-    deployment: Deployment,
-) -> None:
+async def test_cancel_keeps_messages_and_tokens(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         message = '{"seconds": 600}'
         async with streamed_run(
             operations, "agent", "tool-wait", message=message, session_id="s1"
-        ) as (
-            run,
-            _,
-        ):
+        ) as (run, _):
             await _wait_for_tool(service, run["run_id"])
             await operations.cancel_run("agent", "tool-wait", run["run_id"], CancelRequest("s1"))
         stored = (await operations.get_run(run["run_id"])).value
@@ -173,9 +164,7 @@ async def test_second_cancel_returns_already_final(deployment: Deployment) -> No
         assert answer.value["reason"] == "first"
 
 
-async def test_cancel_of_an_unknown_run_stores_nothing(
-    deployment: Deployment,
-) -> None:
+async def test_cancel_of_an_unknown_run_stores_nothing(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations, other = user(service), user(service, "other")
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
@@ -268,17 +257,12 @@ async def _wait_for_children(service: Service, run_id: str) -> None:
     await wait_until(lambda: len(live.children) == wanted)
 
 
-async def test_cancel_of_a_member_is_reported_to_its_team(
-    deployment: Deployment,
-) -> None:
+async def test_cancel_of_a_member_is_reported_to_its_team(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(
             operations, "team", "crew", message="ask hang", session_id="s1"
-        ) as (
-            _,
-            task,
-        ):
+        ) as (_, task):
             member = await wait_for_running(operations, component_type="agent")
             answer = await operations.cancel_run(
                 "agent", "hang", member["run_id"], CancelRequest("s1")

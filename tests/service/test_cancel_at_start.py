@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    RunFilter,
-    RunRequest,
-    SessionRunsQuery,
-)
+from agentctl.requests import RunFilter, RunRequest, SessionRunsQuery
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

@@ -81,9 +81,7 @@ def test_minimum_versions_match_the_package() -> None:
         assert configuration.is_at_least(floor, configuration.MINIMUM_VERSIONS[name])
 
 
-def test_old_version_is_wrong_with_a_command_as_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_old_version_is_wrong_with_a_command_as_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "MINIMUM_SQLITE_VERSION", "99")
     monkeypatch.setattr(configuration, "MINIMUM_VERSIONS", {"pyjwt": "99", "no-such-thing": "1"})
     found = texts_of(list(configuration.check_versions()), "wrong")
@@ -93,8 +91,7 @@ def test_old_version_is_wrong_with_a_command_as_remedy(
 
 
 @pytest.mark.parametrize(
-    ("present", "verdict"),
-    [(0, "wrong"), (1_800_000_000, "ok"), (4_200_000_000, "wrong")],
+    ("present", "verdict"), [(0, "wrong"), (1_800_000_000, "ok"), (4_200_000_000, "wrong")]
 )
 def test_implausible_clock_is_wrong(present: float, verdict: str) -> None:
     assert configuration.check_clock(present).verdict == verdict

@@ -15,11 +15,7 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    CancelRequest,
-    RunFilter,
-    RunRequest,
-)
+from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs import changes, engine, finish, supervision
 from agentctl.runs.states import Ending
 from agentctl.service import runs
@@ -75,9 +71,7 @@ async def wait_for_end(operations: ServiceOperations, run_id: str) -> dict[str, 
 
 
 @pytest.mark.usefixtures("short_lock_timeout")
-async def test_disconnect_stops_the_run_despite_a_locked_database(
-    deployment: Deployment,
-) -> None:
+async def test_disconnect_stops_the_run_despite_a_locked_database(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest("x", session_id="s1")
@@ -136,9 +130,7 @@ async def test_closing_abandons_an_end_that_cannot_be_stored(
     assert asyncio.all_tasks() == tasks
 
 
-async def test_unencodable_content_does_not_prevent_the_end(
-    deployment: Deployment,
-) -> None:
+async def test_unencodable_content_does_not_prevent_the_end(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
@@ -158,10 +150,7 @@ async def test_run_without_a_row_ends_and_stores_nothing(deployment: Deployment)
         operations = user(service)
         async with streamed_run(
             operations, "team", "crew", message="ask hang", session_id="s1"
-        ) as (
-            run,
-            _,
-        ):
+        ) as (run, _):
             live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.children)
             await live.database.write(sessions.delete("s1"))

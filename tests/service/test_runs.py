@@ -10,12 +10,7 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.requests import (
-    MAXIMUM_LIMIT,
-    RunFilter,
-    RunRequest,
-    SessionRunsQuery,
-)
+from agentctl.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
 from agentctl.runs import supervision
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
@@ -51,9 +46,7 @@ async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> Non
         assert stored == run
 
 
-async def test_stream_events_are_numbered_and_complete(
-    deployment: Deployment,
-) -> None:
+async def test_stream_events_are_numbered_and_complete(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         events = await collect_run_events(
             user(service), "agent", "echo", message="one two", session_id="s1"
@@ -67,9 +60,7 @@ async def test_stream_events_are_numbered_and_complete(
         assert text == event_data(events[-1])["content"] == "one two"
 
 
-async def test_unchanged_system_message_appears_once(
-    deployment: Deployment,
-) -> None:
+async def test_unchanged_system_message_appears_once(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         for agent in ("echo", "echo", "history", "echo"):
@@ -238,9 +229,7 @@ async def test_concurrent_runs_of_a_session_are_all_stored(deployment: Deploymen
         assert total == sum(run["metrics"]["total_tokens"] for run in runs)
 
 
-async def test_busy_session_rejects_an_exclusive_component(
-    deployment: Deployment,
-) -> None:
+async def test_busy_session_rejects_an_exclusive_component(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "alone", message="x", session_id="s1"):
@@ -297,9 +286,7 @@ async def test_run_over_the_limit_is_a_429(
                 await operations.create_run("agent", "echo", RunRequest("y"))
 
 
-async def test_invalid_request_stores_nothing(
-    deployment: Deployment,
-) -> None:
+async def test_invalid_request_stores_nothing(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         with pytest.raises(errors.NotFound, match="Agent not found"):

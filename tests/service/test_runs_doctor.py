@@ -131,10 +131,7 @@ async def test_runs_that_end_with_the_known_ones_are_reported(deployment: Deploy
 async def test_live_worker_keeps_its_runs(deployment: Deployment) -> None:
     async with (
         open_service(deployment) as service,
-        streamed_run(user(service), "agent", "hang", message="x") as (
-            run,
-            _,
-        ),
+        streamed_run(user(service), "agent", "hang", message="x") as (run, _),
     ):
         owner = service.hosting.engine.worker_id
         problem = Problem("lost", "main", run["run_id"], run["session_id"], owner, "", "end it")

@@ -112,9 +112,7 @@ async def test_invalid_user_id_is_rejected(deployment: Deployment, owner: str) -
         assert await _list_sessions(operations) == set()
 
 
-async def test_administrator_run_belongs_to_the_session_owner(
-    deployment: Deployment,
-) -> None:
+async def test_administrator_run_belongs_to_the_session_owner(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service, "owner")
         await operations.create_run("agent", "echo", RunRequest("mine", "s1"))
@@ -123,9 +121,7 @@ async def test_administrator_run_belongs_to_the_session_owner(
         assert (await operations.get_run(run["run_id"])).value == run
 
 
-async def test_session_without_an_owner_keeps_no_owner(
-    deployment: Deployment,
-) -> None:
+async def test_session_without_an_owner_keeps_no_owner(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         await user(service, None).create_run("agent", "echo", RunRequest("x", "s1"))
         await admin(service).create_run("agent", "echo", RunRequest("x", "s1"))

@@ -117,9 +117,7 @@ async def test_empty_session_has_the_same_fields(
         assert found["session_name"] == ""
 
 
-async def test_first_run_names_an_empty_session(
-    deployment: Deployment,
-) -> None:
+async def test_first_run_names_an_empty_session(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_session(NewSession(session_id="s1", metadata={"kept": True}))
@@ -257,9 +255,7 @@ async def test_forged_cursor_is_rejected(deployment: Deployment) -> None:
                     await user(service).get_sessions(SessionFilter(page=Page(cursor=wrong)))
 
 
-async def test_session_with_a_live_run_is_not_deleted(
-    deployment: Deployment,
-) -> None:
+async def test_session_with_a_live_run_is_not_deleted(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (

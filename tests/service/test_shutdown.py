@@ -9,9 +9,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.records.runs import RunRecord
-from agentctl.requests import (
-    RunRequest,
-)
+from agentctl.requests import RunRequest
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until
@@ -48,9 +46,7 @@ async def test_drain_finishes_runs_and_rejects_new_ones(deployment: Deployment) 
         assert (await run).value["status"] == "COMPLETED"
 
 
-async def test_caller_that_leaves_early_leaves_no_live_run(
-    deployment: Deployment,
-) -> None:
+async def test_caller_that_leaves_early_leaves_no_live_run(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         for pause in range(12):

@@ -11,13 +11,7 @@ from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import (
-    collect_run_events,
-    event_data,
-    open_service,
-    streamed_run,
-    user,
-)
+from tests.service.callers import collect_run_events, event_data, open_service, streamed_run, user
 
 Span = dict[str, Any]
 

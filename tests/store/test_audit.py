@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests import (
-    AuditFilter,
-)
+from agentctl.requests import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import (
-    FIRST_WINDOW,
-    AuditRow,
-    AuditRowPage,
-    NewAuditEntry,
-)
+from agentctl.store.repositories.audit import FIRST_WINDOW, AuditRow, AuditRowPage, NewAuditEntry
 from tests.store.conftest import Store
 from tests.store.rows import START
 

@@ -71,8 +71,7 @@ def test_cursors_return_every_session_once_for_equal_times(
 ) -> None:
     store.write(some_sessions())
     rows = walked(
-        store,
-        lambda after: list_sessions(sort=sort_by, order=sort_order, limit=7, after=after),
+        store, lambda after: list_sessions(sort=sort_by, order=sort_order, limit=7, after=after)
     )
     keys = [(getattr(row, sort_by), row.session_id) for row in rows]
     assert len(set(keys)) == 60

@@ -353,10 +353,7 @@ def one_after(statements: list[str]) -> Steps[int]:
 
 
 # Effects of a failing disk on SQLite: the commit fails, or the transaction is rolled back.
-COMMIT_FAILS = [
-    "PRAGMA defer_foreign_keys = ON",
-    "UPDATE runs SET session_id = 'absent'",
-]
+COMMIT_FAILS = ["PRAGMA defer_foreign_keys = ON", "UPDATE runs SET session_id = 'absent'"]
 UNDONE = ["ROLLBACK", "SELECT no_such_column"]
 
 

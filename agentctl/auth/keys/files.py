@@ -112,8 +112,7 @@ def _check_file(path: Path, status: os.stat_result, private: bool) -> None:
         )
     if mode & stat.S_IWOTH:
         raise InvalidKey(
-            f"Key file {path} has mode {mode:04o}: all users can write it",
-            hint=f"chmod o-w {path}",
+            f"Key file {path} has mode {mode:04o}: all users can write it", hint=f"chmod o-w {path}"
         )
 
 

@@ -40,8 +40,7 @@ def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
         near = scope_names.suggest_scope(scope, admin_scope)
         everything = f"known scopes: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
         raise UsageError(
-            f"Unknown scope {scope!r}",
-            hint=f"did you mean {near!r}?" if near else everything,
+            f"Unknown scope {scope!r}", hint=f"did you mean {near!r}?" if near else everything
         )
 
 

@@ -90,8 +90,7 @@ async def create_account(
     target: Target,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Display name")],
     scope: Annotated[
-        list[str],
-        typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)"),
+        list[str], typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)")
     ],
     expires_in: Annotated[
         str | None,
@@ -105,8 +104,7 @@ async def create_account(
     allow_privileged_scopes: Annotated[
         bool,
         typer.Option(
-            "--allow-privileged-scopes",
-            help="Allow scopes that write, delete or administer",
+            "--allow-privileged-scopes", help="Allow scopes that write, delete or administer"
         ),
     ] = False,
     output: TokenOutput = None,
@@ -169,10 +167,7 @@ def _format_expiry(account: Record) -> str:
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target(without=("sort_by",))
 async def list_accounts(
-    target: Target,
-    filter: AccountFilter,
-    output: Output = None,
-    fields: Fields = None,
+    target: Target, filter: AccountFilter, output: Output = None, fields: Fields = None
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
     output_format = resolve_format(output)

@@ -33,14 +33,10 @@ from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_in
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
-from agentctl.requests import (
-    MAXIMUM_LIMIT,
-    AuditFilter,
-)
+from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
 
 app = CommandApp(
-    help="Search the audit log.",
-    epilog="Example: agentctl audit list --outcome denied --since 1d",
+    help="Search the audit log.", epilog="Example: agentctl audit list --outcome denied --since 1d"
 )
 
 POLL_SECONDS = 1.0
@@ -85,10 +81,7 @@ _TAIL_COLUMNS = [
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
 @with_target()
 async def list_audit(
-    target: Target,
-    filter: AuditFilter,
-    output: Output = None,
-    fields: Fields = None,
+    target: Target, filter: AuditFilter, output: Output = None, fields: Fields = None
 ) -> None:
     """List audit entries, newest first."""
     from agentctl.records.document import build_document
@@ -157,12 +150,7 @@ async def tail_audit(
 
 @app.command("export", epilog="Example: agentctl audit export --since 30d --to-file audit.jsonl")
 @with_target(without=("limit", "cursor"))
-async def export_audit(
-    target: Target,
-    to_file: ToFile = None,
-    *,
-    filter: AuditFilter,
-) -> None:
+async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditFilter) -> None:
     """Export audit entries as JSON Lines, newest first.
 
     A file is written completely or not at all. An existing file is never overwritten.

@@ -66,8 +66,7 @@ PathArgument = Annotated[
     ),
 ]
 WhatArgument = Annotated[
-    str,
-    typer.Argument(metavar="WHAT", help="Scope, operation, or HTTP method with a path"),
+    str, typer.Argument(metavar="WHAT", help="Scope, operation, or HTTP method with a path")
 ]
 OptionalPath = Annotated[
     str | None,
@@ -186,10 +185,7 @@ def list_scopes(config: Config = None, output: Output = None, fields: Fields = N
 
 
 async def _explain(
-    options: TargetOptions,
-    request: tuple[str, str],
-    token: str | None,
-    look: tuple[Format, bool],
+    options: TargetOptions, request: tuple[str, str], token: str | None, look: tuple[Format, bool]
 ) -> None:
     from agentctl.requests import ExplainRequest
 

@@ -17,8 +17,7 @@ from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 
 app = CommandApp(
-    help="Show and validate the configuration.",
-    epilog="Example: agentctl config show --sources",
+    help="Show and validate the configuration.", epilog="Example: agentctl config show --sources"
 )
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from agentctl.store.schema import Migration
 
 app = CommandApp(
-    help="Inspect, migrate, check and back up databases.",
-    epilog="Example: agentctl db status",
+    help="Inspect, migrate, check and back up databases.", epilog="Example: agentctl db status"
 )
 
 OnlyDatabase = Annotated[

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 app = CommandApp(
-    help="List and check the MCP servers of the configuration.",
-    epilog="Example: agentctl mcp list",
+    help="List and check the MCP servers of the configuration.", epilog="Example: agentctl mcp list"
 )
 
 ServerId = Annotated[str, typer.Argument(metavar="ID", help="Id of an MCP server")]
@@ -170,10 +169,7 @@ def _find_server(settings: Settings, server_id: str) -> McpServer:
 
 
 def _probe(
-    settings: Settings,
-    servers: Sequence[McpServer],
-    user_id: str | None,
-    claim: list[str] | None,
+    settings: Settings, servers: Sequence[McpServer], user_id: str | None, claim: list[str] | None
 ) -> list[dict[str, Any]]:
     import asyncio
 

@@ -14,22 +14,9 @@ from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import current_io, read_text_or_stdin
-from agentctl.cli.options import (
-    Fields,
-    Output,
-    ToFile,
-    UserId,
-    Yes,
-    complete_values,
-)
+from agentctl.cli.options import Fields, Output, ToFile, UserId, Yes, complete_values
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import (
-    resolve_format,
-    show_page,
-    show_record,
-    write_json,
-    write_line,
-)
+from agentctl.cli.show.output import resolve_format, show_page, show_record, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
@@ -92,10 +79,7 @@ _LIST_COLUMNS = Columns(
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
 @with_target(reads_databases=True)
 async def list_memories(
-    target: Target,
-    filter: MemoryFilter,
-    output: Output = None,
-    fields: Fields = None,
+    target: Target, filter: MemoryFilter, output: Output = None, fields: Fields = None
 ) -> None:
     """List memories, the last changed first."""
     output_format = resolve_format(output)
@@ -217,11 +201,7 @@ async def forget_user(
 
 @app.command("export", epilog="Example: agentctl memories export --user ada --to-file ada.jsonl")
 @with_target()
-async def export_memories(
-    target: Target,
-    to_file: ToFile = None,
-    user: UserId = None,
-) -> None:
+async def export_memories(target: Target, to_file: ToFile = None, user: UserId = None) -> None:
     """Export memories as JSON Lines, oldest first.
 
     A file is written completely or not at all. An existing file is never overwritten.

@@ -20,13 +20,7 @@ from agentctl.cli.options import (
     resolve_admin_scope,
 )
 from agentctl.cli.show import tokens as tokenview
-from agentctl.cli.show.output import (
-    resolve_format,
-    show_list,
-    show_record,
-    write_line,
-    write_value,
-)
+from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line, write_value
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
@@ -41,8 +35,7 @@ app = CommandApp(
 )
 
 Source = Annotated[
-    str | None,
-    typer.Argument(metavar="-", help="Read the token from stdin", show_default=False),
+    str | None, typer.Argument(metavar="-", help="Read the token from stdin", show_default=False)
 ]
 
 LONG_LIFETIME_SECONDS = 30 * 86_400

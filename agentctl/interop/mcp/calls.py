@@ -26,10 +26,7 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def run(
-    tool: RunTool,
-    operations: ServiceOperations,
-    arguments: Arguments,
-    disconnected: asyncio.Event,
+    tool: RunTool, operations: ServiceOperations, arguments: Arguments, disconnected: asyncio.Event
 ) -> mcp_types.CallToolResult:
     """Run a component and return its answer.
 

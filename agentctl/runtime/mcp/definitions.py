@@ -58,11 +58,7 @@ class McpTool:
     parameters: dict[str, Any]
 
     def record(self) -> ToolRecord:
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 class ToolList(NamedTuple):

@@ -98,9 +98,7 @@ class HttpEndpoint(Endpoint):
         async with (
             self._client,
             streamable_http_client(
-                self._server.url,
-                http_client=self._client,
-                max_sse_event_size=self._message_bytes,
+                self._server.url, http_client=self._client, max_sse_event_size=self._message_bytes
             ) as streams,
         ):
             yield streams

@@ -152,10 +152,7 @@ class _RunningProgram:
     """A program with its tasks: reader, writer, reader of stderr, and watcher."""
 
     def __init__(
-        self,
-        program: Program,
-        process: asyncio.subprocess.Process,
-        on_end: OnEnd,
+        self, program: Program, process: asyncio.subprocess.Process, on_end: OnEnd
     ) -> None:
         self._program = program
         self._process = process

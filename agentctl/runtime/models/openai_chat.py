@@ -151,10 +151,7 @@ class OpenAIConnection(ModelConnection):
         return {**body, **self._build_settings(call.settings)}
 
     def _build_format(self, output: OutputSchema) -> dict[str, Any]:
-        schema: dict[str, Any] = {
-            "name": output.name or _OUTPUT_NAME,
-            "schema": output.json_schema,
-        }
+        schema: dict[str, Any] = {"name": output.name or _OUTPUT_NAME, "schema": output.json_schema}
         if output.description:
             schema["description"] = output.description
         if self._dialect.takes_strict:

@@ -103,12 +103,7 @@ class ToolAction:
                 return result_to_text(tool.function(**tool.convert(arguments), **filled), limit)
 
             return await run_in_thread(call, tool.name, context.transcript.unstopped)
-        except (
-            asyncio.CancelledError,
-            GeneratorExit,
-            InvalidArguments,
-            TooManyAbandonedThreads,
-        ):
+        except (asyncio.CancelledError, GeneratorExit, InvalidArguments, TooManyAbandonedThreads):
             raise
         except NotSerializable as error:
             _log.warning("tool %s: no JSON form", tool.name, exc_info=error)

@@ -71,11 +71,7 @@ class Tool:
     contexts: tuple[str, ...] = ()
 
     def record(self) -> ToolRecord:
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Convert the arguments of a model to the types of the function.
@@ -166,9 +162,7 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
     )
 
 
-def _read_parameters(
-    function: Callable[..., Any],
-) -> dict[str, tuple[Any, inspect.Parameter]]:
+def _read_parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, inspect.Parameter]]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)

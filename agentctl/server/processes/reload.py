@@ -77,10 +77,7 @@ class _ReloadingSupervisor(Supervisor):
     """A supervisor that replaces its worker when files change; see `serve_with_reload`."""
 
     def __init__(
-        self,
-        *values: Any,
-        load: Callable[[], Settings],
-        report: Callable[[str], None],
+        self, *values: Any, load: Callable[[], Settings], report: Callable[[str], None]
     ) -> None:
         super().__init__(*values)
         self._load = load

@@ -11,12 +11,7 @@ from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, Validati
 from agentctl.operations import ComponentId, RunId
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    MAXIMUM_EVENT_NUMBER,
-    OfSession,
-    ResumeRequest,
-)
+from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, OfSession, ResumeRequest
 from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,

@@ -304,10 +304,7 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
             )
     except StopIteration as end:
         return cast(T, end.value)
-    except (
-        asyncpg.CharacterNotInRepertoireError,
-        asyncpg.UntranslatableCharacterError,
-    ):
+    except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError):
         raise _unstorable_text() from None
     except asyncpg.DataError as error:
         if isinstance(error.__cause__, UnicodeEncodeError):

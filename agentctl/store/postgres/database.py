@@ -21,14 +21,7 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.event_loop import retrieve_exception
-from agentctl.store.database import (
-    FAILURE_SECONDS,
-    ListTotals,
-    Load,
-    ReadSize,
-    Sql,
-    Work,
-)
+from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Sql, Work
 from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,

@@ -256,12 +256,7 @@ def list_recent_messages(
     """
     rows = yield Statement(
         _RECENT_MESSAGES,
-        {
-            "session_id": session_id,
-            "limit": limit,
-            "maximum": maximum,
-            "after_seq": after_seq,
-        },
+        {"session_id": session_id, "limit": limit, "maximum": maximum, "after_seq": after_seq},
     )
     return [messages for (messages,) in reversed(rows)]
 

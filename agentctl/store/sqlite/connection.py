@@ -56,10 +56,7 @@ RESTART_SECONDS = 0.05
 """Maximum duration of that wait. A long read prevents the restart in any case."""
 
 _FAILURES: dict[type[Exception], tuple[str, str]] = {
-    apsw.BusyError: (
-        "The database is busy",
-        "another process holds its lock; try again",
-    ),
+    apsw.BusyError: ("The database is busy", "another process holds its lock; try again"),
     apsw.InterruptError: ("The database takes too long", "request less at once"),
     apsw.FullError: ("The database disk is full", "free some space"),
     apsw.IOError: (
@@ -70,10 +67,7 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
         "The database is damaged",
         "run `agentctl db check`, and restore the database from a backup",
     ),
-    apsw.NotADBError: (
-        "The file is not a database",
-        "name another file in [[databases]] url",
-    ),
+    apsw.NotADBError: ("The file is not a database", "name another file in [[databases]] url"),
     apsw.ReadOnlyError: (
         "The database is read-only",
         "check the permissions of the file and its folder",

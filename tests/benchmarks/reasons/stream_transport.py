@@ -21,10 +21,7 @@ from tests.benchmarks.client import build_message
 from tests.benchmarks.servers import serve_endpoint
 
 ROUNDS = 5
-LOADS = {
-    "40 streams of 50 tokens/s": (40, 100, 0.02),
-    "10 streams at full speed": (10, 2_000, 0.0),
-}
+LOADS = {"40 streams of 50 tokens/s": (40, 100, 0.02), "10 streams at full speed": (10, 2_000, 0.0)}
 TLS = httpx2.create_ssl_context()
 TRANSPORTS: dict[str, Callable[[], httpx2.AsyncBaseTransport]] = {
     "transport for streams": lambda: StreamTransport(TLS),

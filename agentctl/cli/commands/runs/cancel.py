@@ -42,13 +42,7 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
 from agentctl.records.kinds import ComponentRef, component_of_run
-from agentctl.requests import (
-    MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_LIMIT,
-    CancelRequest,
-    Page,
-    RunFilter,
-)
+from agentctl.requests import MAXIMUM_CANCEL_WAIT, MAXIMUM_LIMIT, CancelRequest, Page, RunFilter
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

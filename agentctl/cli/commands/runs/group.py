@@ -12,8 +12,7 @@ from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="Start, follow, list, cancel and repair runs.",
-    epilog="Example: agentctl runs list --live",
+    help="Start, follow, list, cancel and repair runs.", epilog="Example: agentctl runs list --live"
 )
 for command, words in (
     (start_run, 'start --agent echo --message "hello"'),

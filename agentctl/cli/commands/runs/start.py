@@ -40,8 +40,7 @@ from agentctl.requests import CancelRequest, RunRequest
 async def start_run(
     target: Target,
     message: Annotated[
-        str,
-        typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)"),
+        str, typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)")
     ],
     agent: AgentId = None,
     team: TeamId = None,

@@ -48,8 +48,7 @@ async def get_session(
     full: Full = False,
     members: Members = False,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Go on with live and new runs until Ctrl-C"),
+        bool, typer.Option("--follow", help="Go on with live and new runs until Ctrl-C")
     ] = False,
     raw: Raw = False,
     local_time: LocalTime = False,

@@ -85,9 +85,7 @@ class ForeignFile:
         except apsw.Error:
             raise _build_unreadable_error(self.path) from None
         raise errors.Unavailable(
-            "The database changes while it is read",
-            cause=str(self.path),
-            hint="try again",
+            "The database changes while it is read", cause=str(self.path), hint="try again"
         )
 
     def close(self) -> None:

@@ -12,12 +12,7 @@ from typing import Any
 import orjson
 
 from agentctl.interop.agentos.database.source import Layout, Row, Source
-from agentctl.interop.agentos.mapping import (
-    find_session_kind,
-    read_memory,
-    read_run,
-    read_session,
-)
+from agentctl.interop.agentos.mapping import find_session_kind, read_memory, read_run, read_session
 from agentctl.interop.agentos.values import parse_moment
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
@@ -226,8 +221,7 @@ def _build_condition(filter: SessionFilter) -> tuple[str, list[str]]:
 
 def _build_unreadable_run(run_id: str, session: StoredSession, reason: str) -> Record:
     run = read_run(
-        {"run_id": run_id, KINDS[session.kind].id_field: session.component_id},
-        session.session_id,
+        {"run_id": run_id, KINDS[session.kind].id_field: session.component_id}, session.session_id
     )
     return run | {"status": "UNREADABLE", "error": {"code": "UNREADABLE", "detail": reason}}
 

@@ -86,10 +86,7 @@ class SessionEndpoints(Endpoints):
         return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(
-        self,
-        call: Call,
-        session_id: SessionId,
-        where: SessionLocator = DEFAULT_LOCATOR,
+        self, call: Call, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Response:
         try:
             await call.operations.delete_session(session_id, where)
