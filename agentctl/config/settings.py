@@ -238,6 +238,22 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
+class Approvals:
+    """The table `[approvals]`: what runs that wait for people may do.
+
+    Attributes:
+        expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
+        own: True if an approver may decide about a run of its own.
+        pending: maximum number of pending approvals in one database; a run that asks for more ends
+            as ERROR with APPROVALS_FULL.
+    """
+
+    expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
+    own: bool = False
+    pending: Annotated[int, Range(1, 10_000_000)] = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """The table `[log]`: the format and the least level of log lines.
 
@@ -453,6 +469,7 @@ class Settings:
     signing: Signing = field(default_factory=Signing)
     runs: Runs = field(default_factory=Runs)
     limits: Limits = field(default_factory=Limits)
+    approvals: Approvals = field(default_factory=Approvals)
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

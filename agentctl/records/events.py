@@ -29,6 +29,8 @@ class EventKind(Enum):
     THINKING = "ReasoningContentDelta"
     TOOL_CALL_STARTED = "ToolCallStarted"
     TOOL_CALL_COMPLETED = "ToolCallCompleted"
+    PAUSED = "Paused"
+    CONTINUED = "Continued"
     STEP_STARTED = "StepStarted"
     STEP_COMPLETED = "StepCompleted"
 
@@ -45,7 +47,16 @@ END_KINDS = {status: kind for kind, status in END_STATUSES.items()}
 TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
 """The kinds with a new part of a text, most events of a stream."""
 
-_RUN_KINDS = frozenset({EventKind.STARTED, EventKind.CONTENT, EventKind.PROGRESS, *END_STATUSES})
+_RUN_KINDS = frozenset(
+    {
+        EventKind.STARTED,
+        EventKind.CONTENT,
+        EventKind.PROGRESS,
+        EventKind.PAUSED,
+        EventKind.CONTINUED,
+        *END_STATUSES,
+    }
+)
 """The kinds about a run itself; their names have the word `Run` or `Workflow` in the prefix."""
 
 EVENT_NAMES: dict[ComponentKind, dict[EventKind, str]] = {
@@ -158,6 +169,11 @@ class Event:
                 return f"step {self.data.get('step_name')} completed"
             case EventKind.STARTED:
                 return "started"
+            case EventKind.PAUSED:
+                tools = [str(entry.get("tool_name")) for entry in self.data.get("approvals") or ()]
+                return f"paused: waits for a decision about {', '.join(tools) or 'a member'}"
+            case EventKind.CONTINUED:
+                return "continued"
             case EventKind.COMPLETED:
                 return "completed"
             case EventKind.CANCELLED:

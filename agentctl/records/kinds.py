@@ -15,7 +15,7 @@ ComponentRef = tuple[ComponentKind, str]
 Record = Mapping[str, Any]
 """A parsed record of which a function reads some fields."""
 
-RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+RunStatus = Literal["PENDING", "RUNNING", "PAUSED", "COMPLETED", "ERROR", "CANCELLED"]
 
 AuditOutcome = Literal["allowed", "denied", "failed"]
 

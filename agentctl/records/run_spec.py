@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from agentctl.records.kinds import ComponentKind
@@ -39,6 +39,7 @@ class RunSpec:
         purpose: the purpose of background work; None for every other run.
         covered: the number of the last run that a summary covers.
         request_id: the id of the request that started the root run.
+        actor: the principal that started the root run, as rows name it.
     """
 
     run_id: str
@@ -62,6 +63,20 @@ class RunSpec:
     purpose: Purpose | None = None
     covered: int = 0
     request_id: str | None = None
+    actor: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that a checkpoint keeps: without `dependencies`."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**values, "dependencies": None}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
+        """Return the specification of a checkpoint."""
+        known = {item.name for item in fields(cls)}
+        earlier = tuple(values.get("earlier_messages") or ())
+        present = {name: value for name, value in values.items() if name in known}
+        return cls(**{**present, "earlier_messages": earlier})
 
     @property
     def first_status(self) -> Literal["PENDING", "RUNNING"]:

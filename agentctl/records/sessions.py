@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.times import Timestamp
 
 ExportFormat = Literal["jsonl", "json", "markdown"]
@@ -103,7 +103,7 @@ class SessionSummary(TypedDict):
     total_tokens: int
     run_count: int
     history_bytes: int
-    last_status: Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"] | None
+    last_status: RunStatus | None
     created_at: Timestamp
     updated_at: Timestamp
 

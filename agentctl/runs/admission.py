@@ -117,7 +117,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.NotFound("Session not found")
         raise errors.Conflict(f"The session is for {session.row.session_type} runs")
     if component.on_busy == "reject":
-        busy = yield from run_reads.list_live_in_session(spec.session_id)
+        busy = yield from run_reads.list_open_in_session(spec.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
     # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).

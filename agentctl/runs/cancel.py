@@ -16,9 +16,11 @@ from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
-from agentctl.runs.finish import store_question
+from agentctl.runs.legs import cancel_waiting_run, release_if_decided
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.replay import find_root_id
+from agentctl.runs.results import store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs
@@ -104,7 +106,10 @@ def _request_cancel(
     if before is None:
         raise errors.NotFound("Run not found")
     after: RunState | None = None
-    if not is_final(before.status):
+    if _is_waiting(before):
+        yield from _cancel_waiting(before, actor, reason)
+        after = yield from run_reads.get_state(run_id)
+    elif not is_final(before.status):
         updated = yield from runs.request_cancel(run_id, now(), actor, reason)
         if updated is not None and is_final(updated.status):
             yield from store_question(updated)
@@ -112,6 +117,25 @@ def _request_cancel(
     if extra_write is not None:
         yield from extra_write()
     return before, after or before
+
+
+def _is_waiting(state: RunState) -> bool:
+    """Return True for a run between two legs: nothing of it executes."""
+    return state.status == "PAUSED" or (
+        state.status == "PENDING" and state.owner is None and state.attempt > 1
+    )
+
+
+@unit
+def _cancel_waiting(state: RunState, actor: str, reason: str | None) -> Steps[None]:
+    root_id = state.run_id
+    if state.parent_run_id is not None:
+        root_id = yield from find_root_id(state)
+        # The row of the root is locked first, as for a decision.
+        yield from run_reads.lock_state(root_id)
+    ended = yield from cancel_waiting_run(state.run_id, actor, reason, now())
+    if ended and state.parent_run_id is not None:
+        yield from release_if_decided(root_id)
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.ids import new_id
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import FinalStatus
+from agentctl.records.times import now
 from agentctl.runs.admission import (
     AdmittedRun,
     IdempotentReplay,
@@ -34,8 +37,9 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending
+from agentctl.runs.legs import ClaimedLeg, build_continuation, claim_leg, claim_member, is_revoked
+from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.states import Ending, Pause, is_final
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots, Starts
@@ -43,9 +47,11 @@ from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import MemberResult
-from agentctl.runtime.spans import SPAN_STATUSES
-from agentctl.store.database import Work
+from agentctl.runtime.spans import SPAN_STATUSES, Span
+from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import run_reads
+from agentctl.store.visibility import EVERYONE
 
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
@@ -59,6 +65,10 @@ PostgreSQL ends the transaction of a lost connection after twice the statement t
 
 _NOT_REPORTED = Ending.cancelled(
     "system:database", "The database failed before the client received the run id"
+)
+
+_REVOKED = Ending.cancelled(
+    "system:revoked", "The service account that started the run was revoked or has expired"
 )
 
 _WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
@@ -95,7 +105,9 @@ class Engine:
         self._databases = databases
         self._catalog = catalog
         self._settings = settings
+        self._concurrent_runs = settings.limits.concurrent_runs
         self._live: dict[str, LiveRun] = {}
+        self._claiming: set[str] = set()
         self._has_live = asyncio.Event()
         self._starting = self._root_count = 0
         self._starts = Starts()
@@ -148,7 +160,7 @@ class Engine:
         """
         if self.draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._starting + self._root_count >= self._settings.limits.concurrent_runs:
+        if self._starting + self._root_count >= self._concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
         run = self._build_run(submission.spec, submission.component)
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
@@ -173,7 +185,11 @@ class Engine:
         return run
 
     def _build_run(
-        self, spec: RunSpec, component: Component, parent: LiveRun | None = None
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
     ) -> LiveRun:
         return LiveRun(
             spec,
@@ -182,6 +198,7 @@ class Engine:
             databases=self._databases,
             limits=self._settings.limits,
             run_member=self._run_member,
+            continuation=continuation,
         )
 
     def complete_start(self, run: LiveRun) -> None:
@@ -189,8 +206,10 @@ class Engine:
         self._starts.end(run.run_id)
 
     async def _run_member(
-        self, parent: LiveRun, component: Component, message: str
+        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
     ) -> MemberResult:
+        if run_id is not None:
+            return await self._continue_member(parent, component, run_id)
         spec = replace(
             parent.spec,
             run_id=new_id(),
@@ -211,22 +230,119 @@ class Engine:
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
             run = self._build_run(spec, component, parent)
-            try:
-                await self._start(run, partial(admit_child_run, spec))
-                ending = await asyncio.shield(run.ended)
-            except asyncio.CancelledError:
-                run.stop(
-                    parent.requested_end
-                    or Ending.cancelled("system:parent", "The parent run continued without it")
-                )
-                raise
-            span.end(SPAN_STATUSES[ending.status])
-            return MemberResult(
-                status=ending.status,
-                content=run.transcript.content,
-                error_detail=ending.error_detail,
-                error_code=ending.error_code,
+            return await self._wait_for_member(
+                run, span, self._start(run, partial(admit_child_run, spec))
             )
+
+    async def _wait_for_member(
+        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, None]
+    ) -> MemberResult:
+        parent = run.parent
+        assert parent is not None
+        try:
+            await start
+            ending = await asyncio.shield(run.ended)
+        except asyncio.CancelledError:
+            run.stop(
+                parent.requested_end
+                or Ending.cancelled("system:parent", "The parent run continued without it")
+            )
+            raise
+        if ending.status != "PAUSED":
+            span.end(SPAN_STATUSES[ending.status])
+        return MemberResult(
+            status=ending.status,
+            content=run.transcript.content,
+            error_detail=ending.error_detail,
+            error_code=ending.error_code,
+            run_id=run.run_id,
+        )
+
+    async def _continue_member(
+        self, parent: LiveRun, component: Component, run_id: str
+    ) -> MemberResult:
+        """Go on with the paused run of a member; return the stored result of one that has ended."""
+        span = parent.transcript.spans.find_open(run_id)
+        async with self._member_slots.hold(parent):
+            parent.checkpoint()
+            claimed = await retry_while_unavailable(
+                lambda: parent.database.write(claim_member(run_id, parent.worker_id)),
+                stopped=parent.stop_requested,
+            )
+            if claimed is not None:
+                spec, continuation = build_continuation(claimed)
+                run = self._build_run(spec, component, parent, continuation)
+                span = span or parent.transcript.spans.start_member(run_id, component.id)
+                return await self._wait_for_member(run, span, self._execute_leg(run, claimed))
+        row = await parent.database.read(run_reads.get(run_id, EVERYONE))
+        if row is None or not is_final(row.status):
+            raise asyncio.CancelledError
+        if span is not None:
+            span.end(SPAN_STATUSES[row.status])
+        return MemberResult(
+            status=cast(FinalStatus, row.status),
+            content=row.content or "",
+            error_detail=row.error_detail,
+            error_code=row.error_code,
+            run_id=run_id,
+        )
+
+    async def _execute_leg(self, run: LiveRun, claimed: ClaimedLeg) -> None:
+        admitted = AdmittedRun(run.spec, claimed.session_state)
+        self._execute(run, claimed.state.owner or "", admitted)
+
+    async def continue_run(
+        self, database: Database, run_id: str, *, dependencies: str | None = None
+    ) -> LiveRun | None:
+        """Claim the next leg of a root run and start its work.
+
+        Args:
+            dependencies: JSON object of the request that goes on, for the code of the run.
+
+        Returns:
+            The run; None if another process has it, nothing is decided, its component is not
+            configured here, or this process takes no more runs.
+
+        Raises:
+            Unavailable: the database does not answer. A claim whose commit has an unknown outcome
+                is found by the next call in this process.
+        """
+        if self.draining or self._starting + self._root_count >= self._concurrent_runs:
+            return None
+        state = await database.read(run_reads.get_state(run_id))
+        if state is None or (state.status, state.owner) != ("PENDING", None):
+            return None
+        kind = cast(ComponentKind, state.component_type)
+        component = self._catalog.get(kind, state.component_id)
+        if component is None or run_id in self._claiming:
+            return None
+        self._claiming.add(run_id)
+        claiming = self._run_tasks.start(self._claim_leg(database, component, run_id, dependencies))
+        return await asyncio.shield(claiming)
+
+    async def _claim_leg(
+        self, database: Database, component: Component, run_id: str, dependencies: str | None
+    ) -> LiveRun | None:
+        try:
+            await self._worker.register()
+            # A claim with an unknown outcome is repeated: no one else would execute its leg.
+            claimed = await retry_while_unavailable(
+                lambda: database.write(claim_leg(run_id, self._worker.id)),
+                stopped=asyncio.get_running_loop().create_future(),
+            )
+            if claimed is None:
+                return None
+            spec, continuation = build_continuation(claimed)
+            spec = replace(spec, dependencies=dependencies)
+            run = self._build_run(spec, component, None, continuation)
+            if claimed.has_effects:
+                run.stop(_WORKER_LOST)
+            elif await self._databases.system.read(is_revoked(spec.actor, now())):
+                run.stop(_REVOKED)
+            await self._execute_leg(run, claimed)
+            return run
+        finally:
+            self._claiming.discard(run_id)
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
@@ -285,7 +401,7 @@ class Engine:
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.started[run.component.kind] += 1
+        self.counters.started[run.component.kind] += run.leg is None
         run.mark_stored(worker_id, admitted)
         ending = self._shutdown
         if worker_id != self._worker.id:
@@ -304,7 +420,12 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
-        if not requires_background_work(run) or run.ended.result().status != "COMPLETED":
+        ended = run.ended.result()
+        if isinstance(ended, Pause) and ended.continues and run.parent is None:
+            # Everything was decided while the run was still at work.
+            with contextlib.suppress(errors.AgentctlError):
+                await self.continue_run(run.database, run.run_id)
+        if not requires_background_work(run) or ended.status != "COMPLETED":
             return
         # After the response: background work never delays it.
         try:

@@ -59,6 +59,21 @@ def format_started(run: RunIdentity) -> tuple[str, bytes]:
     return _format(run, EventKind.STARTED, {})
 
 
+def format_paused(run: RunIdentity, approvals: list[dict[str, Any]], at: int) -> tuple[str, bytes]:
+    """Return name and data of the event of a pause.
+
+    Args:
+        approvals: what the run waits for, as its record and `GET /approvals` name it.
+        at: time of the pause in microseconds.
+    """
+    return _format(run, EventKind.PAUSED, {"approvals": approvals}, at)
+
+
+def format_continued(run: RunIdentity, attempt: int, content: str) -> tuple[str, bytes]:
+    """Return name and data of the event of a new leg, with the content of the legs before it."""
+    return _format(run, EventKind.CONTINUED, {"attempt": attempt, "content": content})
+
+
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """Return name and data of an event of the component."""
     if isinstance(event, Content):
@@ -82,12 +97,14 @@ def format_end(
 
 
 def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
-    """Build the events of a final run that has no stored events from its row.
+    """Build the events of a run that has no stored events from its row: none of a paused one.
 
     Returns:
         Number, name and data of its content, if any, and of its end. A worker that died may have
         delivered events of its run, so the end of such a run has a number after all of those.
     """
+    if run.status == "PAUSED":
+        return []
     identity = RunIdentity(
         run.run_id,
         run.session_id,

@@ -1,33 +1,36 @@
-"""The end of a run: its final status, its results and its last events, in one transaction.
-
-Also builds the results of runs that did not execute to their end: those that never started, and
-those of a dead worker.
-"""
+"""The end of a run: its final status, its results and its last events, in one transaction."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import cast
 
-import orjson
-
 from agentctl import errors
+from agentctl.config.settings import Approvals
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import FinalStatus
-from agentctl.records.text import replace_unstorable
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
+from agentctl.runs.legs import cancel_waiting_run, close_approvals, prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending
-from agentctl.runtime.transcript import Transcript, build_chat_history
+from agentctl.runs.results import build_run_end, to_json
+from agentctl.runs.states import Ending, LegEnd, Pause, is_final
+from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunEnd, RunRow
+from agentctl.store.repositories.run_rows import RunEnd
+
+HISTORY_ALLOWANCE = 8_388_608
+"""Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""
+
+_STATE_REJECTED = Ending.failed(
+    "STATE_REJECTED", "The run cannot wait: its state is too large, or has no JSON form"
+)
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to store an end while the database is unavailable; the last repeats."""
@@ -99,6 +102,44 @@ async def store_end(
     raise AssertionError("unreachable: the pauses repeat for ever")
 
 
+async def store_pause(
+    run: LiveRun, pause: Pause, settings: Approvals, on_unavailable: Callable[[], None]
+) -> LegEnd:
+    """Store the pause of a run, and retry until the database accepts it.
+
+    Returns:
+        The stored pause; or the ending that the run has instead: its cancel was requested, too many
+        approvals are pending, or its state cannot be stored. The caller stores that one.
+    """
+    if run.parent is None:
+        run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+    try:
+        prepared = prepare_pause(run, pause, settings)
+    except TypeError:
+        _log.exception("run %s: its state at the pause has no JSON form", run.run_id)
+        return _STATE_REJECTED
+    if len(prepared.checkpoint.body) > run.limits.run_bytes + HISTORY_ALLOWANCE:
+        return _STATE_REJECTED
+    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        try:
+            work = write_pause(run, prepared, settings.pending)
+            outcome = await run.database.write(work)
+        except errors.Unavailable:
+            _rate_limited.log("pauses of runs could not be stored yet")
+            on_unavailable()
+            await asyncio.sleep(seconds)
+            continue
+        if outcome == "full":
+            return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
+        if outcome in ("cancelled", "ended"):
+            # The end reads the request, or finds what another process has stored.
+            return run.requested_end or Ending.cancelled("system", None)
+        return replace(pause, event=prepared.event, continues=outcome == "continues")
+    raise AssertionError("unreachable: the pauses repeat for ever")
+
+
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
         return await run.database.write(_write_end(run, ending, end))
@@ -106,7 +147,7 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
         if run.parent is None:
             run.stream.abandon()
         state = await run.database.read(run_reads.get_state(run.run_id))
-        if state is None:
+        if state is None or not is_final(state.status):
             return ending
         return Ending(
             cast(FinalStatus, state.status),
@@ -129,6 +170,10 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
+        state = yield from run_reads.lock_state(run.run_id)
+        if state is None or state.attempt != run.attempt:
+            # Another process has this run now: the request would end its leg.
+            raise AlreadyFinished
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
         requested = yield from run_reads.get_state(run.run_id)
         if requested is not None:
@@ -147,11 +192,21 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     if not (yield from runs.finish(end)):
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
+    if run.leg is not None or any(child.is_paused for child in run.children):
+        yield from _end_waiting_parts(run.run_id, ending.actor or "system", end.finished_at)
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return ending
+
+
+@unit
+def _end_waiting_parts(run_id: str, actor: str, at: int) -> Steps[None]:
+    """End the members that wait below a run that has ended, and close its approvals."""
+    for child_id in (yield from run_reads.list_paused_children(run_id)):
+        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
+    yield from close_approvals(run_id, actor, at)
 
 
 def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
@@ -170,90 +225,4 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
 
 def _encode_holding(run: LiveRun) -> str | None:
     names = run.transcript.unstopped.names
-    return _to_json(names) if names else None
-
-
-def build_run_end(
-    run: RunSpec | RunRow,
-    attempt: int,
-    ending: Ending,
-    transcript: Transcript,
-    *,
-    previous_instructions: str | None = None,
-    finished_at: int,
-    stopped_at: int | None,
-    cancel_reason: str | None = None,
-    holding: str | None = None,
-) -> RunEnd:
-    """Build the final columns of a run's row.
-
-    Args:
-        previous_instructions: system message of the session's previous run, which its history does
-            not repeat.
-        finished_at: time of the final status in microseconds.
-        stopped_at: time when all work had ended, in microseconds; None if some may continue.
-        cancel_reason: replaces the recorded reason of a cancel; None keeps it.
-        holding: JSON array of names of the work that continues; None for none or if not known.
-    """
-    return RunEnd(
-        run_id=run.run_id,
-        attempt=attempt,
-        status=ending.status,
-        content=replace_unstorable(transcript.content),
-        history=_encode_history(run, transcript, previous_instructions),
-        messages=_to_json(transcript.messages),
-        tools=_to_json(transcript.tools),
-        metrics=_to_json(transcript.metrics),
-        error_code=ending.error_code,
-        error_detail=ending.error_detail,
-        finished_at=finished_at,
-        stopped_at=stopped_at,
-        cancel_reason=cancel_reason,
-        output=None if transcript.output is None else _to_json(transcript.output),
-        reasoning_content=transcript.reasoning_content,
-        native_kind=transcript.native_kind,
-        native_history=transcript.native_history,
-        holding=holding,
-        spans=_to_json(transcript.spans.records()),
-    )
-
-
-def _encode_history(
-    run: RunSpec | RunRow, transcript: Transcript, previous_instructions: str | None = None
-) -> str | None:
-    """Return the JSON array that a run adds to `chat_history`.
-
-    Return None for workflows and for the runs of members, which have no history
-    (docs/contract.md "Session records").
-    """
-    if run.parent_run_id is not None or run.component_type == "workflow":
-        return None
-    return _to_json(build_chat_history(transcript.messages, previous_instructions))
-
-
-def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
-    """Build the transcript of a run that no process finished: its message and known content.
-
-    So the session continues from there and its history shows the message. The usage is unknown.
-    Workflows have no messages.
-    """
-    transcript = Transcript()
-    if run.component_type != "workflow":
-        transcript.add_user(run.input)
-        transcript.messages[0]["created_at"] = whole_seconds(run.created_at)
-        if content:
-            transcript.add_answer(content)
-    transcript.replace_content(content)
-    return transcript
-
-
-@unit
-def store_question(run: RunRow) -> Steps[None]:
-    """Store the message of a run that ended before it started."""
-    transcript = build_unfinished_transcript(run, "")
-    history = _encode_history(run, transcript)
-    yield from runs.store_question(run.run_id, history, _to_json(transcript.messages))
-
-
-def _to_json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    return to_json(names) if names else None

@@ -20,7 +20,7 @@ from agentctl.requests import StreamEvent
 from agentctl.runs.changes import ChangeTracker, DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
-from agentctl.runs.states import is_final
+from agentctl.runs.states import is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
@@ -77,7 +77,7 @@ async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator
 async def wait_until_final(
     engine: Engine, database: Database, changes: DatabaseChanges, run_id: str
 ) -> None:
-    """Return once the row of a run has a final status.
+    """Return once the row of a run has a final status, or the run is paused.
 
     Raises:
         NotFound: there is no such run, or it was deleted.
@@ -92,7 +92,7 @@ async def wait_until_final(
         state = await database.read(run_reads.get_state(run_id))
         if state is None:
             raise errors.NotFound("Run not found")
-        if is_final(state.status):
+        if is_settled(state.status):
             return
         if engine.closing.is_set() and engine.find_run(run_id) is None:
             raise errors.Unavailable("The server is shutting down")
@@ -206,7 +206,7 @@ def _load_portion(run_id: str, position: int) -> Steps[tuple[list[EventRow], boo
     state = yield from run_reads.get_state(run_id)
     if state is None:
         return None
-    final = is_final(state.status)
+    final = is_settled(state.status)
     batches = yield from events.list_after(run_id, position, BATCHES_PER_READ)
     has_events = bool(batches) or not final or (yield from events.get_last_seq(run_id)) >= 0
     return batches, final, has_events

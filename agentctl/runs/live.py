@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,26 +12,51 @@ import orjson
 
 from agentctl.agents import Memory
 from agentctl.config.settings import Limits
-from agentctl.errors import ValidationFailed
+from agentctl.errors import OutcomeUnknown, ValidationFailed
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Recorder, Stream
+from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
+from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import memories, run_reads
+from agentctl.store.repositories import approvals, memories, run_reads, runs
 from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
-from agentctl.store.visibility import Visibility
+from agentctl.store.visibility import EVERYONE, Visibility
 
-MemberRunner = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
-"""Creates a member's run under the given run, executes it, and returns its result."""
+MemberRunner = Callable[["LiveRun", Component, str, str | None], Awaitable[MemberResult]]
+"""Executes a member's run under the given run, and returns its result: a new one, or the paused one
+with the given id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a later leg of a run continues from.
+
+    Attributes:
+        attempt: the attempt of the leg.
+        leg: the state and the decisions for the component.
+        transcript: the transcript of the legs before it.
+        first_event: number of the first event of the leg.
+        earlier_runs, summary, previous_instructions, is_first: as of the first leg.
+    """
+
+    attempt: int
+    leg: Leg
+    transcript: Transcript
+    first_event: int = 0
+    earlier_runs: Sequence[EarlierRun] = ()
+    summary: str | None = None
+    previous_instructions: str | None = None
+    is_first: bool = False
 
 
 class LiveRun:
@@ -58,12 +84,12 @@ class LiveRun:
         has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
             event and the published event have the same time.
-        ended: the stored ending, or the expected one if the database has not stored it yet.
+        ended: the stored end of the leg, or the expected one if the database has not stored it yet.
         previous_instructions: system message of the session's previous run, if any.
         state_changes: the changes of a root run to the state, once the work has ended.
+        attempt: number that fences the writes of this leg; 1 in the first leg.
+        leg: the state and the decisions of a later leg; None in the first one.
     """
-
-    attempt = 1
 
     def __init__(
         self,
@@ -74,14 +100,20 @@ class LiveRun:
         databases: Databases,
         limits: Limits,
         run_member: MemberRunner,
+        continuation: Continuation | None = None,
     ) -> None:
+        first_event = 0 if continuation is None else continuation.first_event
+        self.attempt = 1 if continuation is None else continuation.attempt
+        self.leg = None if continuation is None else continuation.leg
         self.spec = spec
         self.component = component
         self.parent = parent
         self.database = databases[component.database]
         self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
-        self.stream: Stream = parent.stream if parent else Stream(recorded=spec.recorded)
+        self.stream: Stream = (
+            parent.stream if parent else Stream(recorded=spec.recorded, first=first_event)
+        )
         self.identity = event_format.RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -104,8 +136,15 @@ class LiveRun:
         self.state_changes: StateChanges | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = Transcript()
+        if continuation is not None:
+            self.transcript = continuation.transcript
+            self.is_first = continuation.is_first
+            self.earlier_runs = continuation.earlier_runs
+            self.summary = continuation.summary
+            self.previous_instructions = continuation.previous_instructions
+        self._effects: asyncio.Task[bool] | None = None
         self._run_member = run_member
         self._system_database = databases.system
         self._stored_at = 0
@@ -128,11 +167,16 @@ class LiveRun:
     def is_stopping(self) -> bool:
         return self.requested_end is not None or self.has_ended
 
+    @property
+    def is_paused(self) -> bool:
+        """True once the leg has ended with a pause."""
+        return self.ended.done() and isinstance(self.ended.result(), Pause)
+
     def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
         """Take over the values of the committed row; start to record events."""
         self.worker_id = worker_id
         self.spec = admitted.spec
-        self.is_first = admitted.is_first
+        self.is_first = self.is_first or admitted.is_first
         self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)
@@ -182,9 +226,55 @@ class LiveRun:
         oldest = await self.database.read(run_reads.list_in_session(self.spec.session_id, limit=1))
         return not oldest or oldest[0].run_id == self.run_id
 
-    async def run_member(self, component: Component, message: str) -> MemberResult:
+    async def run_member(
+        self, component: Component, message: str, *, run_id: str | None = None
+    ) -> MemberResult:
         self.checkpoint()
-        return await self._run_member(self, component, message)
+        return await self._run_member(self, component, message, run_id)
+
+    async def begin_call(self, approval_id: str) -> None:
+        """Store that an approved call begins.
+
+        A commit with an unknown outcome is read back; if it cannot be read, nothing is called.
+        """
+        self.checkpoint()
+        begin = _begin_call(self.run_id, self.root.run_id, self.attempt, approval_id, now())
+        try:
+            begun = await self.database.write(begin)
+        except OutcomeUnknown:
+            row = await self.database.read(approvals.get(approval_id, EVERYONE))
+            begun = row is not None and row.execution == "executing"
+        if not begun:
+            raise asyncio.CancelledError
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
+        text = orjson.dumps(result).decode()
+        execution = "failed" if failed else "done"
+        end = approvals.end_execution(approval_id, self.run_id, execution, text, now())
+        await retry_while_unavailable(lambda: self.database.write(end), stopped=self.stop_requested)
+
+    async def begin_effect(self) -> None:
+        root = self.root
+        if root.leg is None:
+            return
+        if root._effects is None:
+            mark = runs.mark_effects(root.run_id, root.attempt)
+            root._effects = asyncio.create_task(root.database.write(mark))
+        if not await asyncio.shield(root._effects):
+            raise asyncio.CancelledError
+
+
+@unit
+def _begin_call(
+    run_id: str, root_run_id: str, attempt: int, approval_id: str, at: int
+) -> Steps[bool]:
+    root = yield from run_reads.lock_state(root_run_id)
+    run = root if run_id == root_run_id else (yield from run_reads.lock_state(run_id))
+    if run is None or root is None or run.attempt != attempt or run.status != "RUNNING":
+        return False
+    if root.cancel_requested_at is not None or run.cancel_requested_at is not None:
+        return False
+    return (yield from approvals.begin_execution(approval_id, run_id, at))
 
 
 class RunMemories:

@@ -17,8 +17,9 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.finish import AlreadyFinished, build_run_end, build_unfinished_transcript
+from agentctl.runs.finish import AlreadyFinished
 from agentctl.runs.replay import find_root_id, replay_stored_events
+from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit

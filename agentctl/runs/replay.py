@@ -21,7 +21,7 @@ from agentctl.runtime.spans import SPAN_STATUSES, Spans
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
-from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.run_rows import RunRow, RunState
 
 
 class ReplayedRun:
@@ -160,7 +160,7 @@ def read_stored_items(root_id: str) -> Steps[RunReader]:
 
 
 @unit
-def find_root_id(run: RunRow) -> Steps[str]:
+def find_root_id(run: RunRow | RunState) -> Steps[str]:
     """Return the id of the topmost ancestor of a run, which may be the run itself."""
     run_id, parent_id = run.run_id, run.parent_run_id
     while parent_id is not None:

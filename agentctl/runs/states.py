@@ -1,5 +1,9 @@
 """The states of a run: `PENDING -> RUNNING -> COMPLETED | ERROR | CANCELLED`.
 
+A run that waits for a person is PAUSED between two legs: `RUNNING -> PAUSED -> PENDING -> RUNNING`.
+It has no owner, no task and no slot then. Each leg has a new attempt, so that late writes of an
+earlier one are refused (docs/decisions/0079).
+
 A background run begins as PENDING, every other run as RUNNING (docs/decisions/0051). A cancel
 request is a column of the run's row and not a state. A final status never changes: every transition
 is one conditional update on (status, attempt), and the number of affected rows decides which writer
@@ -8,13 +12,42 @@ succeeds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
+from agentctl.runtime.pauses import NewApproval
 
 
 def is_final(status: str) -> bool:
     return status in FINAL_STATUSES
+
+
+def is_settled(status: str) -> bool:
+    """Return True for a run that is final or paused: nothing happens without a decision."""
+    return is_final(status) or status == "PAUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The end of a leg: the run waits.
+
+    Attributes:
+        asks: what the component asks for; empty if only members of the run do.
+        state: the JSON value that the next leg of the component gets.
+        event: name and data of `RunPaused`, once the pause is stored.
+        continues: True if everything was decided before the pause was stored.
+    """
+
+    asks: Sequence[NewApproval] = ()
+    state: Any = None
+    event: tuple[str, bytes] | None = None
+    continues: bool = False
+
+    status: ClassVar[Literal["PAUSED"]] = "PAUSED"
+    error_code: ClassVar[None] = None
+    error_detail: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +82,7 @@ class Ending:
     def cancelled(cls, actor: str, reason: str | None, requested_at: int | None = None) -> Ending:
         """Build the ending of work whose cancel was requested."""
         return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
+
+
+LegEnd = Ending | Pause
+"""How a leg of a run ends."""

@@ -70,6 +70,7 @@ class Stream:
     Args:
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/decisions/0013).
+        first: number of the first event: those of earlier legs of the run are stored.
 
     Attributes:
         next: number of the next event.
@@ -78,18 +79,18 @@ class Stream:
         on_publish: callback after each event, with the name of the event; set by the recorder.
     """
 
-    def __init__(self, *, recorded: bool) -> None:
+    def __init__(self, *, recorded: bool, first: int = 0) -> None:
         self.recorded = recorded
-        self.next = 0
+        self.next = first
         self.closed = False
         self.unstored_bytes = 0
         self.on_publish: Callable[[str], None] | None = None
         self._sealed = False
         self._abandoned = False
         self._events: list[StreamEvent] = []
-        self._first = 0
+        self._first = first
         self._bytes = 0
-        self._stored = 0
+        self._stored = first
         self._waiting: set[asyncio.Future[None]] = set()
 
     def publish(self, name: str, data: bytes) -> None:

@@ -25,14 +25,15 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
-from agentctl.runs.finish import store_end
+from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Paused
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 
@@ -102,7 +103,8 @@ class Supervision:
     async def supervise(self, run: LiveRun) -> None:
         """Execute a run whose row is committed, and set `run.ended`."""
         extend_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-        ending, stored = _FAILED, None
+        ending: LegEnd = _FAILED
+        stored: LegEnd | None = None
         try:
             ending = await self._execute(run)
             # Before its results are read: abandoned work may still report.
@@ -124,7 +126,7 @@ class Supervision:
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
 
-    async def _store_in_time(self, run: LiveRun, ending: Ending) -> Ending | None:
+    async def _store_in_time(self, run: LiveRun, ending: LegEnd) -> LegEnd | None:
         """Store an end; return None if the database is unavailable for too long.
 
         Storing continues then: a living process leaves no run without a status.
@@ -138,8 +140,8 @@ class Supervision:
         return storing.result() if storing.done() else None
 
     async def _store(
-        self, run: LiveRun, ending: Ending, unavailable: asyncio.Future[None] | None = None
-    ) -> Ending:
+        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None = None
+    ) -> LegEnd:
         def on_stopped(late: bool) -> None:
             work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
             self._run_tasks.start(_record(run, work_stopped, "its abandoned work"))
@@ -151,16 +153,23 @@ class Supervision:
             if unavailable is not None and not unavailable.done():
                 unavailable.set_result(None)
 
+        if isinstance(ending, Pause):
+            paused = await store_pause(
+                run, ending, self._catalog.settings.approvals, on_unavailable
+            )
+            if isinstance(paused, Pause):
+                return paused
+            ending = paused
         stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
         self._counters.count_finished(run.component.kind, stored)
         return stored
 
-    async def _execute(self, run: LiveRun) -> Ending:
+    async def _execute(self, run: LiveRun) -> LegEnd:
         try:
             if not await _claim_run(run):
                 return run.requested_end or Ending.cancelled("system", None)
             if run.stream.recorded:
-                run.stream.publish(*event_format.format_started(run.identity))
+                run.stream.publish(*_format_begin(run))
             work = self._component_tasks.start(self._execute_component(run))
             await asyncio.wait(
                 {work, run.stop_requested},
@@ -188,7 +197,7 @@ class Supervision:
 
         if run.parent is None:
             await self._starts.wait_for_earlier()
-        if run.spec.purpose is None:
+        if run.spec.purpose is None and run.leg is None:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested
             )
@@ -198,7 +207,7 @@ class Supervision:
 
 
 async def _claim_run(run: LiveRun) -> bool:
-    if run.requested_end is not None or not run.spec.background:
+    if run.requested_end is not None or run.leg is not None or not run.spec.background:
         return run.requested_end is None
     return await retry_while_unavailable(
         lambda: run.database.write(_claim_row(run, now())), stopped=run.stop_requested
@@ -270,19 +279,27 @@ async def _stop_children(run: LiveRun) -> None:
         run.transcript.unstopped.add_all(child.transcript.unstopped)
 
 
-def _keep_state(run: LiveRun, ending: Ending) -> Ending:
+def _format_begin(run: LiveRun) -> tuple[str, bytes]:
+    if run.leg is None:
+        return event_format.format_started(run.identity)
+    return event_format.format_continued(run.identity, run.attempt, run.transcript.content)
+
+
+def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
     try:
         run.keep_state()
     except ExecutionError as failure:
         _log.warning("run %s: its state is not stored: %s", run.run_id, failure.detail)
-        if ending.status == "COMPLETED":
+        if ending.status in ("COMPLETED", "PAUSED"):
             return Ending.failed(failure.code, failure.detail)
     return ending
 
 
-def _publish_end(run: LiveRun, ending: Ending | None) -> None:
+def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
     last = None
-    if run.stream.recorded and ending is not None:
+    if isinstance(ending, Pause):
+        last = ending.event if run.stream.recorded else None
+    elif run.stream.recorded and ending is not None:
         last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)
@@ -304,7 +321,7 @@ def _replace_holding(run: LiveRun) -> Steps[None]:
         yield from runs.set_holding(run.run_id, run.attempt, orjson.dumps(names).decode())
 
 
-def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:
+def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
     if not work.done() or work.cancelled():
         return run.requested_end or _INTERRUPTED
     failure = work.exception()
@@ -312,6 +329,8 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:
         return Ending.completed()
     if run.requested_end is not None:
         return run.requested_end
+    if isinstance(failure, Paused):
+        return Pause(failure.asks, failure.state)
     if isinstance(failure, ExecutionError):
         return Ending.failed(failure.code, failure.detail)
     if isinstance(failure, errors.Unavailable):

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from agentctl import errors
 from agentctl.records.audit import EXPIRE
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
+from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.worker import Worker
@@ -39,6 +40,9 @@ DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 EVENT_RETENTION = DAY_MICROSECONDS
 """Time that the events of a run are kept after its end, in microseconds."""
 
+MAXIMUM_LEGS = 100
+"""Maximum number of runs of one database that one sweep goes on with."""
+
 MAXIMUM_UNITS = 20
 """Maximum number of units of work of one kind in one cleanup; later cleanups do the rest."""
 
@@ -58,11 +62,13 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
+    continue_run: ContinueRun | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled. Failures are logged and retried later.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
+        continue_run: claims the next leg of a run, if this process can execute it.
     """
     clock, guard, compared = asyncio.get_running_loop().time, ClockGuard(), False
     next_cleanup = clock() + cleanup_seconds
@@ -77,6 +83,8 @@ async def watch_workers(
                 guard.compare(await databases.system.read(audit.get_newest_time()))
                 compared = True
             await sweep_dead_workers(databases, monitor, worker.id)
+            if continue_run is not None:
+                await continue_waiting_runs(databases, continue_run)
             if (started := clock()) >= next_cleanup:
                 next_cleanup = started + cleanup_seconds
                 await delete_expired(databases, audit_days=audit_days, rows=guard.is_trusted)
@@ -86,6 +94,21 @@ async def watch_workers(
             monitor.rate_limited_log.log("the sweep for dead workers failed: %s", error.detail)
         except Exception as error:
             monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
+
+
+ContinueRun = Callable[[Database, str], Awaitable[object]]
+
+
+async def continue_waiting_runs(databases: Databases, continue_run: ContinueRun) -> None:
+    """Expire approvals, and go on with the runs that no process has claimed yet.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    for database in databases.get_open().values():
+        await expire_approvals(database)
+        for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_LEGS)):
+            await continue_run(database, state.run_id)
 
 
 async def sweep_dead_workers(

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
+    from agentctl.runtime.pauses import Leg
     from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
 
-MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
+MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,19 @@ class MemberResult:
     """The result of the run of a member or of a step.
 
     Attributes:
-        status: its final status.
+        status: its final status, or PAUSED: then its parent has to pause as well.
         content: its content; partial unless the status is COMPLETED.
         error_detail: public text of its failure; None unless the status is ERROR.
         error_code: code of its failure (docs/contract.md "Failures of a run"); None unless the
             status is ERROR.
+        run_id: its run, with which a later leg of the parent continues it.
     """
 
     status: MemberStatus
     content: str
     error_detail: str | None = None
     error_code: str | None = None
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class RunEnvironment(Protocol):
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
         limits: size limits in bytes.
+        leg: the state and the decisions with which the run goes on; None in its first leg.
     """
 
     @property
@@ -97,6 +101,8 @@ class RunEnvironment(Protocol):
     def transcript(self) -> Transcript: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def leg(self) -> Leg | None: ...
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""
@@ -113,11 +119,37 @@ class RunEnvironment(Protocol):
         """
         ...
 
-    async def run_member(self, component: Component, message: str) -> MemberResult:
+    async def run_member(
+        self, component: Component, message: str, *, run_id: str | None = None
+    ) -> MemberResult:
         """Run a member or a step as a child of this run; the engine sets its time limit.
 
         A cancel of this call cancels the child. A failure of the child is a result, not an
-        exception.
+        exception; so is a pause.
+
+        Args:
+            run_id: the paused run of the member, to go on with; None starts a new one. The result
+                of a member that has ended is read, and nothing is run again.
+        """
+        ...
+
+    async def begin_call(self, approval_id: str) -> None:
+        """Store that an approved call begins; the caller makes it after that.
+
+        Raises:
+            asyncio.CancelledError: the call must not be made: this leg has lost its run.
+            Unavailable: the database does not answer; the call must not be made.
+        """
+        ...
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
+        """Store the result of an approved call that has ended."""
+        ...
+
+    async def begin_effect(self) -> None:
+        """Store, once in a leg after the first, that a call without an approval begins.
+
+        A leg whose server dies before that is run again from its checkpoint.
         """
         ...
 

@@ -9,11 +9,13 @@ from typing import Literal
 
 FailureCode = Literal[
     "AGENT_FAILED",
+    "APPROVALS_FULL",
     "INTERRUPTED",
     "MODEL_REJECTED",
     "MODEL_TIMEOUT",
     "MODEL_UNAVAILABLE",
     "OUTPUT_INVALID",
+    "REPLAY_MISMATCH",
     "STATE_REJECTED",
     "TOOL_FAILED",
     "INTERNAL",
@@ -22,6 +24,8 @@ FailureCode = Literal[
 
 DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
+    "APPROVALS_FULL": "Too many approvals are pending in this database",
+    "REPLAY_MISMATCH": "The agent did not repeat its work when the run went on",
     "INTERRUPTED": "The agent waits for input, which the server cannot give",
     "MODEL_UNAVAILABLE": "The model is not available now",
     "MODEL_REJECTED": "The model refused the request or gave an unusable answer",

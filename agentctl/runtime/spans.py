@@ -7,7 +7,8 @@ A span is recorded for each call, never for each token. The spans are stored wit
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from agentctl.records.times import format_rfc3339, now
@@ -83,12 +84,28 @@ class Span:
         }
 
 
+_FIELDS = tuple(field.name for field in fields(Span))
+
+
 class Spans:
     """The spans of one run, in the order of their starts."""
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
         self._model_calls = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with all spans, for a checkpoint."""
+        spans = [{name: getattr(span, name) for name in _FIELDS} for span in self._spans]
+        return {"model_calls": self._model_calls, "spans": spans}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Spans:
+        """Return the spans of a checkpoint; open ones are still open."""
+        spans = cls()
+        spans._model_calls = stored["model_calls"]
+        spans._spans = [Span(**values) for values in stored["spans"]]
+        return spans
 
     def start_model_call(self, model: str) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
@@ -114,7 +131,7 @@ class Spans:
         call = current_call.get()
         if parent_id is None and call is not None:
             parent_id = call.id
-        parent = self._find_open(parent_id) if parent_id is not None else None
+        parent = self.find_open(parent_id) if parent_id is not None else None
         span = self._start("member", run_id, component_id, at)
         span.member_run_id = run_id
         if parent is not None:
@@ -127,7 +144,7 @@ class Spans:
 
     def end(self, id: str, status: SpanStatus, at: int) -> None:
         """End the open span with an id at a time in microseconds UTC, if there is one."""
-        span = self._find_open(id)
+        span = self.find_open(id)
         if span is not None:
             span.end(status, at)
 
@@ -153,7 +170,8 @@ class Spans:
             self._spans.append(span)
         return span
 
-    def _find_open(self, id: str) -> Span | None:
+    def find_open(self, id: str) -> Span | None:
+        """Return the latest open span with an id; None if there is none."""
         open_spans = (span for span in reversed(self._spans) if span.finished_at is None)
         return next((span for span in open_spans if span.id == id), None)
 

@@ -94,6 +94,56 @@ class Transcript:
         usage = self._answer.usage if self._answer is not None else {}
         return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with all of the transcript, for a checkpoint.
+
+        An answer that is still arriving is completed first.
+        """
+        self.end_answer([])
+        return {
+            "tools": self.tools,
+            "messages": self._messages,
+            "usage": self._usage,
+            "knows_usage": self._knows_usage,
+            "content": self._content,
+            "reasoning": self._reasoning,
+            "open_calls": list(self._open_calls),
+            "unanswered": self._unanswered,
+            "output": self.output,
+            "native_kind": self.native_kind,
+            "native_history": self.native_history,
+            "progress_events": self.progress_events,
+            "spans": self.spans.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Transcript:
+        """Return the transcript of a checkpoint, to which the next leg adds."""
+        transcript = cls()
+        transcript.tools = list(stored["tools"])
+        transcript.output = stored["output"]
+        transcript.native_kind = stored["native_kind"]
+        transcript.native_history = stored["native_history"]
+        transcript.progress_events = stored["progress_events"]
+        transcript.spans = Spans.from_json(stored["spans"])
+        transcript._messages = list(stored["messages"])
+        transcript._usage = dict(stored["usage"])
+        transcript._knows_usage = stored["knows_usage"]
+        transcript._content = list(stored["content"])
+        transcript._reasoning = list(stored["reasoning"])
+        transcript._unanswered = dict(stored["unanswered"])
+        for call_id in stored["open_calls"]:
+            entry = transcript._find_open_entry(call_id)
+            if entry is not None:
+                span = transcript.spans.find_open(call_id)
+                span = span or transcript.spans.start_tool_call(call_id, entry["tool_name"])
+                transcript._open_calls[call_id] = entry, span
+        return transcript
+
+    def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
+        entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
+        return next((entry for entry in entries if entry["tool_call_error"] is None), None)
+
     def forget_usage(self) -> None:
         """Make all counters unknown, for a runner that may not report them."""
         self._knows_usage = False

@@ -260,6 +260,7 @@ class RunOperations(OperationFamily):
             claims=self.principal.claims.decode() if self.principal.claims else None,
             earlier_messages=_build_neutral_messages(earlier),
             request_id=self._request_id,
+            actor=self.principal.actor,
         )
         return Submission(
             spec,

@@ -92,7 +92,13 @@ class Service:
         await sweep_dead_workers(databases, monitor, self._worker.id)
         keep_days = self.settings.audit.keep_days
         self._background.start(
-            watch_workers(databases, monitor, self._worker, audit_days=keep_days)
+            watch_workers(
+                databases,
+                monitor,
+                self._worker,
+                audit_days=keep_days,
+                continue_run=self.hosting.engine.continue_run,
+            )
         )
 
     async def drain(self) -> None:

@@ -215,7 +215,7 @@ class SessionOperations(OperationFamily):
                 # The deletion itself checks the result. Its audit entry is committed before the
                 # cancels, which are part of it.
                 await database.read(self.lookups.session(session_id, where))
-                live = await database.read(run_reads.list_live_in_session(session_id))
+                live = await database.read(run_reads.list_open_in_session(session_id))
                 if live:
                     await call.commit_first(database)
                 actor, reason = self.principal.actor, "The session is deleted"
@@ -249,7 +249,7 @@ class SessionOperations(OperationFamily):
             yield from sessions.get_for_update(session_id, self.lookups.visibility)
         for session_id in session_ids:
             yield from self.lookups.session(session_id, where, lock=True)
-            live = yield from run_reads.list_live_in_session(session_id)
+            live = yield from run_reads.list_open_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)

@@ -41,7 +41,7 @@ def test_a_session_has_one_live_run_of_a_purpose(store: Store, parent: str) -> N
         store.write(admit_background_run(_spec(parent, "summary"), "w"))
     store.write(admit_background_run(_spec(parent, "memory"), "w"))
     assert store.read(run_reads.list_background_work("s", "summary")) == [first.run_id]
-    assert store.read(run_reads.list_live_in_session("s")) == [parent]
+    assert store.read(run_reads.list_open_in_session("s")) == [parent]
     store.write(runs.claim(first.run_id, 1, "w", now()))
     end = RunEnd(
         first.run_id, 1, "COMPLETED", "x", None, "[]", "[]", None, None, None, now(), now()

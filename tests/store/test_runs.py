@@ -196,7 +196,7 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
         assert store.read(run_reads.list_recent_messages("s1", 3, maximum)) == recent[3 - count :]
         native = store.read(run_reads.list_recent_native("s1", 3, maximum, "none"))
         assert [messages for messages, _ in native] == recent[3 - count :]
-    assert store.read(run_reads.list_live_in_session("s1")) == ["r8"]
+    assert store.read(run_reads.list_open_in_session("s1")) == ["r8"]
 
 
 def test_runs_of_a_session_are_listed_oldest_first(store: Store) -> None:

@@ -18,6 +18,7 @@ from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
+from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
@@ -328,7 +329,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration):
+    except (ExecutionError, InvalidConfiguration, Paused):
         raise
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to

@@ -33,6 +33,11 @@ class AccountRow:
     last_used_at: int | None
     revoked_at: int | None
 
+    def is_valid_at(self, moment: int) -> bool:
+        """Return True if the account is neither revoked nor expired at a time."""
+        is_expired = self.expires_at is not None and moment >= self.expires_at
+        return self.revoked_at is None and not is_expired
+
 
 AccountRowPage = RowPage[AccountRow]
 

@@ -31,7 +31,7 @@ _APPEND = Sql(
     "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
     " SELECT run_id, cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text)"
     " FROM runs WHERE run_id = :run_id AND attempt = :attempt"
-    " AND status IN ('PENDING', 'RUNNING') FOR UPDATE"
+    " AND status IN ('PENDING', 'RUNNING', 'PAUSED') FOR UPDATE"
     " ON CONFLICT (run_id, first_seq) DO UPDATE"
     " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
+_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
 
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id)"
 
@@ -50,13 +51,13 @@ _SCAN = Sql(
     "SELECT run_id, session_id, owner, status,"
     f" CASE WHEN {_HAS_SESSION} THEN 1 ELSE 0 END,"
     f" CASE WHEN {_LIVE} THEN 1 ELSE 0 END,"
-    f" CASE WHEN NOT {_LIVE} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
+    f" CASE WHEN NOT {_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
     " FROM runs WHERE run_id > :after ORDER BY run_id LIMIT :limit"
 )
 
 _MESSAGES = Sql(
     f"SELECT {', '.join(field.name for field in fields(StoredMessages))} FROM runs"
-    f" WHERE run_id = :run_id AND NOT ({_LIVE})"
+    f" WHERE run_id = :run_id AND NOT ({_OPEN})"
 )
 
 _REPAIR = Sql(
@@ -144,11 +145,19 @@ _VIOLATIONS = {
     ),
     "ended runs without an end time": Sql(
         "SELECT run_id FROM runs WHERE finished_at IS NULL AND status NOT IN"
-        " ('PENDING', 'RUNNING') LIMIT 3"
+        " ('PENDING', 'RUNNING', 'PAUSED') LIMIT 3"
+    ),
+    "paused runs without a checkpoint": Sql(
+        "SELECT run_id FROM runs WHERE status = 'PAUSED' AND NOT EXISTS"
+        " (SELECT 1 FROM run_checkpoints WHERE run_checkpoints.run_id = runs.run_id) LIMIT 3"
+    ),
+    "approvals without a run": Sql(
+        "SELECT approval_id FROM approvals WHERE NOT EXISTS"
+        " (SELECT 1 FROM runs WHERE runs.run_id = approvals.run_id) LIMIT 3"
     ),
     "runs with an unknown status": Sql(
         "SELECT run_id FROM runs WHERE status NOT IN"
-        " ('PENDING', 'RUNNING', 'COMPLETED', 'ERROR', 'CANCELLED') LIMIT 3"
+        " ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'ERROR', 'CANCELLED') LIMIT 3"
     ),
 }
 """Statements that find rows that violate a rule, by the text for the report."""

@@ -40,7 +40,10 @@ SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fi
 """The columns of `RunRow` without the large ones, and with the beginning of the input."""
 
 IS_LIVE = "status IN ('PENDING', 'RUNNING')"
-"""The condition that a run has no final status. Partial indexes have the same condition."""
+"""The condition that a run executes or will. Partial indexes have the same condition."""
+
+IS_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
+"""The condition that a run has no final status."""
 
 _STATE = ", ".join(field.name for field in fields(RunState))
 
@@ -90,10 +93,25 @@ _RECENT_NATIVE = _select_recent(
     "octet_length(messages) + coalesce(octet_length(native_history), 0)",
 )
 
-_LIVE_IN_SESSION = Sql(
-    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} AND purpose IS NULL"
-    " ORDER BY seq"
+_LOCK_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id FOR UPDATE")
+
+_OPEN_IN_SESSION = Sql(
+    "SELECT run_id FROM (SELECT run_id, seq FROM runs"
+    f" WHERE session_id = :session_id AND {IS_LIVE} AND purpose IS NULL"
+    " UNION ALL SELECT run_id, seq FROM runs"
+    " WHERE session_id = :session_id AND status = 'PAUSED') AS open ORDER BY seq"
 )
+
+_PAUSED_CHILDREN = Sql(
+    "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
+)
+
+_WAITING_LEGS = Sql(
+    f"SELECT {_STATE} FROM runs WHERE status = 'PENDING' AND owner IS NULL AND attempt > 1"
+    " AND cancel_requested_at IS NULL ORDER BY created_at LIMIT :limit"
+)
+
+_LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
 
 _BACKGROUND_WORK = Sql(
     f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} AND purpose = :purpose"
@@ -124,8 +142,10 @@ _LIVE_OF = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
+# A run that goes on after a pause waits for any process, so it has no owner.
 _LIVE_WITHOUT_OWNER = Sql(
-    f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} {_CHILDREN_FIRST}"
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} AND attempt = 1"
+    f" {_CHILDREN_FIRST}"
 )
 
 _PARENTS = 20
@@ -286,9 +306,29 @@ def list_recent_native(
     return [(messages, native) for messages, native in reversed(rows)]
 
 
-def list_live_in_session(session_id: str) -> Work[list[str]]:
-    """Return the ids of the live runs of a session, oldest first, without background work."""
-    return _LIVE_IN_SESSION.column(session_id=session_id)
+def lock_state(run_id: str) -> Work[RunState | None]:
+    """Return the state of a run and lock its row until the transaction ends."""
+    return _LOCK_STATE.first(RunState, run_id=run_id)
+
+
+def list_open_in_session(session_id: str) -> Work[list[str]]:
+    """Return the runs of a session that have not ended, oldest first, without background work."""
+    return _OPEN_IN_SESSION.column(session_id=session_id)
+
+
+def list_paused_children(run_id: str) -> Work[list[str]]:
+    """Return the ids of the paused members of a run."""
+    return _PAUSED_CHILDREN.column(run_id=run_id)
+
+
+def list_waiting_legs(limit: int) -> Work[list[RunState]]:
+    """Return runs that go on after a pause and have no owner yet, oldest first."""
+    return _WAITING_LEGS.rows(RunState, limit=limit)
+
+
+def has_leg_effects(run_id: str) -> Work[int | None]:
+    """Return 1 if the present leg of a run has begun a call that needs no approval."""
+    return _LEG_EFFECTS.value(run_id=run_id)
 
 
 def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:

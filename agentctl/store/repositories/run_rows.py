@@ -19,7 +19,8 @@ class RunRow:
     are JSON objects of the request, None if it had none. `holding` is a JSON array with the names
     of the work that continues after the end of the run, None if there is none or it is not known.
     `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
-    is the id of the request that started it, None if it is not known.
+    is the id of the request that started it, None if it is not known. `paused_at` is the time of
+    its last pause.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class RunRow:
     holding: str | None
     spans: str | None
     request_id: str | None
+    paused_at: int | None
 
 
 @dataclass(slots=True)
@@ -104,6 +106,26 @@ class NewRun(NamedTuple):
     owner: str | None
     created_at: int
     session_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPause:
+    """The pause of a run, with its results so far as JSON texts.
+
+    Attributes:
+        attempt: the attempt of the leg that has ended.
+        status: PAUSED, or PENDING if everything that it waits for was decided meanwhile.
+    """
+
+    run_id: str
+    attempt: int
+    status: str
+    paused_at: int
+    content: str
+    messages: str
+    tools: str
+    metrics: str
+    spans: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ it at once.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import sessions
-from agentctl.store.repositories.run_reads import IS_LIVE, RUN_COLUMNS
-from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow
+from agentctl.store.repositories.run_reads import IS_LIVE, IS_OPEN, RUN_COLUMNS
+from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
 
 _CREATE = Sql(
@@ -77,10 +77,10 @@ _FINISH = Sql(
     " native_history = :native_history, holding = :holding,"
     " spans = :spans,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {_CHANGED}"
 )
 
-_ENDS = "status = 'PENDING' AND cast(:claimed as bigint) = 0"
+_ENDS = "status = 'PENDING' AND attempt = 1 AND cast(:claimed as bigint) = 0"
 
 _REQUESTED = _not_before(":now", "coalesce(started_at, created_at)")
 
@@ -90,19 +90,19 @@ _REQUEST_CANCEL = Sql(
     f" finished_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END"
-    f" WHERE run_id = :run_id AND {IS_LIVE} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
+    f" WHERE run_id = :run_id AND {IS_OPEN} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
 )
 
 _WORK_STOPPED = Sql(
     f"UPDATE runs SET stopped_at = {_not_before(':at', 'finished_at')},"
     " late_result = late_result | :late_result, holding = NULL"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_OPEN} AND stopped_at IS NULL"
     " RETURNING run_id"
 )
 
 _SET_HOLDING = Sql(
     "UPDATE runs SET holding = :holding"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_OPEN} AND stopped_at IS NULL"
 )
 
 _WORKER_GONE = Sql(
@@ -112,9 +112,46 @@ _WORKER_GONE = Sql(
     " WHERE owner = :owner AND holding IS NOT NULL"
 )
 
+_PAUSE = Sql(
+    "UPDATE runs SET status = :status, owner = NULL,"
+    f" paused_at = {_not_before(':paused_at', 'coalesce(started_at, created_at)')},"
+    " content = :content, messages = :messages, tools = :tools, metrics = :metrics,"
+    " spans = :spans, leg_effects = 0,"
+    " attempt = attempt + CASE WHEN cast(:status as text) = 'PENDING' THEN 1 ELSE 0 END"
+    " WHERE run_id = :run_id AND attempt = :attempt AND status = 'RUNNING'"
+    f" AND cancel_requested_at IS NULL {_CHANGED}"
+)
+
+_RELEASE = Sql(
+    "UPDATE runs SET status = 'PENDING', attempt = attempt + 1, owner = NULL"
+    f" WHERE run_id = :run_id AND status = 'PAUSED' {_CHANGED}"
+)
+
+_CLAIM_LEG = Sql(
+    "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0"
+    " WHERE run_id = :run_id AND status = 'PENDING' AND owner IS NULL AND attempt > 1"
+    f" AND cancel_requested_at IS NULL {_CHANGED}"
+)
+
+_CLAIM_MEMBER = Sql(
+    "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1"
+    " WHERE run_id = :run_id AND status = 'PAUSED' AND cancel_requested_at IS NULL"
+    f" {_CHANGED}"
+)
+
+_RETURN = Sql(
+    "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
+)
+
+_MARK_EFFECTS = Sql(
+    "UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id AND attempt = :attempt"
+    " AND status = 'RUNNING' RETURNING run_id"
+)
+
 _LEAVE = Sql(
     "UPDATE runs SET history = :history, messages = :messages"
-    f" WHERE run_id = :run_id AND NOT {IS_LIVE} AND history IS NULL AND messages IS NULL"
+    f" WHERE run_id = :run_id AND NOT {IS_OPEN} AND history IS NULL AND messages IS NULL"
     " RETURNING session_id, parent_run_id, finished_at"
 )
 
@@ -168,20 +205,63 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
     yield from sessions.add_usage(run.session_id, usage, size, at)
 
 
-@unit
-def claim(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
+def claim(run_id: str, attempt: int, owner: str, now: int) -> Work[bool]:
     """Claim a run: change its status from PENDING to RUNNING.
 
     Returns:
         False, without a change, if the run is not PENDING, its cancel has been requested, or it has
         another attempt.
     """
-    changed = yield Statement(
-        _START, {"run_id": run_id, "attempt": attempt, "owner": owner, "now": now}
+    return _change_status(
+        _START, status="RUNNING", run_id=run_id, attempt=attempt, owner=owner, now=now
     )
+
+
+def pause(values: RunPause) -> Work[bool]:
+    """Store the pause of a running run: it has no owner afterwards.
+
+    Returns:
+        False, without a change, if the run does not execute this attempt, or its cancel has been
+        requested.
+    """
+    return _change_status(_PAUSE, **asdict(values))
+
+
+def release(run_id: str) -> Work[bool]:
+    """Let a paused root run go on: it is PENDING until a process claims it."""
+    return _change_status(_RELEASE, status="PENDING", run_id=run_id)
+
+
+def claim_leg(run_id: str, owner: str) -> Work[bool]:
+    """Claim a root run that goes on after a pause; `started_at` keeps its first value.
+
+    Returns:
+        False, without a change, if another process was first, or a cancel has been requested.
+    """
+    return _change_status(_CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner)
+
+
+def claim_member(run_id: str, owner: str) -> Work[bool]:
+    """Claim the paused run of a member for the leg of its parent, with a new attempt."""
+    return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner)
+
+
+def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:
+    """Return the run of a dead worker to PENDING or PAUSED, with a new attempt and no owner."""
+    return _change_status(_RETURN, run_id=run_id, attempt=attempt, status=status)
+
+
+def mark_effects(run_id: str, attempt: int) -> Work[bool]:
+    """Store that the leg of a run has begun a call that needs no approval."""
+    return _MARK_EFFECTS.has_rows(run_id=run_id, attempt=attempt)
+
+
+@unit
+def _change_status(sql: Sql, *, status: str, **values: Value) -> Steps[bool]:
+    changed = yield Statement(sql, {**values, "status": status})
     if not changed:
         return False
-    yield from _update_session_status(changed[0], "RUNNING")
+    yield from _update_session_status(changed[0], status)
     return True
 
 

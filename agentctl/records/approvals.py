@@ -1,0 +1,127 @@
+"""Approvals: what a paused run waits for (docs/contract.md "Approvals").
+
+The decision (`status`) and the call (`execution`) are two facts: an approved call was not
+necessarily made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from typing_extensions import TypedDict
+
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.sessions import PageMeta
+from agentctl.records.times import Timestamp
+
+ApprovalKind = Literal["approval", "input", "external", "outcome"]
+"""What is asked: may this call be made; an answer; the result of a tool that the caller executes;
+what happened to a call whose server died."""
+
+ApprovalPolicy = Literal["user", "other"]
+"""Who decides: the user of the run, or an approver; or only an approver who is not that user."""
+
+ApprovalStatus = Literal["pending", "approved", "rejected", "answered", "expired", "cancelled"]
+
+ApprovalExecution = Literal["executing", "done", "failed", "unknown"]
+
+Verb = Literal["approve", "reject", "answer", "complete", "fail", "retry"]
+"""The decisions."""
+
+VERBS: dict[ApprovalKind, tuple[Verb, ...]] = {
+    "approval": ("approve", "reject"),
+    "input": ("answer", "reject"),
+    "external": ("complete", "fail"),
+    "outcome": ("complete", "fail", "retry"),
+}
+"""The decisions that each kind of approval takes."""
+
+POLICIES: tuple[ApprovalPolicy, ...] = get_args(ApprovalPolicy)
+
+MAXIMUM_NOTE_LENGTH = 500
+"""Characters of the note of a decision."""
+
+
+class ApprovalSummary(TypedDict):
+    """An approval in the record of its run."""
+
+    approval_id: str
+    kind: ApprovalKind
+    tool_name: str
+    status: ApprovalStatus
+
+
+class ApprovalRecord(TypedDict):
+    """One thing that a paused run waits for, or waited for.
+
+    `arguments_hash` identifies what an approver has seen: a decision names it. `approved_arguments`
+    are those of an edit, null without one; `approved_arguments_hash` is their hash. `schema` is the
+    JSON Schema of the arguments, or of the answer. `result` is the result of the call: as text of
+    a call that was made, or as the caller gave it.
+    """
+
+    approval_id: str
+    kind: ApprovalKind
+    status: ApprovalStatus
+    execution: ApprovalExecution | None
+    policy: ApprovalPolicy
+    run_id: str
+    root_run_id: str
+    session_id: str
+    component_type: ComponentKind
+    component_id: str
+    user_id: str | None
+    tool_call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    arguments_hash: str
+    approved_arguments: dict[str, Any] | None
+    approved_arguments_hash: str | None
+    question: str | None
+    schema: dict[str, Any] | None
+    answer: Any
+    note: str | None
+    result: Any
+    created_at: Timestamp
+    expires_at: Timestamp | None
+    decided_at: Timestamp | None
+    decided_by: str | None
+    executing_at: Timestamp | None
+    executed_at: Timestamp | None
+    request_id: str | None
+
+
+class ApprovalPage(TypedDict):
+    """A page of approvals."""
+
+    data: list[ApprovalRecord]
+    meta: PageMeta
+
+
+def hash_call(run_id: str, tool_call_id: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
+    """Return the hash that binds a decision to a call: `sha256:` and 64 hexadecimal digits.
+
+    The hash is that of the canonical JSON (RFC 8785) of the four values. JSON numbers that are not
+    exact in other languages are hashed as their decimal text.
+    """
+    import rfc8785
+
+    call = {
+        "run_id": run_id,
+        "tool_call_id": tool_call_id,
+        "tool_name": tool_name,
+        "arguments": _to_exact(arguments),
+    }
+    return f"sha256:{hashlib.sha256(rfc8785.dumps(call)).hexdigest()}"
+
+
+def _to_exact(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _to_exact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_exact(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**53:
+        return str(value)
+    return value

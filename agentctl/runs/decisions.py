@@ -1,0 +1,235 @@
+"""Decisions about approvals: their checks, the transaction that stores them, and expiry.
+
+A decision is bound to what was shown by the hash of the call. The conditional update of the pending
+row decides which of several decisions counts. The last one that a root run waits for lets it go on
+in the same transaction (docs/decisions/0079).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.approvals import (
+    MAXIMUM_NOTE_LENGTH,
+    VERBS,
+    ApprovalKind,
+    ApprovalStatus,
+    Verb,
+    hash_call,
+)
+from agentctl.records.times import now
+from agentctl.records.validation import check_json, check_text
+from agentctl.runs.legs import release_if_decided
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.repositories import approvals, run_reads
+from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
+from agentctl.store.visibility import EVERYONE
+
+EXPIRY = "system:expiry"
+"""The principal that rejects an approval whose time is over."""
+
+_STATUSES: dict[Verb, ApprovalStatus] = {
+    "approve": "approved",
+    "retry": "approved",
+    "reject": "rejected",
+    "answer": "answered",
+    "complete": "answered",
+    "fail": "answered",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewDecision:
+    """A decision as a caller makes it.
+
+    Attributes:
+        verb: one of `VERBS` of the kind of approval.
+        arguments_hash: the hash of the call that the caller has seen; required to approve and to
+            retry.
+        arguments: edited arguments of an approved call.
+        note: a remark; the model reads the one of a rejection.
+        answer: the answer to a question, a JSON value.
+        result: the result of a call that the caller made, or knows, a JSON value.
+    """
+
+    verb: Verb
+    arguments_hash: str | None = None
+    arguments: dict[str, Any] | None = None
+    note: str | None = None
+    answer: Any = None
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The outcome of stored decisions.
+
+    Attributes:
+        rows: the approvals after them.
+        continues: True if the root run may go on.
+    """
+
+    rows: list[ApprovalRow]
+    continues: bool
+
+
+def check_pending(row: ApprovalRow) -> None:
+    """Raise Conflict if an approval was decided: with its status and who decided, not the note."""
+    if row.status != "pending":
+        by = f" by {row.decided_by}" if row.decided_by else ""
+        raise errors.Conflict(f"The approval is {row.status}{by} already")
+
+
+def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> DecisionChange:
+    """Check a decision about an approval and return its new values.
+
+    Raises:
+        Conflict: the approval was decided, or the hash is that of another call.
+        ValidationFailed: the decision is not one of this kind, the hash is missing, or arguments or
+            the answer do not match the schema.
+    """
+    check_pending(row)
+    verbs = VERBS[cast(ApprovalKind, row.kind)]
+    if decision.verb not in verbs:
+        raise errors.ValidationFailed(
+            f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"
+        )
+    _check_fields(decision)
+    if decision.verb in ("approve", "retry") and decision.arguments_hash is None:
+        raise errors.ValidationFailed(
+            "arguments_hash is required: the arguments_hash of the approval as it was shown"
+        )
+    if decision.arguments_hash not in (None, row.arguments_hash):
+        raise errors.Conflict(
+            "arguments_hash is that of another call: read the approval again, then decide"
+        )
+    at = now()
+    status: ApprovalStatus = _STATUSES[decision.verb]
+    change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=decision.note)
+    match decision.verb:
+        case "approve" if decision.arguments is not None:
+            _check_schema("arguments", decision.arguments, row.schema)
+            edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, decision.arguments)
+            if edited == row.arguments_hash:
+                return change
+            text = orjson.dumps(decision.arguments).decode()
+            return change._replace(approved_arguments=text, approved_hash=edited)
+        case "answer":
+            _check_schema("answer", decision.answer, row.schema)
+            return change._replace(answer=orjson.dumps(decision.answer).decode())
+        case "complete":
+            result = orjson.dumps(decision.result).decode()
+            return change._replace(execution="done", result=result)
+        case "fail":
+            result = orjson.dumps(decision.note or "The call failed").decode()
+            return change._replace(execution="failed", result=result)
+    return change
+
+
+def _check_fields(decision: NewDecision) -> None:
+    expected = {"arguments": "approve", "answer": "answer", "result": "complete"}
+    for name, verb in expected.items():
+        value = getattr(decision, name)
+        if value is not None and decision.verb != verb:
+            raise errors.ValidationFailed(f"{name} is only for the decision {verb}")
+        if value is not None:
+            check_json(name, value)
+    if decision.note is not None:
+        check_text("note", decision.note)
+        if len(decision.note) > MAXIMUM_NOTE_LENGTH:
+            raise errors.ValidationFailed(f"note must be at most {MAXIMUM_NOTE_LENGTH} characters")
+
+
+def _check_schema(name: str, value: Any, schema: str | None) -> None:
+    """Check a value against the stored JSON Schema of an approval.
+
+    Raises:
+        ValidationFailed: the value does not match; names the place.
+    """
+    if schema is None:
+        return
+    import jsonschema_rs
+
+    try:
+        validator = jsonschema_rs.validator_for(
+            orjson.loads(schema), pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except (ValueError, jsonschema_rs.ValidationError):
+        # A tool with an unusable schema is called as its model asks, too.
+        return
+    for problem in validator.iter_errors(value):
+        place = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem.instance_path
+        )
+        raise errors.ValidationFailed(f"{name}{place} does not match its schema: {problem.message}")
+
+
+@unit
+def write_decisions(
+    root_run_id: str,
+    changes: Sequence[tuple[str, DecisionChange]],
+    extra_write: Callable[[], Work[None]] | None = None,
+) -> Steps[Decided]:
+    """Store decisions about approvals of one root run, all or none.
+
+    Args:
+        changes: the id of each approval and its new values.
+        extra_write: builds further writes for the transaction, such as the audit entry.
+
+    Raises:
+        Conflict: one of them was decided meanwhile.
+    """
+    yield from run_reads.lock_state(root_run_id)
+    rows = []
+    for approval_id, change in changes:
+        decided = yield from approvals.decide(approval_id, change)
+        row = yield from approvals.get(approval_id, EVERYONE)
+        if row is None:
+            raise errors.NotFound("Approval not found")
+        if not decided:
+            if row.status == "pending":
+                raise errors.Conflict("The approval has expired")
+            check_pending(row)
+        if row.kind == "outcome":
+            yield from _settle_outcome(row)
+        rows.append(row)
+    if extra_write is not None:
+        yield from extra_write()
+    return Decided(rows, (yield from release_if_decided(root_run_id)))
+
+
+@unit
+def _settle_outcome(row: ApprovalRow) -> Steps[None]:
+    """Store what is known now about the call whose server died."""
+    yield from approvals.settle_unknown(
+        row.run_id,
+        row.tool_call_id,
+        None if row.status == "approved" else row.execution,
+        row.result,
+        row.decided_at,
+    )
+
+
+async def expire_approvals(database: Database) -> list[str]:
+    """Reject the pending approvals whose time is over.
+
+    Returns:
+        Ids of the root runs that may go on.
+    """
+    released = []
+    for row in await database.read(approvals.list_due(now())):
+        change = DecisionChange(status="expired", decided_at=now(), decided_by=EXPIRY)
+        try:
+            decided = await database.write(
+                write_decisions(row.root_run_id, [(row.approval_id, change)])
+            )
+        except errors.Conflict:
+            continue
+        if decided.continues:
+            released.append(row.root_run_id)
+    return released

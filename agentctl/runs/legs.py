@@ -1,0 +1,381 @@
+"""Legs: how a run pauses, what its next leg starts from, and how it ends while it waits.
+
+A run that waits has its checkpoint in the database and nothing in memory, so any process can go on
+with it. Every transition is one transaction (docs/decisions/0079).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast
+
+import orjson
+
+from agentctl.config.settings import Approvals
+from agentctl.records.approvals import hash_call
+from agentctl.records.ids import new_id
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs import event_format
+from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
+from agentctl.runs.states import Ending, Pause, is_final
+from agentctl.runs.stream import Batch
+from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.transcript import Transcript
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import accounts, approvals, events, run_reads, runs, sessions
+from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
+from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunState
+
+KIND = "pause"
+"""The kind of a checkpoint that a pause has written."""
+
+LOST_EVENTS = event_format.LOST_SEQ_STEP
+
+_ACCOUNT = "sa:"
+
+PauseOutcome = Literal["paused", "continues", "cancelled", "full", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPause:
+    """Everything that the transaction of a pause writes."""
+
+    values: RunPause
+    rows: Sequence[ApprovalRow]
+    checkpoint: Checkpoint
+    event: tuple[str, bytes]
+    batch: Batch | None
+
+
+def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:
+    """Build the rows of a pause. The results of the run are those at this moment.
+
+    Raises:
+        TypeError: the state of the component has no JSON form.
+    """
+    at = run.finished_at or now()
+    rows = [build_approval(run, asked, at, settings) for asked in pause.asks]
+    event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
+    transcript = run.transcript
+    transcript.end_answer([])
+    values = RunPause(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        status="PAUSED",
+        paused_at=at,
+        content=transcript.content,
+        messages=to_json(transcript.messages),
+        tools=to_json(transcript.tools),
+        metrics=to_json(transcript.metrics),
+        spans=to_json(transcript.spans.records()),
+    )
+    body = {
+        "spec": run.spec.to_json(),
+        "transcript": transcript.to_json(),
+        "state": pause.state,
+        "component_name": run.component.name,
+        "is_first": run.is_first,
+        "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
+        "summary": run.summary,
+        "previous_instructions": run.previous_instructions,
+    }
+    checkpoint = Checkpoint(run.run_id, run.attempt, KIND, to_json(body))
+    batch = run.stream.last_batch(event) if run.recorder is not None else None
+    return PreparedPause(values, rows, checkpoint, event, batch)
+
+
+def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approvals) -> ApprovalRow:
+    """Build the row of something that a run asks for."""
+    expires = settings.expire_seconds
+    return ApprovalRow(
+        approval_id=new_id(),
+        kind=asked.kind,
+        status="pending",
+        execution=None,
+        policy=asked.policy,
+        run_id=run.run_id,
+        root_run_id=run.root.run_id,
+        session_id=run.spec.session_id,
+        component_type=run.component.kind,
+        component_id=run.component.id,
+        user_id=run.spec.user_id,
+        started_by=run.spec.actor,
+        tool_call_id=asked.tool_call_id,
+        tool_name=asked.tool_name,
+        idempotent=int(asked.idempotent),
+        arguments_hash=hash_call(run.run_id, asked.tool_call_id, asked.tool_name, asked.arguments),
+        approved_hash=None,
+        created_at=at,
+        expires_at=at + expires * 1_000_000 if expires else None,
+        decided_at=None,
+        decided_by=None,
+        executing_at=None,
+        executed_at=None,
+        request_id=run.spec.request_id,
+        note=None,
+        question=asked.question,
+        arguments=to_json(asked.arguments),
+        approved_arguments=None,
+        schema=None if asked.schema is None else to_json(asked.schema),
+        answer=None,
+        result=None,
+    )
+
+
+def describe(row: ApprovalRow) -> dict[str, Any]:
+    """Return what the event of a pause says about an approval."""
+    return {
+        "approval_id": row.approval_id,
+        "kind": row.kind,
+        "status": row.status,
+        "policy": row.policy,
+        "tool_call_id": row.tool_call_id,
+        "tool_name": row.tool_name,
+        "arguments": orjson.loads(row.arguments),
+        "arguments_hash": row.arguments_hash,
+        "question": row.question,
+        "schema": None if row.schema is None else orjson.loads(row.schema),
+    }
+
+
+@unit
+def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[PauseOutcome]:
+    """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
+
+    Args:
+        limit: maximum number of pending approvals in the database.
+
+    Returns:
+        `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
+        `full` if nothing was written; `ended` if another process has ended the run or its attempt.
+    """
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None:
+        return "ended"
+    if state.status != "RUNNING" or state.attempt != run.attempt:
+        # An earlier attempt of this write may have been committed with an unknown outcome.
+        written = yield from approvals.get_checkpoint_attempt(run.run_id)
+        if written == run.attempt and not is_final(state.status):
+            return "paused" if state.status == "PAUSED" else "continues"
+        return "ended"
+    if state.cancel_requested_at is not None:
+        return "cancelled"
+    if prepared.rows:
+        pending = yield from approvals.count_pending(limit)
+        if pending + len(prepared.rows) > limit:
+            return "full"
+    yield from approvals.create(prepared.rows)
+    yield from approvals.keep_checkpoint(prepared.checkpoint)
+    if (batch := prepared.batch) is not None:
+        yield from events.append_batch(
+            run.run_id, run.attempt, batch.first, batch.last, batch.lines
+        )
+    values = prepared.values
+    if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
+        values = replace(values, status="PENDING")
+    yield from runs.pause(values)
+    if (changes := run.state_changes) is not None:
+        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
+    return "continues" if values.status == "PENDING" else "paused"
+
+
+@unit
+def release_if_decided(root_run_id: str) -> Steps[bool]:
+    """Let a root run go on if nothing that it waits for is pending; its row is locked first.
+
+    Returns:
+        True if a process may claim its next leg.
+    """
+    state = yield from run_reads.lock_state(root_run_id)
+    if state is None or state.status != "PAUSED":
+        return False
+    if (yield from approvals.count_pending_of_root(root_run_id)):
+        return False
+    return (yield from runs.release(root_run_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedLeg:
+    """A leg that this process has claimed: the rows from which it starts.
+
+    Attributes:
+        has_effects: True if the leg before it was lost after it had begun calls that cannot be
+            repeated: the run has to end.
+    """
+
+    state: RunState
+    checkpoint: Checkpoint
+    rows: Sequence[ApprovalRow]
+    session_state: str | None
+    last_event: int
+    has_effects: bool = False
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", orjson.loads(self.checkpoint.body))
+
+
+@unit
+def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
+    """Claim the next leg of a root run; None if there is none, or another process has it."""
+    state = yield from run_reads.lock_state(run_id)
+    if state is None or state.parent_run_id is not None:
+        return None
+    effects = yield from run_reads.has_leg_effects(run_id)
+    # The second case is a claim whose commit had an unknown outcome.
+    if not (yield from runs.claim_leg(run_id, worker_id)) and (
+        (state.status, state.owner) != ("RUNNING", worker_id)
+    ):
+        return None
+    return (yield from _load_leg(run_id, has_effects=bool(effects)))
+
+
+@unit
+def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
+    """Claim the leg of a paused member for the leg of its parent; None if it does not wait."""
+    state = yield from run_reads.lock_state(run_id)
+    if state is None:
+        return None
+    if not (yield from runs.claim_member(run_id, worker_id)) and (
+        (state.status, state.owner) != ("RUNNING", worker_id)
+    ):
+        return None
+    return (yield from _load_leg(run_id))
+
+
+@unit
+def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
+    state = yield from run_reads.get_state(run_id)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    if state is None or checkpoint is None:
+        return None
+    rows = yield from approvals.list_of_run(run_id)
+    session_state = yield from sessions.get_state(state.session_id)
+    last = yield from events.get_last_seq(run_id)
+    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects)
+
+
+def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
+    """Return the specification and the start of a claimed leg."""
+    body, attempt = claimed.body, claimed.state.attempt
+    # A worker that died may have delivered events of its leg that were never stored.
+    was_lost = attempt - claimed.checkpoint.attempt > 1
+    spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
+    leg = Leg(body["state"], [to_decision(row) for row in claimed.rows if row.status != "pending"])
+    return spec, Continuation(
+        attempt=attempt,
+        leg=leg,
+        transcript=Transcript.from_json(body["transcript"]),
+        first_event=claimed.last_event + (LOST_EVENTS if was_lost else 1),
+        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"]],
+        summary=body["summary"],
+        previous_instructions=body["previous_instructions"],
+        is_first=body["is_first"],
+    )
+
+
+def to_decision(row: ApprovalRow) -> Decision:
+    """Return a decided approval as the next leg reads it."""
+    arguments = orjson.loads(row.approved_arguments or row.arguments)
+    return Decision(
+        approval_id=row.approval_id,
+        kind=row.kind,  # type: ignore[arg-type]  # only these are stored
+        status=row.status,  # type: ignore[arg-type]
+        tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
+        arguments=arguments,
+        is_edited=row.approved_arguments is not None,
+        execution=row.execution,  # type: ignore[arg-type]
+        answer=orjson.loads(row.answer) if row.answer is not None else None,
+        note=row.note,
+        result=orjson.loads(row.result) if row.result is not None else None,
+        decided_by=row.decided_by,
+    )
+
+
+@unit
+def is_revoked(actor: str | None, at: int) -> Steps[bool]:
+    """Return True if a run was started by a service account that is not valid any more."""
+    if actor is None or not actor.startswith(_ACCOUNT):
+        return False
+    account = yield from accounts.get(actor.removeprefix(_ACCOUNT))
+    return account is None or not account.is_valid_at(at)
+
+
+@unit
+def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
+    """End a run that waits, and the members that wait below it; nothing of them executes.
+
+    A cancel must have been recorded for CANCELLED; for members it is recorded here.
+
+    Returns:
+        False, without a change, if the run has ended or executes.
+    """
+    state = yield from run_reads.lock_state(run_id)
+    if state is None or is_final(state.status) or state.owner is not None:
+        return False
+    at = now()
+    for child_id in (yield from run_reads.list_paused_children(run_id)):
+        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    body = orjson.loads(checkpoint.body) if checkpoint is not None else None
+    row = yield from run_reads.get_for_update(run_id)
+    assert row is not None
+    if body is None:
+        transcript = build_unfinished_transcript(row, row.content or "")
+    else:
+        transcript = Transcript.from_json(body["transcript"])
+    transcript.close_open_calls(at)
+    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+    if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
+        identity = event_format.RunIdentity(
+            row.run_id,
+            row.session_id,
+            None,
+            cast(ComponentKind, row.component_type),
+            row.component_id,
+            (body or {}).get("component_name") or row.component_id,
+        )
+        name, data = event_format.format_end(identity, ending, transcript, at)
+        seq = last + 1
+        line = f"{name} {data.decode()}\n"
+        yield from events.append_batch(run_id, row.attempt, seq, seq, line)
+    previous = (body or {}).get("previous_instructions")
+    end: RunEnd = build_run_end(
+        row,
+        row.attempt,
+        ending,
+        transcript,
+        previous_instructions=previous,
+        finished_at=at,
+        stopped_at=at,
+    )
+    ended = yield from runs.finish(end)
+    yield from close_approvals(run_id, ending.actor or "system", at)
+    return ended
+
+
+@unit
+def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> Steps[bool]:
+    """Record the cancel of a run that waits, and end it at once."""
+    yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
+    state = yield from run_reads.get_state(run_id)
+    if state is None:
+        return False
+    ending = Ending.cancelled(
+        state.cancel_requested_by or actor, state.cancel_reason, state.cancel_requested_at
+    )
+    return (yield from end_waiting_run(run_id, ending))
+
+
+@unit
+def close_approvals(run_id: str, actor: str, at: int) -> Steps[None]:
+    """Close what a run that has ended waited for, and delete its checkpoint."""
+    yield from approvals.mark_unknown(run_id)
+    yield from approvals.cancel_pending(run_id, actor, at)
+    yield from approvals.drop_checkpoint(run_id)

@@ -1,0 +1,101 @@
+"""The final columns of a run's row: those of a run that executed, and of one that did not."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import replace_unstorable
+from agentctl.records.times import whole_seconds
+from agentctl.runs.states import Ending
+from agentctl.runtime.transcript import Transcript, build_chat_history
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import runs
+from agentctl.store.repositories.run_rows import RunEnd, RunRow
+
+
+def build_run_end(
+    run: RunSpec | RunRow,
+    attempt: int,
+    ending: Ending,
+    transcript: Transcript,
+    *,
+    previous_instructions: str | None = None,
+    finished_at: int,
+    stopped_at: int | None,
+    cancel_reason: str | None = None,
+    holding: str | None = None,
+) -> RunEnd:
+    """Build the final columns of a run's row.
+
+    Args:
+        previous_instructions: system message of the session's previous run, which its history does
+            not repeat.
+        finished_at: time of the final status in microseconds.
+        stopped_at: time when all work had ended, in microseconds; None if some may continue.
+        cancel_reason: replaces the recorded reason of a cancel; None keeps it.
+        holding: JSON array of names of the work that continues; None for none or if not known.
+    """
+    return RunEnd(
+        run_id=run.run_id,
+        attempt=attempt,
+        status=ending.status,
+        content=replace_unstorable(transcript.content),
+        history=_encode_history(run, transcript, previous_instructions),
+        messages=to_json(transcript.messages),
+        tools=to_json(transcript.tools),
+        metrics=to_json(transcript.metrics),
+        error_code=ending.error_code,
+        error_detail=ending.error_detail,
+        finished_at=finished_at,
+        stopped_at=stopped_at,
+        cancel_reason=cancel_reason,
+        output=None if transcript.output is None else to_json(transcript.output),
+        reasoning_content=transcript.reasoning_content,
+        native_kind=transcript.native_kind,
+        native_history=transcript.native_history,
+        holding=holding,
+        spans=to_json(transcript.spans.records()),
+    )
+
+
+def _encode_history(
+    run: RunSpec | RunRow, transcript: Transcript, previous_instructions: str | None = None
+) -> str | None:
+    """Return the JSON array that a run adds to `chat_history`.
+
+    Return None for workflows and for the runs of members, which have no history
+    (docs/contract.md "Session records").
+    """
+    if run.parent_run_id is not None or run.component_type == "workflow":
+        return None
+    return to_json(build_chat_history(transcript.messages, previous_instructions))
+
+
+def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
+    """Build the transcript of a run that no process finished: its message and known content.
+
+    So the session continues from there and its history shows the message. The usage is unknown.
+    Workflows have no messages.
+    """
+    transcript = Transcript()
+    if run.component_type != "workflow":
+        transcript.add_user(run.input)
+        transcript.messages[0]["created_at"] = whole_seconds(run.created_at)
+        if content:
+            transcript.add_answer(content)
+    transcript.replace_content(content)
+    return transcript
+
+
+@unit
+def store_question(run: RunRow) -> Steps[None]:
+    """Store the message of a run that ended before it started."""
+    transcript = build_unfinished_transcript(run, "")
+    history = _encode_history(run, transcript)
+    yield from runs.store_question(run.run_id, history, to_json(transcript.messages))
+
+
+def to_json(value: object) -> str:
+    """Return a value as JSON text."""
+    return orjson.dumps(value).decode()

@@ -1,0 +1,159 @@
+"""Pauses: how a component asks people, and how its run goes on (docs/decisions/0079).
+
+A run has legs. A component that needs a decision raises `Paused` when everything else that it began
+has ended. The engine stores what it asks and its state; no task, thread or slot remains. The next
+leg, in any process, calls the component again, with the state and the decisions in
+`RunEnvironment.leg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agentctl.records.approvals import (
+    ApprovalExecution,
+    ApprovalKind,
+    ApprovalPolicy,
+    ApprovalStatus,
+)
+
+if TYPE_CHECKING:
+    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.conversation import CallOutcome
+
+REJECTED = "The call was rejected"
+EXPIRED = "The call was rejected: no one decided in time"
+
+
+@dataclass(frozen=True, slots=True)
+class NewApproval:
+    """One thing that a component asks for.
+
+    Attributes:
+        tool_call_id: the call, unique in the run and the same in every leg.
+        arguments: the arguments of the call; empty for a question without a call.
+        schema: JSON Schema of the arguments, or of the answer for the kind `input`.
+        idempotent: True if the tool may be called again with the same `tool_call_id` after its
+            server died.
+    """
+
+    kind: ApprovalKind
+    tool_call_id: str
+    tool_name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    policy: ApprovalPolicy = "user"
+    question: str | None = None
+    schema: Mapping[str, Any] | None = None
+    idempotent: bool = False
+
+
+class Paused(BaseException):  # not an error: code that catches errors must not see it
+    """Raised by a component that waits for decisions, or for a member that does.
+
+    It is a BaseException, so that `except Exception` in the code of an agent does not catch it.
+
+    Args:
+        asks: what this run asks for; empty if only its members ask.
+        state: JSON value that the next leg of the component gets back.
+    """
+
+    def __init__(self, asks: Sequence[NewApproval], state: Any) -> None:
+        super().__init__("the run is paused")
+        self.asks = list(asks)
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decided approval, as the next leg reads it.
+
+    Attributes:
+        arguments: the arguments that were approved: the edited ones after an edit.
+        is_edited: True if the arguments differ from those that the component asked for.
+        execution: None until the call begins; `done` and `failed` have a result.
+        answer: the answer, a JSON value.
+        result: the result of the call: text of a call that was made, or the JSON value that the
+            caller gave for the kind `external`.
+    """
+
+    approval_id: str
+    kind: ApprovalKind
+    status: ApprovalStatus
+    tool_call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    is_edited: bool = False
+    execution: ApprovalExecution | None = None
+    answer: Any = None
+    note: str | None = None
+    result: Any = None
+    decided_by: str | None = None
+
+    @property
+    def is_approved(self) -> bool:
+        return self.status == "approved"
+
+    @property
+    def refusal(self) -> str:
+        """The text for the model if the call must not be made."""
+        if self.status == "expired":
+            return EXPIRED
+        return f"{REJECTED}: {self.note}" if self.note else REJECTED
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """The continuation of a run.
+
+    Attributes:
+        state: the state of the component at the pause.
+        decisions: all decisions of the run so far, oldest first.
+    """
+
+    state: Any
+    decisions: Sequence[Decision]
+
+    def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decision | None:
+        """Return the latest decision about a call; None if there is none."""
+        return next(
+            (
+                decision
+                for decision in reversed(self.decisions)
+                if decision.tool_call_id == tool_call_id and kind in (None, decision.kind)
+            ),
+            None,
+        )
+
+
+async def perform_decided(
+    context: RunEnvironment,
+    decision: Decision,
+    perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
+) -> CallOutcome:
+    """Return the outcome of a call that was decided about; make it at most once.
+
+    A call that an earlier leg has made is not made again: its result is stored. `executing` is on
+    the disk before the call.
+
+    Args:
+        perform: makes the call with the approved arguments.
+    """
+    from agentctl.runtime.conversation import CallOutcome
+
+    if decision.kind == "external" or decision.execution in ("done", "failed"):
+        text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
+        return CallOutcome(text, failed=decision.execution == "failed")
+    if not decision.is_approved:
+        return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
+    await context.begin_call(decision.approval_id)
+    outcome = await perform(decision.arguments)
+    await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
+    return outcome
+
+
+def _to_text(value: Any) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()

@@ -1,0 +1,299 @@
+"""Approvals, and the checkpoints of the runs that wait for them.
+
+A decision and the begin of a call are conditional updates: the number of changed rows decides which
+writer succeeds. A transaction locks the row of the root run before it decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+
+@dataclass(slots=True)
+class ApprovalRow:
+    """A stored approval (docs/contract.md "Approvals"). Times are microseconds UTC.
+
+    `arguments`, `approved_arguments`, `schema`, `answer` and `result` are JSON texts. `started_by`
+    is the principal that started the root run.
+    """
+
+    approval_id: str
+    kind: str
+    status: str
+    execution: str | None
+    policy: str
+    run_id: str
+    root_run_id: str
+    session_id: str
+    component_type: str
+    component_id: str
+    user_id: str | None
+    started_by: str | None
+    tool_call_id: str
+    tool_name: str
+    idempotent: int
+    arguments_hash: str
+    approved_hash: str | None
+    created_at: int
+    expires_at: int | None
+    decided_at: int | None
+    decided_by: str | None
+    executing_at: int | None
+    executed_at: int | None
+    request_id: str | None
+    note: str | None
+    question: str | None
+    arguments: str
+    approved_arguments: str | None
+    schema: str | None
+    answer: str | None
+    result: str | None
+
+
+class Checkpoint(NamedTuple):
+    """What a run needs to go on. `attempt` is that of the leg that wrote it; `body` is JSON."""
+
+    run_id: str
+    attempt: int
+    kind: str
+    body: str
+
+
+class DecisionChange(NamedTuple):
+    """The new values of a pending approval that is decided; JSON texts and microseconds UTC."""
+
+    status: str
+    decided_at: int
+    decided_by: str
+    note: str | None = None
+    approved_arguments: str | None = None
+    approved_hash: str | None = None
+    answer: str | None = None
+    execution: str | None = None
+    result: str | None = None
+
+
+_NAMES = tuple(field.name for field in fields(ApprovalRow))
+_COLUMNS = ", ".join(_NAMES)
+
+_CREATE = build_insert("approvals", _NAMES)
+_GET = Sql(f"SELECT {_COLUMNS} FROM approvals WHERE approval_id = :approval_id AND {IS_VISIBLE}")
+_OF_RUN = Sql(
+    f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
+)
+_PARENTS = 20
+_SUMMARIES = Sql(
+    "SELECT run_id, approval_id, kind, tool_name, status FROM approvals WHERE run_id IN"
+    f" ({', '.join(f':run_{number}' for number in range(_PARENTS))})"
+    " ORDER BY run_id, created_at, approval_id"
+)
+_OF_ROOT = Sql(
+    f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
+    " ORDER BY created_at, approval_id"
+)
+_PENDING_OF_ROOT = Sql(
+    "SELECT count(*) FROM approvals WHERE root_run_id = :root_run_id AND status = 'pending'"
+)
+_COUNT_PENDING = Sql(
+    "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
+)
+_DECIDE = Sql(
+    "UPDATE approvals SET status = :status, decided_at = :decided_at, decided_by = :decided_by,"
+    " note = :note, approved_arguments = :approved_arguments, approved_hash = :approved_hash,"
+    " answer = :answer, execution = :execution, result = :result,"
+    " executed_at = CASE WHEN cast(:execution as text) IS NULL THEN NULL ELSE"
+    " cast(:decided_at as bigint) END"
+    " WHERE approval_id = :approval_id AND status = 'pending'"
+    " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) <> 'approved')"
+    " RETURNING approval_id"
+)
+_BEGIN = Sql(
+    "UPDATE approvals SET execution = 'executing', executing_at = :at"
+    " WHERE approval_id = :approval_id AND run_id = :run_id AND status = 'approved'"
+    " AND execution IS NULL RETURNING approval_id"
+)
+_END = Sql(
+    "UPDATE approvals SET execution = :execution, executed_at = :at, result = :result"
+    " WHERE approval_id = :approval_id AND run_id = :run_id AND execution = 'executing'"
+    " RETURNING approval_id"
+)
+_SET_EXECUTION = Sql(
+    "UPDATE approvals SET execution = :execution, result = :result, executed_at = :at"
+    " WHERE run_id = :run_id AND tool_call_id = :tool_call_id AND kind = 'approval'"
+    " AND execution = 'unknown' RETURNING approval_id"
+)
+_FORGET_EXECUTION = Sql(
+    "UPDATE approvals SET execution = NULL, executing_at = NULL"
+    " WHERE approval_id = :approval_id AND execution = 'executing'"
+)
+_MARK_UNKNOWN = Sql(
+    "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
+)
+_CANCEL = Sql(
+    "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
+    " WHERE run_id = :run_id AND status = 'pending'"
+)
+_DUE = Sql(
+    f"SELECT {_COLUMNS} FROM approvals WHERE status = 'pending' AND expires_at <= :now"
+    " ORDER BY expires_at LIMIT :limit"
+)
+_COUNTS = Sql(
+    "SELECT status, execution, count(*) FROM approvals"
+    " WHERE status = 'pending' OR execution = 'unknown' GROUP BY status, execution"
+)
+
+_KEEP = Sql(
+    "INSERT INTO run_checkpoints (run_id, attempt, kind, body)"
+    " VALUES (:run_id, :attempt, :kind, :body) ON CONFLICT (run_id) DO UPDATE"
+    " SET attempt = excluded.attempt, kind = excluded.kind, body = excluded.body"
+)
+_LOAD = Sql("SELECT run_id, attempt, kind, body FROM run_checkpoints WHERE run_id = :run_id")
+_ATTEMPT = Sql("SELECT attempt FROM run_checkpoints WHERE run_id = :run_id")
+_DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
+
+
+@unit
+def create(rows: Sequence[ApprovalRow]) -> Steps[None]:
+    """Store new approvals."""
+    for row in rows:
+        yield Statement(_CREATE, {name: getattr(row, name) for name in _NAMES})
+
+
+def get(approval_id: str, visibility: Visibility) -> Work[ApprovalRow | None]:
+    """Return an approval, or None if no visible one has the id."""
+    return _GET.first(ApprovalRow, approval_id=approval_id, **visibility.parameters())
+
+
+def list_of_run(run_id: str) -> Work[list[ApprovalRow]]:
+    """Return the approvals of a run, oldest first, without those of its members."""
+    return _OF_RUN.rows(ApprovalRow, run_id=run_id)
+
+
+def list_of_root(root_run_id: str) -> Work[list[ApprovalRow]]:
+    """Return the approvals of a root run and of its members, oldest first."""
+    return _OF_ROOT.rows(ApprovalRow, root_run_id=root_run_id)
+
+
+@unit
+def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, str]]]]:
+    """Return the approvals of some runs as the records of the runs have them.
+
+    A run without one has no entry.
+    """
+    summaries: dict[str, list[dict[str, str]]] = {}
+    for first in range(0, len(run_ids), _PARENTS):
+        group = run_ids[first : first + _PARENTS]
+        parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
+        parameters |= {f"run_{number}": run_id for number, run_id in enumerate(group)}
+        for run_id, approval_id, kind, tool_name, status in (
+            yield Statement(_SUMMARIES, parameters)
+        ):
+            summary = {
+                "approval_id": approval_id,
+                "kind": kind,
+                "tool_name": tool_name,
+                "status": status,
+            }
+            summaries.setdefault(run_id, []).append(summary)
+    return summaries
+
+
+def count_pending_of_root(root_run_id: str) -> Work[int]:
+    """Return the number of pending approvals of a root run and of its members."""
+    return _PENDING_OF_ROOT.value(root_run_id=root_run_id)
+
+
+def count_pending(limit: int) -> Work[int]:
+    """Return the number of pending approvals in the database, at most `limit`."""
+    return _COUNT_PENDING.value(limit=limit)
+
+
+def list_counts() -> Work[list[tuple[str, str | None, int]]]:
+    """Return status, execution and number of the approvals that are pending or unknown."""
+    return _COUNTS.rows(lambda status, execution, count: (status, execution, count))
+
+
+def decide(approval_id: str, change: DecisionChange) -> Work[bool]:
+    """Store the decision of a pending approval; return False, without a change, if it is not."""
+    return _DECIDE.has_rows(approval_id=approval_id, **change._asdict())
+
+
+def begin_execution(approval_id: str, run_id: str, at: int) -> Work[bool]:
+    """Store that an approved call begins; the caller has locked the row of the run.
+
+    Returns:
+        False, without a change, if the call is not approved, or began before.
+    """
+    return _BEGIN.has_rows(approval_id=approval_id, run_id=run_id, at=at)
+
+
+def end_execution(
+    approval_id: str, run_id: str, execution: str, result: str, at: int
+) -> Work[bool]:
+    """Store the end of a call, `done` or `failed`, with its result as JSON text."""
+    return _END.has_rows(
+        approval_id=approval_id, run_id=run_id, execution=execution, result=result, at=at
+    )
+
+
+def settle_unknown(
+    run_id: str, tool_call_id: str, execution: str | None, result: str | None, at: int | None
+) -> Work[bool]:
+    """Store what a person knows about a call whose outcome is unknown; None: it may be retried."""
+    return _SET_EXECUTION.has_rows(
+        run_id=run_id, tool_call_id=tool_call_id, execution=execution, result=result, at=at
+    )
+
+
+def forget_execution(approval_id: str) -> Work[None]:
+    """Allow an idempotent call that was executing when its server died to be made again."""
+    return _FORGET_EXECUTION.execute(approval_id=approval_id)
+
+
+def mark_unknown(run_id: str) -> Work[None]:
+    """Mark the calls of a run that are executing as unknown: no one will report their end."""
+    return _MARK_UNKNOWN.execute(run_id=run_id)
+
+
+def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
+    """Cancel the pending approvals of a run that has ended."""
+    return _CANCEL.execute(run_id=run_id, actor=actor, at=at)
+
+
+def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
+    """Return pending approvals whose time is over."""
+    return _DUE.rows(ApprovalRow, now=now, limit=limit)
+
+
+LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
+
+
+def list_page(conditions: Conditions, page: Slice) -> Work[RowPage[ApprovalRow]]:
+    """Return a page of the approvals that match."""
+    return LISTING.list_page(conditions, page, ApprovalRow)
+
+
+def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:
+    """Store the checkpoint of a run in place of an earlier one."""
+    return _KEEP.execute(**checkpoint._asdict())
+
+
+def load_checkpoint(run_id: str) -> Work[Checkpoint | None]:
+    """Return the checkpoint of a run; None if it has none."""
+    return _LOAD.first(Checkpoint, run_id=run_id)
+
+
+def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
+    """Return the attempt that wrote the checkpoint of a run; None if it has none."""
+    return _ATTEMPT.value(run_id=run_id)
+
+
+def drop_checkpoint(run_id: str) -> Work[None]:
+    """Delete the checkpoint of a run that has ended."""
+    return _DROP.execute(run_id=run_id)
