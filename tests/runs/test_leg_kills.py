@@ -36,10 +36,12 @@ class KilledAt:
     """Kills a process before or after one of the writes of its database.
 
     Attributes:
+        has_begun: True once the process is being killed.
         happened: set when the process is dead.
     """
 
     def __init__(self, process: Process, number: int, *, after: bool) -> None:
+        self.has_begun = False
         self.happened = asyncio.Event()
         self._process = process
         self._left = number
@@ -62,6 +64,7 @@ class KilledAt:
         return result
 
     async def _kill(self) -> None:
+        self.has_begun = True
         loop = asyncio.get_running_loop()
         killing = loop.create_task(self._process.kill(), context=contextvars.Context())
         killing.add_done_callback(lambda _: self.happened.set())
@@ -155,13 +158,13 @@ async def execute_and_kill(process: Process, run_id: str, number: int, *, after:
     process.spawn(decide_and_continue(process, run_id))
 
     async def ended() -> bool:
-        if not process.alive:
+        if kill.has_begun:
             return kill.happened.is_set()
-        return await is_completed(process, run_id)
+        return await is_completed(process, run_id) and not kill.has_begun
 
     await wait_until(ended)
     kill.disarm()
-    return kill.happened.is_set()
+    return kill.has_begun
 
 
 async def decide_and_continue(process: Process, run_id: str) -> None:
