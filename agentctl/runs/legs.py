@@ -26,10 +26,10 @@ from agentctl.runs.stream import Batch
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import accounts, approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
-from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunState
+from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunRow, RunState
 
 KIND = "pause"
 """The kind of a checkpoint that a pause has written."""
@@ -266,7 +266,9 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
-    leg = Leg(body["state"], [to_decision(row) for row in claimed.rows if row.status != "pending"])
+    # What a person has said about a lost call is part of the approval of that call.
+    decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
+    leg = Leg(body["state"], [to_decision(row) for row in decided])
     return spec, Continuation(
         attempt=attempt,
         leg=leg,
@@ -333,18 +335,9 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     transcript.close_open_calls(at)
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
-        identity = event_format.RunIdentity(
-            row.run_id,
-            row.session_id,
-            None,
-            cast(ComponentKind, row.component_type),
-            row.component_id,
-            (body or {}).get("component_name") or row.component_id,
-        )
-        name, data = event_format.format_end(identity, ending, transcript, at)
-        seq = last + 1
-        line = f"{name} {data.decode()}\n"
-        yield from events.append_batch(run_id, row.attempt, seq, seq, line)
+        identity = identify_run(row, (body or {}).get("component_name"))
+        event = event_format.format_end(identity, ending, transcript, at)
+        yield from append_event(row, last + 1, event)
     previous = (body or {}).get("previous_instructions")
     end: RunEnd = build_run_end(
         row,
@@ -358,6 +351,25 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     ended = yield from runs.finish(end)
     yield from close_approvals(run_id, ending.actor or "system", at)
     return ended
+
+
+def identify_run(run: RunRow, component_name: str | None) -> event_format.RunIdentity:
+    """Return the fields that the events of a root run have, whose component may not be here."""
+    return event_format.RunIdentity(
+        run.run_id,
+        run.session_id,
+        None,
+        cast(ComponentKind, run.component_type),
+        run.component_id,
+        component_name or run.component_id,
+    )
+
+
+def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
+    """Store one event of a run that no process executes."""
+    name, data = event
+    line = f"{name} {data.decode()}\n"
+    return events.append_batch(run.run_id, run.attempt, seq, seq, line)
 
 
 @unit

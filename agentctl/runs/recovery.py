@@ -1,33 +1,55 @@
-"""Recovery: ends the runs of a dead worker.
+"""Recovery: ends the runs of a dead worker, or returns them to their checkpoints.
 
 Each run is ended in one transaction, by a conditional update that raises its attempt. If several
 processes recover at once, exactly one of them ends a run, and later writes of its old owner are
 refused.
 
-The results come from the stored events (`runs/replay.py`).
+A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
+the run goes on from there. If an approved call was executing, no one knows whether it happened: the
+run waits again, and a person is asked (docs/approvals.md).
+
+The results of an ended run come from the stored events (`runs/replay.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import cast
+from dataclasses import replace
 
-from agentctl.records.kinds import ComponentKind
+import orjson
+
+from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.finish import AlreadyFinished
+from agentctl.runs.legs import (
+    append_event,
+    cancel_waiting_run,
+    close_approvals,
+    describe,
+    identify_run,
+)
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import events, run_reads, runs
+from agentctl.store.repositories import approvals, events, run_reads, runs
+from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
 
 PARALLEL_RUNS = 64
 """Number of runs that are ended in parallel: group commit writes them in one transaction."""
+
+MAXIMUM_RETURNS = 2
+"""Times that a leg is run again from its checkpoint after its worker was lost."""
+
+OUTCOME_QUESTION = (
+    "The server died while this call was made. What happened? Complete it with its result, fail it,"
+    " or retry it."
+)
 
 WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
 
@@ -54,9 +76,11 @@ async def recover_runs(
         Unavailable: the database does not answer; the runs before that are ended.
     """
     ended: list[str] = []
-    for level in _group_by_depth(
-        await database.read(run_reads.list_live_of_worker(owner), size="large")
-    ):
+    lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
+    for run in lost:
+        if run.parent_run_id is None and run.attempt > 1 and run.cancel_requested_at is None:
+            await database.write(_return_tree(run.run_id, owner))
+    for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
             results = await asyncio.gather(
@@ -100,6 +124,7 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
     """
     run = yield from run_reads.get_for_update(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
+        # Ended meanwhile, or returned to its checkpoint.
         return False
     root_id = yield from find_root_id(run)
     replayed = yield from replay_stored_events(run, root_id)
@@ -126,7 +151,99 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
     )
     if not (yield from runs.finish(end, lost=True)):
         raise AlreadyFinished
+    if run.attempt > 1:
+        yield from close_approvals(run_id, ending.actor or "system", at)
+    for child_id in (yield from run_reads.list_paused_children(run_id)):
+        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
     return True
+
+
+@unit
+def _return_tree(root_id: str, owner: str | None) -> Steps[None]:
+    """Return the lost leg of a root run and of its members to their checkpoints, if possible.
+
+    Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs
+    that are still owned by the dead worker.
+    """
+    root = yield from run_reads.lock_state(root_id)
+    if root is None or root.status != "RUNNING" or root.owner != owner or root.attempt == 1:
+        return
+    written = yield from approvals.get_checkpoint_attempt(root_id)
+    if written is None:
+        return
+    has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
+    rows = yield from approvals.list_of_root(root_id)
+    # A question about a lost call costs two attempts: its pause, and the leg after it.
+    returns = root.attempt - written - 2 * sum(row.kind == "outcome" for row in rows)
+    asked = yield from _ask_about_lost_calls(rows)
+    if not asked and (has_effects or returns > MAXIMUM_RETURNS):
+        return
+    if asked:
+        yield from _append_pause_event(root_id, asked)
+    yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
+    if has_effects:
+        # The run can only end once a person has said what happened to its call.
+        yield from runs.keep_effects(root_id)
+    for run_id in (yield from approvals.list_checkpoints_below(root_id)):
+        member = yield from run_reads.lock_state(run_id)
+        if member is not None and member.owner == owner and not is_final(member.status):
+            yield from runs.return_leg(run_id, member.attempt, "PAUSED")
+
+
+@unit
+def _append_pause_event(root_id: str, asked: list[ApprovalRow]) -> Steps[None]:
+    run = yield from run_reads.get_for_update(root_id)
+    last = yield from events.get_last_seq(root_id)
+    checkpoint = yield from approvals.load_checkpoint(root_id)
+    if run is None or last < 0 or checkpoint is None:
+        return
+    name = orjson.loads(checkpoint.body)["component_name"]
+    described = [describe(row) for row in asked]
+    event = event_format.format_paused(identify_run(run, name), described, now())
+    yield from append_event(run, last + LOST_SEQ_STEP, event)
+
+
+@unit
+def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
+    """Mark the calls that were executing, and ask what happened to those that must not be repeated.
+
+    Returns:
+        What is asked now.
+    """
+    at, asked = now(), list[ApprovalRow]()
+    for row in rows:
+        if row.execution != "executing":
+            continue
+        if row.idempotent:
+            yield from approvals.forget_execution(row.approval_id)
+            continue
+        yield from approvals.mark_unknown(row.run_id)
+        asked.append(
+            replace(
+                row,
+                approval_id=new_id(),
+                kind="outcome",
+                status="pending",
+                execution=None,
+                arguments=row.approved_arguments or row.arguments,
+                arguments_hash=row.approved_hash or row.arguments_hash,
+                approved_arguments=None,
+                approved_hash=None,
+                question=OUTCOME_QUESTION,
+                created_at=at,
+                expires_at=None,
+                decided_at=None,
+                decided_by=None,
+                executing_at=None,
+                executed_at=None,
+                note=None,
+                schema=None,
+                answer=None,
+                result=None,
+            )
+        )
+    yield from approvals.create(asked)
+    return asked
 
 
 @unit
@@ -140,14 +257,5 @@ def _append_end_event(
     last = yield from events.get_last_seq(run.run_id)
     if last < 0:
         return
-    identity = event_format.RunIdentity(
-        run.run_id,
-        run.session_id,
-        None,
-        cast(ComponentKind, run.component_type),
-        run.component_id,
-        component_name or run.component_id,
-    )
-    name, data = event_format.format_end(identity, ending, transcript)
-    seq = last + LOST_SEQ_STEP
-    yield from events.append_batch(run.run_id, run.attempt, seq, seq, f"{name} {data.decode()}\n")
+    event = event_format.format_end(identify_run(run, component_name), ending, transcript)
+    yield from append_event(run, last + LOST_SEQ_STEP, event)

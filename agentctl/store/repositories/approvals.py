@@ -156,6 +156,12 @@ _KEEP = Sql(
 )
 _LOAD = Sql("SELECT run_id, attempt, kind, body FROM run_checkpoints WHERE run_id = :run_id")
 _ATTEMPT = Sql("SELECT attempt FROM run_checkpoints WHERE run_id = :run_id")
+_BELOW = Sql(
+    "WITH RECURSIVE below (run_id) AS (SELECT run_id FROM runs WHERE parent_run_id = :root_run_id"
+    " UNION ALL SELECT runs.run_id FROM runs JOIN below ON runs.parent_run_id = below.run_id)"
+    " SELECT run_checkpoints.run_id FROM run_checkpoints"
+    " JOIN below ON below.run_id = run_checkpoints.run_id ORDER BY run_checkpoints.run_id"
+)
 _DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
 
 
@@ -318,6 +324,11 @@ def load_checkpoint(run_id: str) -> Work[Checkpoint | None]:
 def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
     """Return the attempt that wrote the checkpoint of a run; None if it has none."""
     return _ATTEMPT.value(run_id=run_id)
+
+
+def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:
+    """Return the members below a root run that have a checkpoint."""
+    return _BELOW.column(root_run_id=root_run_id)
 
 
 def drop_checkpoint(run_id: str) -> Work[None]:

@@ -144,6 +144,8 @@ _RETURN = Sql(
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )
 
+_KEEP_EFFECTS = Sql("UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id")
+
 _MARK_EFFECTS = Sql(
     "UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id AND attempt = :attempt"
     " AND status = 'RUNNING' RETURNING run_id"
@@ -254,6 +256,11 @@ def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:
 def mark_effects(run_id: str, attempt: int) -> Work[bool]:
     """Store that the leg of a run has begun a call that needs no approval."""
     return _MARK_EFFECTS.has_rows(run_id=run_id, attempt=attempt)
+
+
+def keep_effects(run_id: str) -> Work[None]:
+    """Store that a lost leg had effects: the run cannot go on from its checkpoint."""
+    return _KEEP_EFFECTS.execute(run_id=run_id)
 
 
 @unit

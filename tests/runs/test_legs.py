@@ -1,0 +1,320 @@
+"""Legs of runs: pause, decide, continue, cancel, expire and recover, with a scripted component."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from agentctl.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.runs.decisions import NewDecision, build_change, expire_approvals, write_decisions
+from agentctl.runs.recovery import recover_runs
+from agentctl.runtime.components import execute
+from agentctl.runtime.conversation import CallOutcome
+from agentctl.runtime.events import Content
+from agentctl.runtime.pauses import NewApproval, Paused, perform_decided
+from agentctl.service.service import Service
+from agentctl.store.database import Database, Sql
+from agentctl.store.repositories import approvals, events, runs
+from agentctl.store.repositories.approvals import ApprovalRow
+from agentctl.store.visibility import EVERYONE
+from tests.deployment import Deployment
+from tests.loops import wait_until
+from tests.service.callers import admin, open_service, user
+
+CALL = NewApproval("approval", "call-1", "pay", {"amount": 10, "to": "bob"})
+
+
+class Payer:
+    """A component that asks for one payment, and the ledger of the payments that it made."""
+
+    def __init__(self) -> None:
+        self.ledger: list[Mapping[str, Any]] = []
+        self.legs = 0
+        self.before_pay = asyncio.Event()
+        self.before_pay.set()
+
+    async def run(self, component: Any, context: Any, catalog: Any) -> None:
+        self.legs += 1
+        if context.leg is None:
+            context.transcript.add_user(context.spec.input)
+            context.transcript.begin_answer("m")
+            context.transcript.extend_answer("I pay. ")
+            context.transcript.add_content("I pay. ")
+            context.emit(Content("I pay. "))
+            call = {"id": "call-1", "name": "pay", "arguments": dict(CALL.arguments)}
+            context.transcript.end_answer([call], "tool_call")
+            context.transcript.open_call("call-1", "pay", CALL.arguments)
+            raise Paused([CALL], {"step": 1})
+        decision = context.leg.find("call-1")
+        outcome = await perform_decided(context, decision, self.pay)
+        context.transcript.close_call("call-1", outcome.text, error=outcome.failed)
+        context.transcript.add_answer(f"Result: {outcome.text}")
+        context.transcript.add_content(f"Result: {outcome.text}")
+        context.emit(Content(f"Result: {outcome.text}"))
+
+    async def pay(self, arguments: Mapping[str, Any]) -> CallOutcome:
+        await self.before_pay.wait()
+        self.ledger.append(arguments)
+        return CallOutcome("paid")
+
+
+@pytest.fixture
+def payer(monkeypatch: pytest.MonkeyPatch) -> Payer:
+    payer = Payer()
+    monkeypatch.setattr(execute, "_execute", payer.run)
+    return payer
+
+
+async def start(service: Service, **request: Any) -> dict[str, Any]:
+    document = await user(service).create_run(
+        "agent", "echo", RunRequest(message="pay bob", **request)
+    )
+    return dict(document.value)
+
+
+def database_of(service: Service) -> Database:
+    return service.hosting.databases.system
+
+
+async def approval_of(service: Service, run_id: str) -> ApprovalRow:
+    rows = await database_of(service).read(approvals.list_of_run(run_id))
+    return rows[-1]
+
+
+async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> bool:
+    row = await approval_of(service, run_id)
+    decision = NewDecision(verb, row.arguments_hash, **fields)
+    change = build_change(row, decision, "boss")
+    work = write_decisions(row.root_run_id, [(row.approval_id, change)])
+    return (await database_of(service).write(work)).continues
+
+
+async def wait_for_status(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+
+    async def reached() -> bool:
+        record.update((await admin(service).get_run(run_id)).value)
+        return record["status"] in statuses
+
+    await wait_until(reached)
+    return record
+
+
+async def test_approved_call_is_made_once_in_the_next_leg(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        assert run["status"] == "PAUSED"
+        assert run["content"] == "I pay. "
+        assert not service.hosting.engine.live_runs()
+        assert await decide(service, run["run_id"], "approve")
+        assert payer.ledger == []
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        ended = await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert payer.ledger == [{"amount": 10, "to": "bob"}]
+        assert ended["content"] == "I pay. Result: paid"
+        assert [message["role"] for message in ended["messages"]] == [
+            "user", "assistant", "tool", "assistant",
+        ]  # fmt: skip
+        row = await approval_of(service, run["run_id"])
+        assert (row.status, row.execution, row.result) == ("approved", "done", '"paid"')
+        assert await database_of(service).read(approvals.load_checkpoint(run["run_id"])) is None
+
+
+async def test_edited_call_is_made_with_the_edited_arguments(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        await decide(service, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert payer.ledger == [{"amount": 5, "to": "bob"}]
+
+
+async def test_rejected_call_is_not_made(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        await decide(service, run["run_id"], "reject", note="too much")
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        ended = await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert payer.ledger == []
+        assert ended["content"] == "I pay. Result: The call was rejected: too much"
+
+
+async def test_expired_approval_counts_as_rejected(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        row = await approval_of(service, run["run_id"])
+        expire = Sql("UPDATE approvals SET expires_at = 1 WHERE approval_id = :id")
+        await database_of(service).write(expire.execute(id=row.approval_id))
+        assert await expire_approvals(database_of(service)) == [run["run_id"]]
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        ended = await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert payer.ledger == []
+        assert "no one decided in time" in ended["content"]
+        assert (await approval_of(service, run["run_id"])).decided_by == "system:expiry"
+
+
+async def test_cancel_of_a_paused_run_stops_at_once(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        document = await user(service).cancel_run(
+            "agent", "echo", run["run_id"], CancelRequest(session_id=run["session_id"], wait=0.0)
+        )
+        assert document.value["cancel"] == "stopped"
+        record = await wait_for_status(service, run["run_id"], "CANCELLED")
+        assert record["stopped_at"] == record["finished_at"]
+        assert record["tools"][0]["result"] == "cancelled"
+        assert (await approval_of(service, run["run_id"])).status == "cancelled"
+        assert payer.ledger == []
+
+
+async def test_two_claims_of_a_leg_execute_it_once(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as first, open_service(deployment) as second:
+        run = await start(first)
+        await decide(first, run["run_id"], "approve")
+        claims = await asyncio.gather(
+            *(
+                service.hosting.engine.continue_run(database_of(service), run["run_id"])
+                for service in (first, second) * 5
+            )
+        )
+        assert sum(claim is not None for claim in claims) == 1
+        await wait_for_status(first, run["run_id"], "COMPLETED")
+        assert payer.ledger == [{"amount": 10, "to": "bob"}]
+
+
+async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        run_id = ""
+        names = []
+        async for event in user(service).stream_run("agent", "echo", RunRequest(message="pay")):
+            names.append((event.seq, event.name))
+        page = await admin(service).get_runs(RunFilter())
+        run_id = page.value["data"][0]["run_id"]
+        await decide(service, run_id, "approve")
+        await service.hosting.engine.continue_run(database_of(service), run_id)
+        await wait_for_status(service, run_id, "COMPLETED")
+        assert [name for _, name in names] == ["RunStarted", "RunContent", "RunPaused"]
+        stored = await database_of(service).read(events.list_after(run_id, -1))
+        lines = [line.split(" ", 1)[0] for row in stored for line in row.events.splitlines()]
+        assert lines == [
+            "RunStarted", "RunContent", "RunPaused", "RunContinued", "RunContent", "RunCompleted",
+        ]  # fmt: skip
+
+
+async def lose_leg(service: Service, run_id: str, owner: str = "gone") -> None:
+    """Make a dead worker the owner of the leg of a run."""
+    take = Sql(
+        "UPDATE runs SET owner = :owner, status = 'RUNNING' WHERE run_id = :run_id"
+        " AND status = 'PENDING'"
+    )
+    await database_of(service).write(take.execute(run_id=run_id, owner=owner))
+
+
+async def test_lost_leg_goes_on_from_its_checkpoint_twice(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await decide(service, run["run_id"], "approve")
+        for _ in range(2):
+            await lose_leg(service, run["run_id"])
+            assert await recover_runs(database, "gone") == []
+            assert (await admin(service).get_run(run["run_id"])).value["status"] == "PENDING"
+        await service.hosting.engine.continue_run(database, run["run_id"])
+        await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert len(payer.ledger) == 1
+
+
+async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await decide(service, run["run_id"], "approve")
+        for _ in range(2):
+            await lose_leg(service, run["run_id"])
+            await recover_runs(database, "gone")
+        await lose_leg(service, run["run_id"])
+        assert await recover_runs(database, "gone") == [run["run_id"]]
+        record = (await admin(service).get_run(run["run_id"])).value
+        assert record["error"] is not None
+        assert record["error"]["code"] == "WORKER_LOST"
+
+
+async def lose_call(service: Service, run_id: str) -> None:
+    """Make a dead worker the owner of a leg whose approved call was executing."""
+    await decide(service, run_id, "approve")
+    await lose_leg(service, run_id)
+    row = await approval_of(service, run_id)
+    database = database_of(service)
+    assert await database.write(approvals.begin_execution(row.approval_id, run_id, 1))
+    await recover_runs(database, "gone")
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "paid", "content"),
+    [
+        ("complete", {"result": "paid by hand"}, 0, "Result: paid by hand"),
+        ("fail", {"note": "the bank refused"}, 0, "Result: the bank refused"),
+        ("retry", {}, 1, "Result: paid"),
+    ],
+)
+async def test_lost_call_is_unknown_until_a_person_says_what_happened(
+    deployment: Deployment, payer: Payer, verb: str, fields: dict[str, Any], paid: int, content: str
+) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await lose_call(service, run["run_id"])
+        first, asked = await database.read(approvals.list_of_run(run["run_id"]))
+        assert (first.status, first.execution) == ("approved", "unknown")
+        assert (asked.kind, asked.status) == ("outcome", "pending")
+        record = (await admin(service).get_run(run["run_id"])).value
+        assert record["status"] == "PAUSED"
+        assert await decide(service, run["run_id"], verb, **fields)
+        await service.hosting.engine.continue_run(database, run["run_id"])
+        ended = await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert len(payer.ledger) == paid
+        assert ended["content"] == f"I pay. {content}"
+
+
+async def test_lost_leg_with_effects_is_not_repeated(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await decide(service, run["run_id"], "approve")
+        await lose_leg(service, run["run_id"])
+        assert await database.write(runs.mark_effects(run["run_id"], 2))
+        assert await recover_runs(database, "gone") == [run["run_id"]]
+        assert payer.ledger == []
+
+
+async def test_cancel_while_the_approved_call_works(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        payer.before_pay.clear()
+        run = await start(service)
+        await decide(service, run["run_id"], "approve")
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+
+        async def is_executing() -> bool:
+            return (await approval_of(service, run["run_id"])).execution == "executing"
+
+        await wait_until(is_executing)
+        cancel = CancelRequest(session_id=run["session_id"], wait=10.0)
+        await user(service).cancel_run("agent", "echo", run["run_id"], cancel)
+        await wait_for_status(service, run["run_id"], "CANCELLED")
+        assert (await approval_of(service, run["run_id"])).execution == "unknown"
+        assert await database_of(service).read(approvals.get("none", EVERYONE)) is None
+
+
+async def test_full_database_ends_the_run(deployment: Deployment, payer: Payer) -> None:
+    path = deployment.folder / "agentctl.toml"
+    path.write_text(f"{path.read_text()}\n[approvals]\npending = 1\n")
+    async with open_service(deployment) as service:
+        assert (await start(service))["status"] == "PAUSED"
+        record = await start(service)
+        assert record["status"] == "ERROR"
+        assert record["error"]["code"] == "APPROVALS_FULL"
