@@ -14,7 +14,7 @@ from agentctl import errors
 from agentctl.approval_requests import ContinueRequest
 from agentctl.declarations import find_declaration
 from agentctl.operations import Operations
-from agentctl.records.events import END_NAMES
+from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import ExportFormat
 from agentctl.remote import failures
@@ -137,7 +137,7 @@ class RemoteOperations(Operations):
         if event is None:
             complete = request.may_have_no_events or after > BEFORE_FIRST_EVENT
         else:
-            complete = event.name in END_NAMES[kind]
+            complete = event.name in LAST_NAMES[kind]
         if not complete:
             raise errors.Unavailable(
                 "The stream ended before the run did",
