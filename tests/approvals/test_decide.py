@@ -12,8 +12,12 @@ def test_approved_call_is_made_and_the_run_completes(people: People) -> None:
     assert run["approvals"] == [
         {
             "approval_id": approval["approval_id"],
+            "run_id": run["run_id"],
             "kind": "approval",
+            "policy": "other",
+            "tool_call_id": "call-0-0",
             "tool_name": "pay",
+            "arguments_hash": approval["arguments_hash"],
             "status": "pending",
         }
     ]
