@@ -128,7 +128,7 @@ def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approval
 
 
 def describe(row: ApprovalRow) -> dict[str, Any]:
-    """Return what the event of a pause says about an approval."""
+    """Return the part of the event of a pause about an approval."""
     return {
         "approval_id": row.approval_id,
         "kind": row.kind,
@@ -266,7 +266,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
-    # What a person has said about a lost call is part of the approval of that call.
+    # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
     leg = Leg(body["state"], [to_decision(row) for row in decided])
     return spec, Continuation(

@@ -71,7 +71,7 @@ class Decision:
 
     Attributes:
         arguments: the arguments that were approved: the edited ones after an edit.
-        is_edited: True if the arguments differ from those that the component asked for.
+        is_edited: True if the arguments differ from those that the component requested.
         execution: None until the call begins; `done` and `failed` have a result.
         answer: the answer, a JSON value.
         result: the result of the call: text of a call that was made, or the JSON value that the

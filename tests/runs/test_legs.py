@@ -210,7 +210,7 @@ async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: 
 
 
 async def lose_leg(service: Service, run_id: str, owner: str = "gone") -> None:
-    """Make a dead worker the owner of the leg of a run."""
+    """Turn a dead worker the owner of the leg of a run."""
     take = Sql(
         "UPDATE runs SET owner = :owner, status = 'RUNNING' WHERE run_id = :run_id"
         " AND status = 'PENDING'"
@@ -248,7 +248,7 @@ async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: P
 
 
 async def lose_call(service: Service, run_id: str) -> None:
-    """Make a dead worker the owner of a leg whose approved call was executing."""
+    """Turn a dead worker the owner of a leg whose approved call was executing."""
     await decide(service, run_id, "approve")
     await lose_leg(service, run_id)
     row = await approval_of(service, run_id)

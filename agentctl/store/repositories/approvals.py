@@ -66,7 +66,7 @@ class ApprovalRow:
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on. `attempt` is that of the leg that wrote it; `body` is JSON."""
+    """The state from which a run goes on. `attempt` is that of the leg that wrote it; `body` is JSON."""
 
     run_id: str
     attempt: int
@@ -298,7 +298,7 @@ def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
 
 
 def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
-    """Return pending approvals whose time is over."""
+    """Return pending approvals that have expired."""
     return _DUE.rows(ApprovalRow, now=now, limit=limit)
 
 
