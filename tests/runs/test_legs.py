@@ -12,9 +12,8 @@ from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs.decisions import NewDecision, build_change, expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.components import execute
-from agentctl.runtime.conversation import CallOutcome
 from agentctl.runtime.events import Content
-from agentctl.runtime.pauses import NewApproval, Paused, perform_decided
+from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
 from agentctl.service.runs_doctor.find import RunsDoctor
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql

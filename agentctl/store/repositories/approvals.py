@@ -66,7 +66,7 @@ class ApprovalRow:
 
 
 class Checkpoint(NamedTuple):
-    """The state from which a run goes on. `attempt` is that of the leg that wrote it; `body` is JSON."""
+    """The state from which a run goes on, as JSON, and the attempt of the leg that wrote it."""
 
     run_id: str
     attempt: int
