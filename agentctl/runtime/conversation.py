@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -16,6 +15,7 @@ import orjson
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -44,21 +44,6 @@ _SUMMARY_HEADING = "Summary of the conversation before the messages that follow:
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """The result of a tool call.
-
-    Attributes:
-        text: the result that the model gets.
-        failed: True if the call failed.
-        counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
-    """
-
-    text: str
-    failed: bool = False
-    counts_as_failure: bool = True
 
 
 class Action(Protocol):

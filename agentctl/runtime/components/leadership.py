@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.conversation import Action, CallOutcome
+from agentctl.runtime.conversation import Action
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
 
 if TYPE_CHECKING:
