@@ -170,6 +170,7 @@ class ApprovalOperations(OperationFamily):
                     if decided.continues and self.principal.via == "http":
                         self._continue_soon(database, row.root_run_id)
                     return Document(build_approval_document(decided.rows[0]))
+            call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(build_approval_document(row))
 
@@ -275,6 +276,7 @@ class ApprovalOperations(OperationFamily):
             identity = self._build_identity([kind, component_id, run_id], request)
             rows = await database.read(approvals.list_of_root(run_id))
             if await find_repeated(database, identity):
+                call.omit_entry()
                 return await self._find_continued(database, run_id, BEFORE_FIRST_EVENT)
             if state.parent_run_id is not None:
                 raise errors.Conflict(
