@@ -350,11 +350,7 @@ FIRST_MESSAGES: dict[str, dict[str, Any]] = {
         "stream": True,
         "stream_options": {"include_usage": True},
     },
-    "titles of open webui": {
-        "messages": MESSAGES,
-        "stream": False,
-        "max_completion_tokens": 1000,
-    },
+    "titles of open webui": {"messages": MESSAGES, "stream": False, "max_completion_tokens": 1000},
     "langchain": {"messages": MESSAGES, "temperature": 0.0, "top_p": 0.5, "max_tokens": 256},
 }
 """Bodies of the first message of unchanged programs, without the model."""
