@@ -44,13 +44,15 @@ class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
-        query = query_of(filter, without=("limit", "page", "cursor"))
+        # AgentOS compares names that were set, not those that it shows, which are the first message.
+        query = query_of(filter, without=("limit", "page", "cursor", "session_name"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
         sessions = [read_session(row) for row in rows]
-        if filter.session_name:  # AgentOS searches names and states for the text
+        if filter.session_name:
             prefix = filter.session_name.lower()
             sessions = [row for row in sessions if row["session_name"].lower().startswith(prefix)]
+            meta["searched"] = "page"
         return build_document({"data": sessions, "meta": meta})
 
     async def get_session_by_id(
