@@ -55,10 +55,11 @@ class MemoryOperations(OperationFamily):
 
         Raises:
             BadRequest: the caller has no subject, and so no memories.
+            Forbidden: `user_id` is another user and the caller no administrator.
             ValidationFailed: a value is not allowed.
         """
         async with self.audit("create_memory") as call:
-            owner = self.lookups.resolve_owner(memory.user_id)
+            owner = self.lookups.require_owner(memory.user_id)
             if owner is None:
                 raise errors.BadRequest(
                     "A memory belongs to a user, and the caller has no subject",
@@ -118,6 +119,7 @@ class MemoryOperations(OperationFamily):
         """Delete memories by id, all or none, or every memory of a user.
 
         Raises:
+            Forbidden: `all` of another user, and the caller is no administrator.
             NotFound: a memory does not exist or is not visible.
             ValidationFailed: neither ids nor `all`, both, too many ids, or `all` without a user.
         """
@@ -133,8 +135,10 @@ class MemoryOperations(OperationFamily):
                 if user_id is None:
                     raise errors.ValidationFailed("user_id is required with all")
                 call.add_resource("user", user_id)
-                if visibility.sees(user_id):
-                    await call.write(database, memories.delete_all_of_user(user_id))
+                if not visibility.sees(user_id):
+                    # An erasure that deletes nothing must not look like one that did.
+                    self.lookups.require_owner(user_id)
+                await call.write(database, memories.delete_all_of_user(user_id))
                 return
             if len(deletion.memory_ids) > MAXIMUM_MEMORIES_DELETED:
                 raise errors.ValidationFailed(

@@ -73,6 +73,7 @@ class SessionOperations(OperationFamily):
 
         Raises:
             Conflict: a session with the id exists, of any owner.
+            Forbidden: `user_id` is another user and the caller no administrator.
             NotFound: the component or the database does not exist.
         """
         async with self.audit("create_session") as call:
@@ -88,7 +89,7 @@ class SessionOperations(OperationFamily):
             row = sessions.build_session(
                 session_id or new_id(),
                 session.type,
-                user_id=self.lookups.resolve_owner(session.user_id),
+                user_id=self.lookups.require_owner(session.user_id),
                 now=now(),
                 component_id=session.component_id,
                 component_name=name,

@@ -187,6 +187,16 @@ REFUSED: dict[str, Change] = {
     ),
     "tools[0].tool_call_id is missing": change_run(tools=[{"tool_name": "f"}]),
     "metrics.total_tokens is not": change_run(metrics={"total_tokens": 10**30}),
+    "session.user_id is not the name": change_session(user_id="sa:x"),
+    "runs[1].user_id is not the name": change_run(user_id="__internal"),
+    "session.session_state is larger": change_session(session_state={"a": "x" * 5_000_000}),
+    "session.metadata is larger": change_session(metadata={"a": "x" * 1_100_000}),
+    "runs[1].content is larger": change_run(content="é" * 9_000_000),
+    "runs[1].messages is larger": change_run(
+        messages=[{"role": "user", "content": "x" * 17_000_000}]
+    ),
+    "session.agent_id has control characters": change_session(agent_id="a\x1b[2J"),
+    "runs[1].agent_id has control characters": change_run(agent_id="echo\x1b"),
 }
 
 

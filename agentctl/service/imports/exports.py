@@ -9,6 +9,7 @@ from typing import IO, Any, TypedDict
 
 import orjson
 
+from agentctl.config.settings import Limits
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.records.runs import RunRecord
 from agentctl.records.shape import find_mismatch
@@ -34,11 +35,13 @@ class SessionFile:
     Args:
         file: the file, at its beginning; it can be read several times.
         name: the name of the file, for errors.
+        limits: the limits of the configuration, which stored data keeps.
     """
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: IO[bytes], name: str, limits: Limits) -> None:
         self._file = file
         self._name = name
+        self._limits = limits
 
     async def check(self, report: ReportProgress) -> int:
         """Check the whole file, and return the number of its sessions.
@@ -94,7 +97,7 @@ class SessionFile:
                     )
                 if not {"session", "runs"} <= record.keys():
                     raise ValidationFailed("session or runs is missing")
-                reader = SessionReader(record["session"], record["runs"])
+                reader = SessionReader(record["session"], record["runs"], self._limits)
                 session = reader.read_session()
                 session_id = session.row.session_id
                 if session_id in session_ids:
