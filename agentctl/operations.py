@@ -276,7 +276,7 @@ class Operations:
         One page of the sessions that the caller can see, as summaries.
         """
 
-    @operation("POST", "/sessions", tag="Sessions", status=201, errors=(409,))
+    @operation("POST", "/sessions", tag="Sessions", status=201, errors=(409, 429))
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create a session.
 
@@ -290,7 +290,7 @@ class Operations:
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
-    @operation("PATCH", _SESSION, tag="Sessions")
+    @operation("PATCH", _SESSION, tag="Sessions", errors=(429,))
     async def update_session(
         self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
@@ -387,7 +387,7 @@ class Operations:
         One page of the memories that the caller can see.
         """
 
-    @operation("POST", "/memories", tag="Memories", status=201)
+    @operation("POST", "/memories", tag="Memories", status=201, errors=(429,))
     async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
         """Create a memory.
 

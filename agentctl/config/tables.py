@@ -31,6 +31,7 @@ SECTIONS: dict[str, type] = {
     "signing": settings.Signing,
     "runs": settings.Runs,
     "limits": settings.Limits,
+    "quotas": settings.Quotas,
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,

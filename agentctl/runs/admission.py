@@ -16,7 +16,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import idempotency, run_reads, runs, sessions
+from agentctl.store.repositories import idempotency, quotas, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
@@ -90,6 +90,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
         IdempotentReplay: the request was made before.
+        QuotaExceeded: the owner of the session has as much as the quotas allow.
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
@@ -136,6 +137,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
     if submission.extra_write is not None:
         yield from submission.extra_write()
+    yield from quotas.check_added(
+        catalog.settings.quotas, spec.user_id, "sessions" if session is new else None
+    )
     return AdmittedRun(spec, state, is_first=session is new)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Quotas
 from agentctl.records.document import Document, build_document
 from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
 from agentctl.records.times import format_rfc3339, now
@@ -21,6 +22,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import memories
 from agentctl.store.repositories.memories import MemoryRow
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import Visibility
 
 
@@ -56,6 +58,7 @@ class MemoryOperations(OperationFamily):
         Raises:
             BadRequest: the caller has no subject, and so no memories.
             Forbidden: `user_id` is another user and the caller no administrator.
+            QuotaExceeded: the owner has as much as the quotas allow.
             ValidationFailed: a value is not allowed.
         """
         async with self.audit("create_memory") as call:
@@ -75,7 +78,8 @@ class MemoryOperations(OperationFamily):
                 team_id=memory.team_id,
             )
             call.add_created("memory", row.memory_id)
-            await call.write(self.hosting.databases.system, memories.create(row))
+            work = _create(row, self.hosting.settings.quotas)
+            await call.write(self.hosting.databases.system, work)
             return build_document(build_memory_record(row))
 
     async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
@@ -171,6 +175,12 @@ def build_memory_record(row: MemoryRow) -> MemoryRecord:
         created_at=format_rfc3339(row.created_at),
         updated_at=format_rfc3339(row.updated_at),
     )
+
+
+@unit
+def _create(row: MemoryRow, quotas: Quotas) -> Steps[None]:
+    yield from memories.create(row)
+    yield from check_added(quotas, row.user_id, "memories")
 
 
 @unit

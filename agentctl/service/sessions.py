@@ -10,7 +10,7 @@ from typing import cast
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Team
+from agentctl.config.settings import Agent, Quotas, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
@@ -41,6 +41,7 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -75,6 +76,7 @@ class SessionOperations(OperationFamily):
             Conflict: a session with the id exists, of any owner.
             Forbidden: `user_id` is another user and the caller no administrator.
             NotFound: the component or the database does not exist.
+            QuotaExceeded: the owner has as much as the quotas allow.
         """
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
@@ -99,7 +101,7 @@ class SessionOperations(OperationFamily):
                 metadata=documents.dump_checked_json("metadata", session.metadata),
             )
             call.add_resource("session", row.session_id)
-            await call.write(database, _insert(row))
+            await call.write(database, _insert(row, self.hosting.settings.quotas))
             return Document(documents.build_session_document(row, []))
 
     async def get_session_by_id(
@@ -155,7 +157,7 @@ class SessionOperations(OperationFamily):
     def _update(
         self, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
-        yield from self.lookups.session(session_id, where, lock=True)
+        stored = yield from self.lookups.session(session_id, where, lock=True)
         changes: dict[str, str | None] = {}
         for name, value in patch.changes.items():
             if name == "session_name":
@@ -165,6 +167,13 @@ class SessionOperations(OperationFamily):
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")
+        # A user at the quota can make data smaller.
+        if any(
+            len(text or "") > len(getattr(stored, name) or "")
+            for name, text in changes.items()
+            if name != "session_name"
+        ):
+            yield from check_added(self.hosting.settings.quotas, row.user_id)
         return row
 
     async def summarize_session(
@@ -341,9 +350,10 @@ class SessionOperations(OperationFamily):
 
 
 @unit
-def _insert(row: SessionRow) -> Steps[None]:
+def _insert(row: SessionRow, quotas: Quotas) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
+    yield from check_added(quotas, row.user_id, "sessions")
 
 
 @unit

@@ -9,7 +9,7 @@ from typing import IO, Any, TypedDict
 
 import orjson
 
-from agentctl.config.settings import Limits
+from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.records.runs import RunRecord
 from agentctl.records.shape import find_mismatch
@@ -35,13 +35,14 @@ class SessionFile:
     Args:
         file: the file, at its beginning; it can be read several times.
         name: the name of the file, for errors.
-        limits: the limits of the configuration, which stored data keeps.
+        settings: its limits and quotas apply.
     """
 
-    def __init__(self, file: IO[bytes], name: str, limits: Limits) -> None:
+    def __init__(self, file: IO[bytes], name: str, settings: Settings) -> None:
         self._file = file
         self._name = name
-        self._limits = limits
+        self._limits = settings.limits
+        self._quotas = settings.quotas
 
     async def check(self, report: ReportProgress) -> int:
         """Check the whole file, and return the number of its sessions.
@@ -72,7 +73,7 @@ class SessionFile:
         """
         result = ImportReport()
         for done, (session, left) in enumerate(self._read_checked(), 1):
-            await store_session(database, session, result, dry_run=dry_run)
+            await store_session(database, session, result, self._quotas, dry_run=dry_run)
             result.left += left
             report("sessions imported", done, total)
         return result

@@ -44,7 +44,7 @@ class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
-        # AgentOS compares names that were set, not those that it shows, which are the first message.
+        # AgentOS compares names that were set, not those that it shows: the first message.
         query = query_of(filter, without=("limit", "page", "cursor", "session_name"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
