@@ -252,6 +252,25 @@ def test_live_and_taken_runs_are_left_out(
     assert agentctl("db", "check", "--config", str(config)).code == 0
 
 
+def test_sessions_beyond_a_quota_are_left_out(
+    agentctl: Agentctl, config: Path, exported: bytes
+) -> None:
+    config.write_text(CONFIG + "[quotas]\nsessions_per_user = 1\n")
+    owners = {json.loads(line)["session"]["user_id"] for line in exported.splitlines()}
+    assert len(owners) == 2
+    ended = import_file(agentctl, config, exported)
+    assert (ended.code, count(ended)["sessions"]) == (1, 2), ended.stderr
+    assert ended.stderr.count("raise quotas.sessions_per_user") == 2
+    again = import_file(agentctl, config, exported)
+    assert count(again)["sessions that existed"] == 2
+    config.write_text(CONFIG + "[quotas]\nbytes_per_user = 100\n")
+    ended = import_file(agentctl, config, exported)
+    assert "raise quotas.bytes_per_user" in ended.stderr
+    config.write_text(CONFIG)
+    assert import_file(agentctl, config, exported).code == 0
+    assert export(agentctl, config) == exported
+
+
 def test_a_dry_run_changes_nothing(agentctl: Agentctl, config: Path, exported: bytes) -> None:
     missing = import_file(agentctl, config, exported, "--dry-run")
     assert missing.code == 7, missing.stderr
