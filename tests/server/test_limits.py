@@ -20,9 +20,11 @@ from agentctl.config.settings import Limits, Quotas, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
+from tests.commands import run_command
 from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
+from tests.process import base_environment
 from tests.server.raw_http import open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -122,6 +124,17 @@ async def stateful(message: str, context: RunContext) -> str:
     return "done"
 
 
+async def reporting(message: str, context: RunContext) -> str:
+    for number in range(int(message)):
+        context.progress("x" * 1_500)
+    return "done"
+
+
+async def recalling(message: str, context: RunContext) -> str:
+    await context.memories.recall("x", limit=int(message))
+    return "done"
+
+
 def blob(size: int) -> str:
     """Return a text of a size."""
     return "x" * size
@@ -159,6 +172,14 @@ tools = ["probed_agents:blob"]
 [[agents]]
 id = "large"
 object = "probed_agents:large"
+
+[[agents]]
+id = "reporting"
+object = "probed_agents:reporting"
+
+[[agents]]
+id = "recalling"
+object = "probed_agents:recalling"
 
 [[agents]]
 id = "stateful"
@@ -281,6 +302,51 @@ def cancel_run(parameter: str) -> Probe:
     return probe
 
 
+def report_progress(servers: Servers) -> list[str]:
+    """Return the texts of the progress events of a run that reports 1,005 times."""
+    headers = servers.small.bearer("reporter", "agents:run")
+    body = {"message": "1005", "stream": True, "session_id": "reports"}
+    texts = []
+    with servers.small.client.stream(
+        "POST", "/agents/reporting/runs", json=body, headers=headers
+    ) as answered:
+        for line in answered.iter_lines():
+            data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            if data.get("event") == "RunProgress":
+                texts.append(data["text"])
+    return texts
+
+
+def count_progress(servers: Servers) -> str:
+    return "dropped" if len(report_progress(servers)) == 1_000 else ""
+
+
+def measure_progress(servers: Servers) -> str:
+    return "cut" if {len(text) for text in report_progress(servers)} == {1_000} else ""
+
+
+def recall_too_many(servers: Servers) -> str:
+    return "error" if fail_run("recalling", "51")(servers) == "AGENT_FAILED" else ""
+
+
+def resume_late(servers: Servers) -> str:
+    ran = ask(servers.default, f"POST {RUNS}", run("x")).json()
+    path = f"{RUNS}/{ran['run_id']}/events?last_event_index={10**18}"
+    return str(ask(servers.default, f"GET {path}").status_code)
+
+
+def read_large_key_file(servers: Servers) -> str:
+    deployment = servers.small.deployment
+    large = deployment.folder / "large.pem"
+    large.write_bytes(b"x" * 1_048_577)
+    ended = run_command(
+        "keys", "list", "--config", str(deployment.path),
+        environment=base_environment() | {"JWT_JWKS_FILE": str(large)}, folder=deployment.folder,
+    )  # fmt: skip
+    assert "1048576 bytes" in ended.stderr
+    return "rejected" if ended.code == 2 else ""
+
+
 def start_two_runs(servers: Servers) -> str:
     small = servers.small
     began = ask(small, "POST /agents/hang/runs", run("x", background=True)).json()
@@ -338,6 +404,11 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_MEMORIES_DELETED": refuse(
         "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
     ),
+    "requests.MAXIMUM_EVENT_NUMBER": resume_late,
+    "runtime.context.MAXIMUM_PROGRESS_EVENTS": count_progress,
+    "runtime.context.MAXIMUM_PROGRESS_LENGTH": measure_progress,
+    "store.repositories.memories.MAXIMUM_FOUND": recall_too_many,
+    "auth.keys.files.MAXIMUM_KEY_FILE": read_large_key_file,
     "limits.message_bytes": refuse(f"POST {RUNS}", run("x" * 262_145)),
     "limits.state_bytes": refuse(f"POST {RUNS}", run("x", metadata={"a": "x" * 65_536})),
     "limits.concurrent_runs": start_two_runs,
