@@ -78,7 +78,7 @@ class Lookups:
         if user_id not in (None, self._principal.subject) and not self._may_set_owner:
             scopes = (self._hosting.settings.authorization.admin_scope,)
             raise errors.Forbidden(
-                "user_id is another user, whom only administrators can name",
+                "user_id is another user, and only administrators can name another one",
                 required_scopes=() if self._principal.admin else scopes,
             )
         return self.resolve_owner(user_id)

@@ -1,4 +1,4 @@
-"""The tables of docs/limits.md: each default is that of the code, and what is beyond it gets it."""
+"""The tables of docs/limits.md: each default is that of the code, each outcome that of a server."""
 
 from __future__ import annotations
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from agentctl.server import create_app
+from tests.commands import run_command
 from tests.contract.engines import Engine
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_url
+from tests.process import base_environment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["postgres_url"]
@@ -180,6 +183,20 @@ def test_bytes_of_a_user_are_bounded(limited: ThreadedServer) -> None:
     changed = limited.client.patch("/sessions/fay-1", json=smaller, headers=headers)
     assert changed.status_code == 200
     assert start_run(limited, "fay", message="é" * 2_000).status_code == 200
+
+
+def test_command_names_the_quota(limited: ThreadedServer, tmp_path: Path) -> None:
+    token = limited.deployment.token("hal", *SCOPES)
+    environment = base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token}
+    ended = [
+        run_command(
+            "memories", "add", f"Fact {number}", "--url", limited.url,
+            environment=environment, folder=tmp_path,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    assert [each.code for each in ended] == [0, 0, 0, 6]
+    assert "quotas.memories_per_user" in ended[-1].stderr
 
 
 def test_client_of_openai_does_not_repeat_at_a_quota(limited: ThreadedServer) -> None:

@@ -1,6 +1,6 @@
 """Quotas: bounds for the data of one owner in one database (docs/limits.md "Quotas").
 
-A check is the last step of the transaction that adds data, so that it counts what was added. It
+A check is the last step of the transaction that adds data, so that it counts the added rows. It
 locks the owner first: two transactions of one owner cannot both take the last place.
 """
 
