@@ -14,8 +14,6 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 
 _LOCK = Sql("SELECT exclusive(:owner)")
 
-_TABLES = ("sessions", "memories")
-
 _SIZES = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
     "runs": (
@@ -35,22 +33,28 @@ def _build_count(table: str, owned: str) -> Sql:
     return Sql(f"SELECT count(*) FROM ({rows}) AS counted")
 
 
-def _build_bytes(owned: str) -> Sql:
+def _build_bytes(owned: str, *tables: str) -> Sql:
     parts = []
-    for table, columns in _SIZES.items():
+    for table in tables:
         sizes = " + ".join(
-            f"cast(coalesce(octet_length({column}), 0) as bigint)" for column in columns
+            f"cast(coalesce(octet_length({column}), 0) as bigint)" for column in _SIZES[table]
         )
         parts.append(f"SELECT cast(sum({sizes}) as bigint) AS size FROM {table} WHERE {owned}")
     union = " UNION ALL ".join(parts)
     return Sql(f"SELECT cast(coalesce(sum(size), 0) as bigint) FROM ({union}) AS sizes")
 
 
-# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL.
+# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL. A memory has an
+# owner.
 _COUNTS = {
-    (table, owned): _build_count(table, owned) for table in _TABLES for owned in (_OWNED, _UNOWNED)
+    ("sessions", _OWNED): _build_count("sessions", _OWNED),
+    ("sessions", _UNOWNED): _build_count("sessions", _UNOWNED),
+    ("memories", _OWNED): _build_count("memories", _OWNED),
 }
-_BYTES = {owned: _build_bytes(owned) for owned in (_OWNED, _UNOWNED)}
+_BYTES = {
+    _OWNED: _build_bytes(_OWNED, *_SIZES),
+    _UNOWNED: _build_bytes(_UNOWNED, "sessions", "runs"),
+}
 
 
 @unit
