@@ -239,12 +239,23 @@ def nest(levels: int) -> Any:
     return value
 
 
-def send_deep_token(servers: Servers) -> str:
-    settings: Settings = servers.default.deployment.settings
-    claims = {"sub": "ada", "scopes": [ADMIN], "deep": nest(9)}
-    token = jwt.encode(claims, settings.signing.key_file.read_bytes(), "RS256")
-    answered = servers.default.client.get("/sessions", headers={"Authorization": f"Bearer {token}"})
-    return str(answered.status_code)
+def send_token(**claims: Any) -> Probe:
+    """Build a probe: a token with a claim, which is signed with the key of the server."""
+
+    def probe(servers: Servers) -> str:
+        settings: Settings = servers.default.deployment.settings
+        given = {"sub": "ada", "scopes": [ADMIN], **claims}
+        token = jwt.encode(given, settings.signing.key_file.read_bytes(), "RS256")
+        headers = {"Authorization": f"Bearer {token}"}
+        return str(servers.default.client.get("/sessions", headers=headers).status_code)
+
+    return probe
+
+
+def start_with_long_message(servers: Servers) -> str:
+    ran = ask(servers.default, f"POST {RUNS}", run("x" * 100)).json()
+    found = ask(servers.default, f"GET /sessions/{ran['session_id']}").json()
+    return "cut" if found["session_name"] == "x" * 60 else ""
 
 
 def send_slowly(beginning: bytes) -> Probe:
@@ -381,7 +392,12 @@ PROBES: dict[str, Probe] = {
     "limits.token_bytes": refuse("GET /sessions", Authorization=f"Bearer {'a' * 8_193}"),
     "server.parameters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
     "records.validation.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
-    "records.strict.MAXIMUM_DEPTH": send_deep_token,
+    "records.strict.MAXIMUM_DEPTH": send_token(deep=nest(9)),
+    "auth.tokens.claims._MAXIMUM_AUDIENCES": send_token(aud=[f"a{n}" for n in range(17)]),
+    "service.authorization._MAXIMUM_PATH": refuse(
+        "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
+    ),
+    "runs.admission.SESSION_NAME_LENGTH": start_with_long_message,
     "requests.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
@@ -442,6 +458,15 @@ PROBES: dict[str, Probe] = {
 def test_caller_beyond_a_bound_gets_what_the_page_states(servers: Servers, name: str) -> None:
     (row,) = [row for row in ROWS if row.name == name]
     assert PROBES[name](servers) in re.findall(r"\w+", row.outcome)
+
+
+def test_values_at_a_bound_are_accepted(servers: Servers) -> None:
+    at_bound = send_token(aud=[f"a{n}" for n in range(16)], deep=nest(6))
+    assert at_bound(servers) == "200"
+    assert refuse("GET /sessions?limit=100")(servers) == "200"
+    assert refuse(f"POST {RUNS}", run("x" * 262_144))(servers) == "200"
+    memory = {"memory": "x" * 4_000, "user_id": "ada", "topics": ["t" * 64] * 16}
+    assert refuse("POST /memories", memory)(servers) == "201"
 
 
 def test_state_of_code_beyond_its_bound_fails_the_run(servers: Servers) -> None:
