@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -31,7 +33,12 @@ VERSIONS = ("legacy", "auto")
 def served(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("mcp")
+    with serve(tmp_path_factory.mktemp("mcp"), model_endpoint) as host:
+        yield host
+
+
+@contextmanager
+def serve(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[ThreadedServer]:
     extra = "[mcp_endpoint]\nenabled = true\n"
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
@@ -212,15 +219,24 @@ def test_sessions_of_one_caller_do_not_shut_out_others(
     assert statuses == [404] * 20 + [200] * 20
 
 
+def test_sessions_opened_at_the_same_time_are_counted(served: ThreadedServer) -> None:
+    headers = served.bearer("quick", *RUN)
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda _: open_session(served, headers), range(60)))
+    statuses = [list_tools(served, headers, session) for status, session in opened if status == 200]
+    assert statuses.count(200) == 20
+
+
 def test_full_server_ends_the_oldest_idle_session(
-    served: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 25)
-    callers = [served.bearer(f"many-{number}", *RUN) for number in range(26)]
-    opened = [(headers, open_session(served, headers)) for headers in callers]
-    assert {status for _, (status, _) in opened} == {200}
-    statuses = [list_tools(served, headers, session) for headers, (_, session) in opened]
-    assert (statuses[0], statuses[-1]) == (404, 200)
+    with serve(tmp_path, model_endpoint) as served:
+        callers = [served.bearer(f"many-{number}", *RUN) for number in range(26)]
+        opened = [(headers, open_session(served, headers)) for headers in callers]
+        assert {status for _, (status, _) in opened} == {200}
+        statuses = [list_tools(served, headers, session) for headers, (_, session) in opened]
+    assert statuses == [404, *[200] * 25]
 
 
 async def test_sessions_with_calls_under_way_do_not_end(

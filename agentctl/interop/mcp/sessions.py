@@ -83,10 +83,14 @@ class McpSessions:
             yield send
             return
 
+        status = 0
+
         async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start" and session.id is None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
                 named = (value for name, value in message["headers"] if name.lower() == _HEADER)
-                if message["status"] < 400:
+                if session.id is None and status < 400:
                     session.id = next(named, None)
             await send(message)
 
@@ -96,28 +100,28 @@ class McpSessions:
         finally:
             session.requests -= 1
             session.used_at = time.monotonic()
-            # A request that is refused opens no session.
-            if session.id is None or scope["method"] == "DELETE":
+            # A request that is refused opens no session; a session that is not found has ended.
+            if session.id is None or status == 404 or scope["method"] == "DELETE":
                 self._forget(session)
 
     async def _open(self, owner: str, user: Any) -> _Session:
         oldest = time.monotonic() - IDLE_SECONDS
         self._sessions = [it for it in self._sessions if it.requests or it.used_at > oldest]
         own = [session for session in self._sessions if session.owner == owner]
+        replaced: _Session | None = None
         if len(own) >= SESSIONS_PER_CALLER:
-            await self._end_oldest(own, "This caller has")
+            replaced = _find_oldest(own, "This caller has")
         elif len(self._sessions) >= MAXIMUM_SESSIONS:
-            await self._end_oldest(self._sessions, "There are")
+            replaced = _find_oldest(self._sessions, "There are")
         session = _Session(owner, user)
+        # Before the wait for the end of the other one: requests at the same time count this one.
         self._sessions.append(session)
+        if replaced is not None:
+            self._forget(replaced)
+            await self._end(replaced)
         return session
 
-    async def _end_oldest(self, sessions: list[_Session], who: str) -> None:
-        idle = [session for session in sessions if session.id and not session.requests]
-        if not idle:
-            raise TooManyRequests(f"{who} too many sessions of MCP with calls under way")
-        session = min(idle, key=lambda session: session.used_at)
-        self._forget(session)
+    async def _end(self, session: _Session) -> None:
         scope = {
             "type": "http",
             "method": "DELETE",
@@ -131,6 +135,13 @@ class McpSessions:
     def _forget(self, session: _Session) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
+
+
+def _find_oldest(sessions: list[_Session], subject: str) -> _Session:
+    idle = [session for session in sessions if session.id and not session.requests]
+    if not idle:
+        raise TooManyRequests(f"{subject} too many sessions of MCP with calls under way")
+    return min(idle, key=lambda session: session.used_at)
 
 
 async def _receive_nothing() -> Message:
