@@ -160,6 +160,7 @@ class RunView:
 
 
 FULL_VIEW = RunView()
+SUMMARY_VIEW = RunView("summary")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -25,6 +25,7 @@ from agentctl.records.items import (
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.requests import FULL_VIEW, Page, RunView
@@ -270,9 +271,28 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
 FindSpans = Callable[[str], list[dict[str, Any]] | None]
 """Returns the spans of a live run by its id, None if they are not known."""
 
+FindMetrics = Callable[[str], dict[str, int | None] | None]
+"""Returns the token counters so far of a live run by its id, None if they are not known."""
+
+UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
+"""The counters of a live run that another process executes: a JSON object."""
+
+
+class Usage(NamedTuple):
+    """The token counters of a run as JSON, and its tokens with those of the runs below it.
+
+    `total_tokens` is None if no counter is known: of a live run that another process executes, and
+    of an agent in code that reports none.
+    """
+
+    metrics: str
+    total_tokens: int | None
+    member_count: int
+
 
 def build_run_document(
     row: RunRow,
+    usage: Usage,
     member_runs: Sequence[str],
     cut: int | None = None,
     spans: list[dict[str, Any]] | None = None,
@@ -280,6 +300,7 @@ def build_run_document(
     """Build a run record (docs/contract.md "Run record").
 
     Args:
+        usage: its tokens.
         member_runs: the ids of the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
         spans: the spans of a live run; those of a run that has ended are in its row.
@@ -292,7 +313,8 @@ def build_run_document(
         "content": _dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
         "tools": _cut_entries(row.tools, "result", cut),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
+        "metrics": _stored_json(usage.metrics),
+        "total_tokens": _dump(usage.total_tokens),
         "output": _stored_json(row.output),
         "reasoning_content": _dump(row.reasoning_content),
         "purpose": _dump(row.purpose),
@@ -306,26 +328,20 @@ def build_run_document(
     return _join_object(members)
 
 
-def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> bytes:
-    """Build the summary of a run (docs/contract.md "Run summary").
-
-    Args:
-        row: the run, read with `SUMMARY_COLUMNS`.
-        member_count: number of runs that it started.
-        total_tokens: its tokens, with those of the runs below it.
-    """
+def build_run_summary(row: RunRow, usage: Usage) -> bytes:
+    """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
         **_first_members(row),
         "input": _dump(_cut_text(row.input, INPUT_LENGTH)),
         "purpose": _dump(row.purpose),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
-        "total_tokens": _dump(total_tokens),
+        "metrics": _stored_json(usage.metrics),
+        "total_tokens": _dump(usage.total_tokens),
         "tool_calls": _dump(
             None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
         ),
-        "member_count": _dump(member_count),
+        "member_count": _dump(usage.member_count),
         "error": orjson.dumps(error),
         **_life_members(row),
     }
@@ -386,25 +402,31 @@ def _dump_holding(run: RunRow | RunState) -> bytes:
 
 @unit
 def read_run_documents(
-    rows: Sequence[RunRow], view: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+    rows: Sequence[RunRow],
+    view: RunView = FULL_VIEW,
+    find_spans: FindSpans = lambda _: None,
+    find_metrics: FindMetrics = lambda _: None,
 ) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
     Args:
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
+        find_metrics: finds the tokens of live runs; without it they are not known.
     """
     if view.view in SUMMARY_VIEWS:
-        summaries = yield from _read_run_summaries(rows)
+        summaries = yield from _read_run_summaries(rows, find_metrics)
         if view.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]
         return summaries
     if view.view == "items":
-        return (yield from _read_run_items(rows, view.cut, find_spans))
+        return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
     members = yield from run_reads.list_children([row.run_id for row in rows])
+    usages = yield from _read_usages(rows, find_metrics)
     return [
         build_run_document(
             row,
+            usages[row.run_id],
             members[row.run_id],
             view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
@@ -420,10 +442,11 @@ def _add_phase(summary: bytes) -> dict[str, Any]:
 
 @unit
 def _read_run_items(
-    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans, find_metrics: FindMetrics
 ) -> Steps[list[bytes]]:
     child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
-    summaries = yield from _read_run_summaries([*child_rows, *rows])
+    usages = yield from _read_usages([*child_rows, *rows], find_metrics)
+    summaries = [build_run_summary(row, usages[row.run_id]) for row in (*child_rows, *rows)]
     children: dict[str | None, list[Child]] = {}
     for child, summary in zip(child_rows, summaries, strict=False):
         below = children.setdefault(child.parent_run_id, [])
@@ -434,7 +457,7 @@ def _read_run_items(
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
         member_ids = [child.run["run_id"] for child in own]
-        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        run = orjson.loads(build_run_document(row, usages[row.run_id], member_ids, None, spans))
         items = build_items(run, own, cut)
         if not is_final(row.status):
             root_id = yield from find_root_id(row)
@@ -448,25 +471,50 @@ def _read_run_items(
 
 
 @unit
-def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
-    counts = dict.fromkeys((row.run_id for row in rows), 0)
-    tokens = {row.run_id: _total_tokens(row.metrics) for row in rows}
+def _read_run_summaries(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[list[bytes]]:
+    usages = yield from _read_usages(rows, find_metrics)
+    return [build_run_summary(row, usages[row.run_id]) for row in rows]
+
+
+@unit
+def _read_usages(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[dict[str, Usage]]:
+    metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
+    counts = dict.fromkeys(metrics, 0)
+    tokens = {run_id: _total_tokens(text) for run_id, text in metrics.items()}
     # By id of a run below one of the rows: the rows above it.
-    above = {row.run_id: [row.run_id] for row in rows}
+    above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
     for depth in range(MAXIMUM_DEPTH):
         children = yield from run_reads.list_children_usage(level)
         if not children:
             break
         following: dict[str, list[str]] = {}
-        for parent_run_id, run_id, metrics in children:
+        for parent_run_id, run_id, stored in children:
             if not depth:
                 counts[parent_run_id] += 1
             following[run_id] = above[parent_run_id]
+            live = None if stored else find_metrics(run_id)
+            own = _total_tokens(stored) if live is None else live["total_tokens"] or 0
             for root in above[parent_run_id]:
-                tokens[root] += _total_tokens(metrics)
+                tokens[root] += own
         above, level = following, list(following)
-    return [build_run_summary(row, counts[row.run_id], tokens[row.run_id]) for row in rows]
+
+    def is_known(run_id: str, text: str) -> bool:
+        if text is UNKNOWN_USAGE:
+            return False
+        return bool(tokens[run_id]) or orjson.loads(text).get("total_tokens") is not None
+
+    return {
+        run_id: Usage(text, tokens[run_id] if is_known(run_id, text) else None, counts[run_id])
+        for run_id, text in metrics.items()
+    }
+
+
+def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
+    if row.metrics or is_final(row.status) or row.status == "PENDING":
+        return row.metrics or NO_USAGE
+    live = find_metrics(row.run_id)
+    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
 
 
 def _total_tokens(metrics: str | None) -> int:

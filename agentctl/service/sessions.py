@@ -309,8 +309,12 @@ class SessionOperations(OperationFamily):
             order=query.order,
             summary=query.form.view in SUMMARY_VIEWS,
         )
-        find_spans = self.hosting.engine.find_spans
-        return (yield from documents.read_run_documents(rows, query.form, find_spans))
+        engine = self.hosting.engine
+        return (
+            yield from documents.read_run_documents(
+                rows, query.form, engine.find_spans, engine.find_metrics
+            )
+        )
 
     async def get_session_run(
         self,

@@ -13,7 +13,7 @@ from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
+from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ MAXIMUM_SINGLE_READS = 20
 """Runs that one refresh reads by their ids."""
 
 CONCURRENT_READS = 4
-
-SUMMARY = RunView("summary")
 
 Run = dict[str, Any]
 
@@ -109,12 +107,14 @@ class RunFeed:
 
     def _read_page(self, cursor: str | None, *, live: bool) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return self.operations.get_runs(replace(self.filter, live=live, form=SUMMARY, page=page))
+        return self.operations.get_runs(
+            replace(self.filter, live=live, form=SUMMARY_VIEW, page=page)
+        )
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
         async def read(run_id: str) -> Run:
             try:
-                return dict((await self.operations.get_run(run_id, form=SUMMARY)).value)
+                return dict((await self.operations.get_run(run_id, form=SUMMARY_VIEW)).value)
             except NotFound:
                 last = self.runs[run_id]
                 return {**last, "status": "deleted", "stopped_at": last.get("created_at")}

@@ -18,6 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
+from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -77,6 +78,11 @@ def show_list(
         write_value(records)
     else:
         _show_records(records, columns, format, id_field)
+
+
+def choose_view(format: Format, fields: str | None) -> RunView:
+    """Return the view of runs that an output needs: summaries for tables, else whole records."""
+    return FULL_VIEW if format in ("json", "jsonl") or fields is not None else SUMMARY_VIEW
 
 
 def show_page(

@@ -24,7 +24,7 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.answer import RunOutput, report_run_end
+from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines, with_activity
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
@@ -168,7 +168,9 @@ async def _stream_run(
     if not run_output.end:
         look = target.get_run_command(run_output.run_id, run_output.session_id)
         raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
-    report_run_end(target, run_output.run_id, run_output.end, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    end = await read_run_end(target, component, run_output)
+    report_run_end(target, run_output.run_id, end, seconds)
 
 
 async def _cancel_interrupted(

@@ -28,6 +28,7 @@ from agentctl.cli.show.transcript.pages import (
 )
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.records.sessions import SessionView
 from agentctl.requests import DEFAULT_LOCATOR, SessionLocator
 
 DEFAULT_LAST_RUNS = 20
@@ -68,7 +69,8 @@ async def get_session(
     is_drawn = fields is None and is_transcript(output_format)
     if follow and not is_drawn:
         raise UsageError("--follow shows a transcript only", hint="use -o text or -o markdown")
-    document = await target.operations.get_session_by_id(session_id, where)
+    view: SessionView = "summary" if is_drawn else "full"
+    document = await target.operations.get_session_by_id(session_id, where, view=view)
     if not is_drawn:
         show_record(document, columns.SESSION, output_format, id_field="session_id", fields=fields)
         return

@@ -39,7 +39,7 @@ async def print_transcript(
         form: the form in which the runs are read.
     """
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
-    part = await runs.find_last(last)
+    part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
     async for number, run in runs.draw(part):
         page.print_run(run, number)
