@@ -304,9 +304,14 @@ class Operations:
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
-    @operation("PATCH", _SESSION, tag="Sessions")
+    @operation("PATCH", _SESSION, tag="Sessions", summaries=SessionHead)
     async def update_session(
-        self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionForm = "full",
     ) -> Document[SessionDetail]:
         """Update a session.
 
@@ -329,15 +334,31 @@ class Operations:
         Deletes the session with its runs. A live run is a conflict, unless `cancel` is set.
         """
 
-    @operation("POST", f"{_SESSION}/rename", tag="Sessions")
+    @operation("POST", f"{_SESSION}/rename", tag="Sessions", summaries=SessionHead)
     async def rename_session(
-        self, session_id: SessionId, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionForm = "full",
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
-    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
+    @operation(
+        "POST",
+        f"{_SESSION}/summarize",
+        tag="Sessions",
+        summaries=SessionHead,
+        errors=(409,),
+        wait=SUMMARY_WAIT,
+    )
     async def summarize_session(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionForm = "full",
     ) -> Document[SessionDetail]:
         """Summarize a session.
 

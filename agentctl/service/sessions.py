@@ -37,7 +37,6 @@ from agentctl.requests import (
 )
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, paging
-from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
 from agentctl.store.listing import Slice
@@ -115,15 +114,8 @@ class SessionOperations(OperationFamily):
     ) -> Document[SessionDetail]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
-            if view == "summary":
-                return Document(await database.read(self._head(session_id, where)))
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
-
-    @unit
-    def _head(self, session_id: str, where: SessionLocator) -> Steps[bytes]:
-        row = yield from self.lookups.session(session_id, where)
-        return (yield from documents.read_session_head(row))
+            return await self._detail(database, row, view)
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
@@ -134,7 +126,11 @@ class SessionOperations(OperationFamily):
             version = documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
-    async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
+    async def _detail(
+        self, database: Database, row: SessionRow, view: SessionView = "full"
+    ) -> Document[SessionDetail]:
+        if view == "summary":
+            return Document(await database.read(documents.read_session_head(row)))
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
@@ -147,24 +143,31 @@ class SessionOperations(OperationFamily):
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         async with self.audit("update_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
-
-    async def _change(
-        self, call: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
-    ) -> Document[SessionDetail]:
-        database = self.lookups.session_database(where)
-        row = await call.write(database, self._update(session_id, patch, where))
-        return await self._detail(database, row)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     @unit
     def _update(
@@ -183,7 +186,11 @@ class SessionOperations(OperationFamily):
         return row
 
     async def summarize_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         """Summarize a session now and return it; without new runs the summary stays.
 
@@ -215,7 +222,7 @@ class SessionOperations(OperationFamily):
                         "The session was not summarized", cause=ending.error_detail
                     )
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
+            return await self._detail(database, row, view)
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
