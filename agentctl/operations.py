@@ -84,9 +84,7 @@ ComponentId = Annotated[str, Path("Id of the component")]
 SessionId = Annotated[str, Path("Id of the session")]
 RunId = Annotated[str, Path("Id of the run")]
 MemoryId = Annotated[str, Path("Id of the memory")]
-SessionForm = Annotated[
-    SessionView, Query("`summary`: no history; the counts and the last run of the session instead")
-]
+Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
 _PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _SESSION = "/sessions/{session_id}"
@@ -266,11 +264,7 @@ class Operations:
 
     @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(
-        self,
-        session_id: SessionId,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        view: SessionForm = "full",
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Get a session.
 
@@ -311,7 +305,7 @@ class Operations:
         patch: SessionPatch,
         where: SessionLocator = DEFAULT_LOCATOR,
         *,
-        view: SessionForm = "full",
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Update a session.
 
@@ -341,7 +335,7 @@ class Operations:
         session_name: str,
         where: SessionLocator = DEFAULT_LOCATOR,
         *,
-        view: SessionForm = "full",
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
@@ -354,11 +348,7 @@ class Operations:
         wait=SUMMARY_WAIT,
     )
     async def summarize_session(
-        self,
-        session_id: SessionId,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        view: SessionForm = "full",
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Summarize a session.
 

@@ -36,8 +36,9 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.runtime.components.records import build_session_data
-from agentctl.service import documents, paging
+from agentctl.service import documents, paging, session_documents
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_pieces import join_array
 from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads, sessions
@@ -69,7 +70,7 @@ class SessionOperations(OperationFamily):
     @unit
     def _list(self, filter: SessionFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
         page = yield from sessions.list_page(filter, self.lookups.visibility, part, totals)
-        items = yield from documents.read_session_summaries(page.rows)
+        items = yield from session_documents.read_session_summaries(page.rows)
         return documents.build_page_document("sessions", items, filter.page, page)
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
@@ -103,7 +104,7 @@ class SessionOperations(OperationFamily):
             )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(row))
-            return Document(documents.build_session_document(row, []))
+            return Document(session_documents.build_session_document(row, []))
 
     async def get_session_by_id(
         self,
@@ -123,19 +124,19 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            version = documents.build_session_version(row)
+            version = session_documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
     async def _detail(
         self, database: Database, row: SessionRow, view: SessionView = "full"
     ) -> Document[SessionDetail]:
         if view == "summary":
-            return Document(await database.read(documents.read_session_head(row)))
+            return Document(await database.read(session_documents.read_session_head(row)))
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
             histories = await database.read(run_reads.list_histories(row.session_id), size=size)
-        return Document(documents.build_session_document(row, histories))
+        return Document(session_documents.build_session_document(row, histories))
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -299,7 +300,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(documents.join_array(await database.read(work, size="large")))
+            return Document(join_array(await database.read(work, size="large")))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
