@@ -49,7 +49,7 @@ def dump(value: str | int | None) -> bytes:
 
 
 def stored_json(text: str | None) -> bytes:
-    """Return a stored JSON text as it is, `null` without one."""
+    """Return a stored JSON text unchanged, `null` without one."""
     return b"null" if text is None else text.encode()
 
 
