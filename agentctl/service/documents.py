@@ -19,6 +19,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.text import cut_text
 from agentctl.records.validation import check_json
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
@@ -149,7 +150,7 @@ def build_run_summary(row: RunRow, usage: Usage) -> bytes:
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
         **_first_members(row),
-        "input": dump(_cut_text(row.input, INPUT_LENGTH)),
+        "input": dump(cut_text(row.input, INPUT_LENGTH)),
         "purpose": dump(row.purpose),
         "metrics": stored_json(usage.metrics),
         "total_tokens": dump(usage.total_tokens),
@@ -187,10 +188,6 @@ def _life_members(row: RunRow) -> dict[str, JsonText]:
         "holding": dump_holding(row),
         "request_id": dump(row.request_id),
     }
-
-
-def _cut_text(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:

@@ -38,7 +38,8 @@ class PhaseLook(NamedTuple):
     @property
     def style(self) -> str:
         """The color as a style of rich."""
-        return "bright_black" if self.color == "grey" else self.color
+        # The gray of the 16 colors is that of the background in some themes of terminals.
+        return "dim" if self.color == "grey" else self.color
 
 
 PHASE_LOOKS: dict[str, PhaseLook] = {

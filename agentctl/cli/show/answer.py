@@ -160,7 +160,7 @@ def _build_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> Run
     code = str(error.get("code"))
     failure = RunFailed(f"run {run_id} failed", cause=f"{code}: {error.get('detail')}")
     if target.local is None:
-        failure.hint = "the server log has the details"
+        failure.hint = f"the server log has the details of run {run_id}"
         return failure
     # The local user is the operator and sees the log.
     settings, entry = target.local.settings, target.local.log.take_last()

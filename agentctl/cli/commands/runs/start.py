@@ -30,7 +30,7 @@ from agentctl.cli.show.output import Format, resolve_format, show_record, write_
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import AgentctlError, Unavailable, UsageError
+from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.requests import CancelRequest, RunRequest
@@ -114,7 +114,13 @@ async def start_run(
         raise UsageError(
             f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
         )
-    await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+    try:
+        await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+    except Conflict as conflict:
+        if session is not None and conflict.hint is None:
+            look = target.command(f"sessions get {session}")
+            conflict.hint = f"choose another session with --session NEW; this one: {look}"
+        raise
 
 
 def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
