@@ -176,6 +176,24 @@ def test_runs_of_a_transcript_have_their_numbers_in_the_session(counted: Counted
     assert f"{numbers[1]:,} runs, the last 2 shown" in shown
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs", "list", "--session", "s00010"),
+        ("sessions", "runs", "s00010"),
+        ("sessions", "stat", "--session", "s00010"),
+        ("runs", "wait", *(f"s00010-0000{number}" for number in range(9))),
+    ],
+)
+def test_tables_of_runs_read_none_of_their_texts(
+    counted: Counted, command: tuple[str, ...]
+) -> None:
+    counted.traffic.take()
+    counted.run(*command)
+    _, size = counted.traffic.take()
+    assert size < 10 * SIZE_OF_A_RUN, "a summary has neither content nor messages"
+
+
 def test_screen_costs_the_same_for_any_number_of_runs(counted: Counted) -> None:
     costs: dict[int, tuple[int, int]] = {}
     for size in SIZES[1:]:  # the screen has the newest 100 runs
