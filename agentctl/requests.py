@@ -159,8 +159,7 @@ class RunView:
     ] = None
 
 
-FULL_VIEW = RunView()
-SUMMARY_VIEW = RunView("summary")
+FULL_VIEW, SUMMARY_VIEW = RunView(), RunView("summary")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def read_steps(printed: str) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def open_shells(folder: Path) -> Iterator[tuple[Shell, Shell]]:
-    """Open two terminals in the same folder, with agentctl on the PATH and a port of their own."""
+    """Open two terminals in the same folder, with agentctl on the PATH and a separate port."""
     # The variable is read by `init`, which prints the port, and by the server.
     variables = {"AGENTCTL_SERVER__PORT": str(free_port()), "BROWSER": "true"}
     with Shell(folder / "one", variables) as one, Shell(folder / "two", variables) as two:

@@ -253,7 +253,7 @@ def sign_token(
     """Sign a token, and note its content, never the token.
 
     Args:
-        scopes: `user` stands for `USER_SCOPES`.
+        scopes: `user` represents `USER_SCOPES`.
         yes: do not ask for the confirmation of the admin scope.
         claims: `audience` and `session_id`.
 

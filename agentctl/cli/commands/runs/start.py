@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -114,8 +115,15 @@ async def start_run(
         raise UsageError(
             f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
         )
-    try:
+    with _adding_hint(target, session):
         await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+
+
+@contextlib.contextmanager
+def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
+    """Name the session in the error of a server that does not accept the run in it."""
+    try:
+        yield
     except Conflict as conflict:
         if session is not None and conflict.hint is None:
             look = target.command(f"sessions get {session}")
