@@ -217,9 +217,7 @@ class RunFilter:
     ] = None
     id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
-    finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since this time")] = (
-        None
-    )
+    finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since then")] = None
     at_work: Annotated[
         bool,
         Query("Only runs that have ended while their work goes on"),
