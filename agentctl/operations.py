@@ -34,7 +34,13 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.sessions import (
+    ExportFormat,
+    SessionDetail,
+    SessionHead,
+    SessionPage,
+    SessionView,
+)
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
@@ -78,6 +84,7 @@ ComponentId = Annotated[str, Path("Id of the component")]
 SessionId = Annotated[str, Path("Id of the session")]
 RunId = Annotated[str, Path("Id of the run")]
 MemoryId = Annotated[str, Path("Id of the memory")]
+Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
 _PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _SESSION = "/sessions/{session_id}"
@@ -255,13 +262,14 @@ class Operations:
         The call with its whole result, once the run has ended.
         """
 
-    @operation("GET", _SESSION, tag="Sessions")
+    @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Get a session.
 
         One session with its metadata, configuration and history. The shape depends on its type.
+        With `view=summary` it has no history, and its cost does not depend on the number of runs.
         """
 
     @operation(
@@ -290,9 +298,14 @@ class Operations:
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
-    @operation("PATCH", _SESSION, tag="Sessions", errors=(429,))
+    @operation("PATCH", _SESSION, tag="Sessions", summaries=SessionHead, errors=(429,))
     async def update_session(
-        self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Update a session.
 
@@ -315,15 +328,27 @@ class Operations:
         Deletes the session with its runs. A live run is a conflict, unless `cancel` is set.
         """
 
-    @operation("POST", f"{_SESSION}/rename", tag="Sessions")
+    @operation("POST", f"{_SESSION}/rename", tag="Sessions", summaries=SessionHead)
     async def rename_session(
-        self, session_id: SessionId, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
-    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
+    @operation(
+        "POST",
+        f"{_SESSION}/summarize",
+        tag="Sessions",
+        summaries=SessionHead,
+        errors=(409,),
+        wait=SUMMARY_WAIT,
+    )
     async def summarize_session(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Summarize a session.
 
