@@ -34,7 +34,13 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.sessions import (
+    ExportFormat,
+    SessionDetail,
+    SessionHead,
+    SessionPage,
+    SessionView,
+)
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
@@ -78,6 +84,9 @@ ComponentId = Annotated[str, Path("Id of the component")]
 SessionId = Annotated[str, Path("Id of the session")]
 RunId = Annotated[str, Path("Id of the run")]
 MemoryId = Annotated[str, Path("Id of the memory")]
+SessionForm = Annotated[
+    SessionView, Query("`summary`: no history; the counts and the last run of the session instead")
+]
 
 _PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _SESSION = "/sessions/{session_id}"
@@ -255,13 +264,18 @@ class Operations:
         The call with its whole result, once the run has ended.
         """
 
-    @operation("GET", _SESSION, tag="Sessions")
+    @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionForm = "full",
     ) -> Document[SessionDetail]:
         """Get a session.
 
         One session with its metadata, configuration and history. The shape depends on its type.
+        With `view=summary` it has no history, and its cost does not depend on the number of runs.
         """
 
     @operation(

@@ -217,6 +217,14 @@ class RunFilter:
     ] = None
     id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
+    finished_after: Annotated[
+        ParsedTimestamp | None, Query("Only runs that ended at or after this time")
+    ] = None
+    at_work: Annotated[
+        bool,
+        Query("Only runs that have ended while their work goes on"),
+        Option("--at-work", None, "Filter for runs that have ended while their work goes on"),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,9 +190,47 @@ def _time_members(row: SummaryRow) -> dict[str, bytes]:
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
-def build_summary_document(row: SummaryRow) -> bytes:
-    """Build a session of a list."""
-    summary = {
+@unit
+def read_session_summaries(rows: Sequence[SummaryRow]) -> Steps[list[bytes]]:
+    """Build the sessions of a list, each with its last run."""
+    newest = yield from run_reads.list_newest([row.session_id for row in rows if row.run_count])
+    return [orjson.dumps(_summarize_session(row, newest.get(row.session_id))) for row in rows]
+
+
+@unit
+def read_session_head(row: SessionRow) -> Steps[bytes]:
+    """Build a session without its history (docs/contract.md "Session records")."""
+    newest = yield from run_reads.list_newest([row.session_id])
+    head: dict[str, Any] = {
+        **_summarize_session(row, newest.get(row.session_id)),
+        "turn_count": (yield from run_reads.count_turns(row.session_id)),
+    }
+    for name in ("metrics", "session_summary", "session_state", "metadata"):
+        stored = getattr(row, "summary" if name == "session_summary" else name)
+        head[name] = None if stored is None else orjson.Fragment(stored)
+    return orjson.dumps(head)
+
+
+def _describe_last_run(run: RunState) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "run_id": run.run_id,
+        "status": run.status,
+        "cancel_requested_at": _format_time(run.cancel_requested_at),
+        "finished_at": _format_time(run.finished_at),
+        "stopped_at": _format_time(run.stopped_at),
+        "holding": orjson.loads(_dump_holding(run)),
+    }
+    error = {"code": run.error_code, "detail": run.error_detail} if run.error_code else None
+    facts = {"error": error, "cancel_requested_by": run.cancel_requested_by}
+    return {**record, "phase": describe_run({**record, **facts})}
+
+
+def _format_time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else format_rfc3339(microseconds)
+
+
+def _summarize_session(row: SummaryRow, newest: RunState | None) -> dict[str, Any]:
+    return {
         "session_id": row.session_id,
         "session_name": row.session_name,
         "session_type": row.session_type,
@@ -203,10 +241,10 @@ def build_summary_document(row: SummaryRow) -> bytes:
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,
         "last_status": row.last_status,
+        "last_run": None if newest is None else _describe_last_run(newest),
         "created_at": format_rfc3339(row.created_at),
         "updated_at": format_rfc3339(row.updated_at),
     }
-    return orjson.dumps(summary)
 
 
 def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:

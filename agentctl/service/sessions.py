@@ -16,7 +16,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -39,7 +39,8 @@ from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Database, ReadSize, Steps, unit
+from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
@@ -63,10 +64,14 @@ class SessionOperations(OperationFamily):
             )
             paging.check_id_prefix(filter.id_prefix)
             part = paging.build_slice("sessions", filter.page)
-            work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
-            page = await database.read(work, size="unknown")
-            items = map(documents.build_summary_document, page.rows)
-            return Document(documents.build_page_document("sessions", items, filter.page, page))
+            work = self._list(filter, part, database.totals)
+            return Document(await database.read(work, size="unknown"))
+
+    @unit
+    def _list(self, filter: SessionFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
+        page = yield from sessions.list_page(filter, self.lookups.visibility, part, totals)
+        items = yield from documents.read_session_summaries(page.rows)
+        return documents.build_page_document("sessions", items, filter.page, page)
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.
@@ -102,12 +107,23 @@ class SessionOperations(OperationFamily):
             return Document(documents.build_session_document(row, []))
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
+            if view == "summary":
+                return Document(await database.read(self._head(session_id, where)))
             row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row)
+
+    @unit
+    def _head(self, session_id: str, where: SessionLocator) -> Steps[bytes]:
+        row = yield from self.lookups.session(session_id, where)
+        return (yield from documents.read_session_head(row))
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]

@@ -42,6 +42,9 @@ SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fi
 IS_LIVE = "status IN ('PENDING', 'RUNNING')"
 """The condition that a run has no final status. Partial indexes have the same condition."""
 
+IS_AT_WORK = "status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND stopped_at IS NULL"
+"""The condition that a run has ended and its work has not. A partial index has the same one."""
+
 _STATE = ", ".join(field.name for field in fields(RunState))
 
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
@@ -146,6 +149,20 @@ _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
     f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
     " ORDER BY parent_run_id, seq"
+)
+
+# `holding` is at the end of a row that may be large, so it is read of few runs only.
+_NEWEST_COLUMNS = _STATE.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
+
+_NEWEST = Sql(
+    f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
+    " FROM runs AS turns WHERE turns.session_id = listed.session_id AND turns.parent_run_id IS NULL"
+    " ORDER BY turns.seq DESC LIMIT 1) FROM sessions AS listed WHERE listed.session_id IN"
+    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))}))"
+)
+
+_COUNT_TURNS = Sql(
+    "SELECT count(*) FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
 )
 
 
@@ -286,6 +303,22 @@ def list_recent_native(
     return [(messages, native) for messages, native in reversed(rows)]
 
 
+@unit
+def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, RunState]]:
+    """Return the newest top-level run of each session that has one, by the id of the session."""
+    newest: dict[str, RunState] = {}
+    for parameters in _group_parents(session_ids):
+        for row in (yield Statement(_NEWEST, parameters)):
+            run = RunState(*row)
+            newest[run.session_id] = run
+    return newest
+
+
+def count_turns(session_id: str) -> Work[int]:
+    """Return the number of the top-level runs of a session."""
+    return _COUNT_TURNS.value(session_id=session_id)
+
+
 def list_live_in_session(session_id: str) -> Work[list[str]]:
     """Return the ids of the live runs of a session, oldest first, without background work."""
     return _LIVE_IN_SESSION.column(session_id=session_id)
@@ -356,9 +389,17 @@ def list_page(
     live = filter.live or filter.status in ("PENDING", "RUNNING")
     if live:
         conditions = conditions.with_condition(IS_LIVE)
+    if filter.at_work:
+        conditions = conditions.with_condition(IS_AT_WORK)
+    if filter.finished_after is not None:
+        conditions = conditions.with_condition(
+            "finished_at >= :finished_after", finished_after=filter.finished_after
+        )
     since, before = filter.created_after, filter.created_before
-    # A run leaves the lists of live runs without being deleted, so these are always counted.
-    total = yield from LISTING.count(_within(conditions, since, before), None if live else totals)
+    # A run leaves these lists without being deleted, so they are always counted.
+    changing = live or filter.at_work or filter.finished_after is not None
+    remembered = None if changing else totals
+    total = yield from LISTING.count(_within(conditions, since, before), remembered)
     # Of a time bound and a cursor that limit the same side, only the tighter one is a condition: a
     # database that starts at the other one reads all pages in between.
     if page.after is not None and page.order == "asc" and since is not None:
@@ -368,7 +409,7 @@ def list_page(
         before, page = bounds
     matching = _within(conditions, since, before)
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
-    sort_ids = live or filter.id_prefix is not None
+    sort_ids = changing or filter.id_prefix is not None
     return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))
 
 

@@ -15,9 +15,11 @@ from agentctl.interop.agentos.mapping import (
     read_memory,
     read_run,
     read_session,
+    read_session_head,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
+from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import build_query, query_of
@@ -54,13 +56,20 @@ class AgentOSSessions(AgentOSRequests):
         return build_document({"data": sessions, "meta": meta})
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
-        return build_document(await self._read_session(session_id, where))
+        session = await self._read_session(session_id, where)
+        return build_document(session if view == "full" else read_session_head(session))
 
     async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
         # With the wrong `type` AgentOS parses a session as another kind.
-        request = self.build("get_session_by_id", session_id=session_id, where=_omit_type(where))
+        request = self.build(
+            "get_session_by_id", session_id=session_id, where=_omit_type(where), view="full"
+        )
         session = await self.read_object(request)
         check_session(where, find_session_kind(session), where.user_id)
         session.setdefault("session_id", session_id)
