@@ -21,8 +21,7 @@ from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
 SESSION_NAME_LENGTH = 60
-"""Characters of the first message that become the name of a session (docs/contract.md
-"Sessions")."""
+"""Maximum length of a name from the first message of a session (docs/contract.md "Sessions")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from _claim_key(spec.run_id, submission.idempotency)
-    name = " ".join(spec.input.split())[:SESSION_NAME_LENGTH]
+    name = " ".join(spec.input.split())
+    if len(name) > SESSION_NAME_LENGTH:
+        name = f"{name[: SESSION_NAME_LENGTH - 1]}…"
     new = sessions.build_session(
         spec.session_id,
         component.kind,

@@ -50,7 +50,7 @@ TALL: Any = {"width": 1280, "height": 1000}
 
 CONSOLE = ROOT / "agentctl/server/console"
 
-MAXIMUM_NODES = 420
+MAXIMUM_NODES = 450
 """Elements of a page with a long list."""
 
 MAXIMUM_PICTURE = 120_000

@@ -10,6 +10,7 @@ const MAXIMUM_CHARACTERS = 50_000;
 const MAXIMUM_MARKS = 500;
 const MARKS = /[*_~]+/g;
 const DEPTH = 12;
+const RIGHT_TO_LEFT = /^[^\p{L}]*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 
 /** Return the nodes of a text. One that takes long or is not readable as Markdown stays plain. */
 export function Markdown({ text }) {
@@ -34,6 +35,11 @@ function setLevels(tokens) {
     open.push(token.depth);
     token.level = open.length + 1;
   }
+}
+
+/** Return the direction of a block. `dir="auto"` would not look into the paragraphs in it. */
+function directionOf(text) {
+  return RIGHT_TO_LEFT.test(text) ? "rtl" : "ltr";
 }
 
 function renderAll(tokens, depth) {
@@ -78,7 +84,7 @@ function render(token, depth) {
     case "code":
       return html`<div class="block"><pre class="code" tabindex="0"><code>${token.text}</code></pre><${Copy} text=${token.text} /></div>`;
     case "blockquote":
-      return html`<blockquote dir="auto">${inside()}</blockquote>`;
+      return html`<blockquote dir=${directionOf(token.text)}>${inside()}</blockquote>`;
     case "link":
       return link(token.href, inside());
     case "image":
@@ -112,7 +118,7 @@ function link(href, children) {
 function list(token, depth) {
   const items = token.items.map(
     (item) =>
-      html`<li dir="auto">
+      html`<li dir=${directionOf(item.text)}>
         ${item.task && !item.tokens.some((each) => each.type === "checkbox")
           ? item.checked
             ? "☑ "

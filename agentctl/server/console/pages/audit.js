@@ -73,7 +73,7 @@ function Row({ row, at }) {
     <td class="state" title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
     <td class="full" dir="auto" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
     <td><span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(row.outcome)}</span></td>
-    <td title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
+    <td class="operation" title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
       <span class="sub">${cut([row.principal, row.resource].filter(Boolean).join(" · "), 140)}</span></td>
     <td class="full" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>
     <td class="opt">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>

@@ -139,7 +139,7 @@ function useEnded(filters) {
     const load = async () => {
       if (gone || document.hidden) return;
       const since = new Date(Date.now() - RECENT).toISOString();
-      const total = async (query) => (await call("GET", withQuery(key, { ...query, limit: 1 }))).meta;
+      const total = async (query) => (await call("GET", withQuery("/runs", { ...filters, ...query, limit: 1 }))).meta;
       const [atWork, ...totals] = await Promise.all([
         total({ at_work: "true" }),
         ...ENDED.map(([status]) => total({ status, finished_after: since })),

@@ -121,7 +121,7 @@ function Row({ row, at, now, db, marked, onMark }) {
         onChange=${() => onMark(row.session_id)} />
     </td>
     <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${name}
-      <span class="sub">${printable(componentOf(row))} · ${formatAge(row.updated_at, now)}</span></a></td>
+      <span class="sub">${printable(componentOf(row))}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
     <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
     <td class="full">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
     <td class="full right">${formatNumber(row.run_count)}</td>

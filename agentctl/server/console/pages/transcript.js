@@ -61,7 +61,9 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
     const timer = setInterval(() => poll.current(), EVERY);
     return () => clearInterval(timer);
   }, [id]);
-  useFollowing(content, runs.runs !== null, following, setFollowing, () => runs.earlier && runs.error === null && runs.loadEarlier());
+  // The run that stays at the top while the texts around it are laid out.
+  const pinned = useRef(query.run);
+  useFollowing(content, runs.runs !== null, following, setFollowing, pinned, () => runs.earlier && runs.error === null && runs.loadEarlier());
   // Their place in the session, if the last one is loaded and they are counted.
   const total = session.turn_count ?? 0;
   const offset = runs.later || total < count ? null : total - count;
@@ -81,6 +83,7 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
   const select = useCallback((run) => {
     setQuery({ run });
     setFollowing(false);
+    pinned.current = run;
     show(run);
   }, []);
   useKeys({
@@ -127,7 +130,7 @@ function show(run) {
 }
 
 /** Keep the end of the conversation in view until someone scrolls up; load more at the top. */
-function useFollowing(content, ready, following, setFollowing, onTop) {
+function useFollowing(content, ready, following, setFollowing, pinned, onTop) {
   const top = useRef(null);
   top.current = onTop;
   useEffect(() => {
@@ -136,6 +139,7 @@ function useFollowing(content, ready, following, setFollowing, onTop) {
     let before = 0;
     const stick = () => {
       if (following) scroller.scrollTo(0, scroller.scrollHeight);
+      else if (pinned.current) show(pinned.current);
       before = scroller.scrollTop;
     };
     const resized = new ResizeObserver(stick);
@@ -148,8 +152,12 @@ function useFollowing(content, ready, following, setFollowing, onTop) {
       if (scroller.scrollTop < before && scroller.scrollTop < NEAR) top.current();
       before = scroller.scrollTop;
     };
+    const release = () => (pinned.current = null);
+    const inputs = ["wheel", "pointerdown", "keydown", "touchmove"];
+    inputs.forEach((name) => addEventListener(name, release, { capture: true, passive: true }));
     scroller.addEventListener("scroll", scrolled, { passive: true });
     return () => {
+      inputs.forEach((name) => removeEventListener(name, release, { capture: true }));
       resized.disconnect();
       scroller.removeEventListener("scroll", scrolled);
     };
