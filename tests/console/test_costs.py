@@ -43,11 +43,9 @@ def test_costs_do_not_grow_with_the_history(
     for count in RUNS:
         fill(server, f"cost-{count}", count, tmp_path)
         with open_console(browser, server.url, "#/access", token=token(server)) as shown:
-            finished = list[Request]()
-            shown.page.on("requestfinished", lambda request: finished.append(request))
             shown.see("Who am I")
             wait_until_idle(shown)
-            finished.clear()
+            finished = record_requests(shown)
             shown.go(f"#/sessions/cost-{count}")
             expect(shown.page.locator("[data-counts]")).to_have_text(f"{count:,} runs")
             expect(shown.page.locator(".turn")).to_have_count(10)
@@ -64,8 +62,7 @@ def test_timeline_of_a_live_run_reads_no_texts(server: ThreadedServer, browser: 
     run = start(server, "agents/hold", "cost-timeline", body, background=True).json()["run_id"]
     with open_console(browser, server.url, "#/access", token=token(server)) as shown:
         shown.see("Who am I")
-        finished = list[Request]()
-        shown.page.on("requestfinished", lambda request: finished.append(request))
+        finished = record_requests(shown)
         shown.go(f"#/runs/{run}/timeline")
         shown.see("tool hold")
         wait_until_idle(shown, 0.3)
@@ -75,6 +72,13 @@ def test_timeline_of_a_live_run_reads_no_texts(server: ThreadedServer, browser: 
         shown.see("completed")
         shown.page.click("[data-span=tool]")
         expect(shown.page.locator("dialog pre").last).to_contain_text("timeline....")
+
+
+def record_requests(shown: ConsolePage) -> list[Request]:
+    """Return the list to which each finished request is added."""
+    finished = list[Request]()
+    shown.page.on("requestfinished", lambda request: finished.append(request))
+    return finished
 
 
 def send(shown: ConsolePage, finished: list[Request], count: int) -> Cost:

@@ -78,7 +78,8 @@ def test_live_counts_name_their_part(server: ThreadedServer, browser: Browser) -
 
 
 def test_session_numbers_its_runs_from_its_count(server: ThreadedServer, browser: Browser) -> None:
-    runs = [start(server, "agents/echo", "numbered", f"message {at}") for at in range(1, 41)]
+    for number in range(40):
+        start(server, "agents/echo", "numbered", f"message {number}")
     place = "#/sessions/numbered"
     with open_console(browser, server.url, place, token=token(server)) as shown:
         expect(shown.page.locator("[data-counts]")).to_have_text("40 runs")
@@ -103,9 +104,7 @@ def test_link_to_an_old_run_opens_it(server: ThreadedServer, browser: Browser) -
         shown.see("message 0;")
 
 
-def test_list_of_sessions_shows_work_that_goes_on(
-    server: ThreadedServer, browser: Browser
-) -> None:
+def test_list_of_sessions_shows_work_that_goes_on(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/hold", "going-on", '{"name": "going on"}', background=True)
     with open_console(browser, server.url, "#/sessions/going-on", token=token(server)) as shown:
         shown.see('hold(name="going on")')

@@ -11,7 +11,13 @@ from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 
-PERSIAN = "من می\u200cخواهم یک گزارش کوتاه دربارهٔ چای داشته باشم."
+PERSIAN = (
+    "\u0645\u0646 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u06cc\u06a9"
+    " \u06af\u0632\u0627\u0631\u0634 \u06a9\u0648\u062a\u0627\u0647 \u062f"
+    "\u0631\u0628\u0627\u0631\u0647\u0654 \u0686\u0627\u06cc \u062f\u0627\u0634\u062a\u0647 \u0628\u0627\u0634\u0645."
+)
+"""A sentence with a joiner in its second word."""
+
 FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
 MARKDOWN = f"""#### Deep first
 
@@ -53,7 +59,7 @@ def test_directions_follow_their_texts(server: ThreadedServer, browser: Browser)
             assert shown.page.locator(selector).first.evaluate(direction) == "rtl", selector
         assert shown.page.locator("main").evaluate(direction) == "ltr"
         shown.go("#/sessions")
-        row = shown.page.locator("td.name", has_text="گزارش").first
+        row = shown.page.locator("td.name", has_text=PERSIAN[:2]).first
         assert row.evaluate(direction) == "rtl"
 
 
@@ -85,8 +91,9 @@ def test_headings_of_answers_leave_out_no_level(server: ThreadedServer, browser:
     start(server, "agents/echo", "headings", MARKDOWN)
     with open_console(browser, server.url, "#/sessions/headings", token=token(server)) as shown:
         shown.page.wait_for_selector(".markdown h2")
-        names = "[...document.querySelectorAll('.markdown :is(h1,h2,h3,h4,h5,h6)')].map(e => e.tagName)"
-        assert shown.evaluate(names) == ["H2", "H2", "H3"]
+        headings = shown.page.locator(".markdown :is(h1, h2, h3, h4, h5, h6)")
+        names = headings.evaluate_all("all => all.map(each => each.tagName)")
+        assert names == ["H2", "H2", "H3"]
         check_accessibility(shown)
 
 

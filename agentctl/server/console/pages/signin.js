@@ -48,8 +48,8 @@ export default function SignIn({ over, logo }) {
       ${error ? html`<${Rejected} error=${error} />` : null}
       <button type="submit" class="primary" disabled=${busy}>Sign in</button>
       <p class="dim">
-        The token stays in the memory of this tab. It is not stored and not part of a URL, and a
-        reload forgets it. To get one, run:
+        The token stays in this tab: in its memory and, for a reload, in a cookie that no script can
+        read. To get one, run:
       </p>
       <${Command} text="agentctl token mint --sub me --scope agents:read --scope agents:run --scope sessions:read" />
     </form>
