@@ -94,6 +94,8 @@ POLICY: dict[str, Requirement] = {
     "keep_console_token": Authenticated(),
     "restore_console_token": Public(),
     "forget_console_token": Public(),
+    "start_console_sign_in": Public(),
+    "finish_console_sign_in": Public(),
     "get_docs": Public(),
     "get_docs_asset": Public(),
     "get_oauth2_redirect": Public(),

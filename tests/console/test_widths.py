@@ -63,7 +63,8 @@ FAULTS = """minimum => {
 """Return what is cut, empty or out of its box; names have at least a number of pixels."""
 
 SMALL_TARGETS = """() => [...document.querySelectorAll(
-    "button, select, summary, nav a, .back, td a[data-row], input:not([type=checkbox], [type=radio])"
+    "button, select, summary, nav a, .back, td a[data-row],"
+    + " input:not([type=checkbox], [type=radio])"
 )].filter(each => each.checkVisibility() && !each.closest(".hidden, [inert]"))
     .filter(each => each.getBoundingClientRect().height < 43.5)
     .map(each => `${each.getBoundingClientRect().height} px: ${each.outerHTML.slice(0, 160)}`)"""

@@ -125,7 +125,7 @@ export function readClaims(text) {
 export async function connect() {
   const info = await call("GET", "/info");
   if (info.auth_mode === "none") update({ me: await call("GET", "/auth/me") });
-  else if (state.me === null) await restore();
+  else if (state.me === null) await (returned === null ? restore() : finishSignIn());
   update({ info });
 }
 
@@ -145,6 +145,40 @@ export function writeTab(changes) {
     else sessionStorage.removeItem("console");
   } catch {
     // Storage is switched off.
+  }
+}
+
+/** The provider at which one signs in; empty for a sign-in with a token only. */
+export const issuer = document.querySelector("meta[name=issuer]").content;
+
+/** The response of the provider, which leaves the URL at once. */
+let returned = new URLSearchParams(location.search).get("state") === null ? null : new URLSearchParams(location.search);
+if (returned) history.replaceState(null, "", location.pathname + location.hash);
+
+const pageUrl = () => new URL("console", document.baseURI).href;
+
+/** Leave the page for the provider. Its response returns to this page and this place. */
+export async function startSignIn() {
+  const { url, ...secrets } = await call("POST", "/console/sign-in/start", { body: { redirect_uri: pageUrl() } });
+  writeTab({ sent: { ...secrets, place: location.hash } });
+  location.assign(url);
+}
+
+/** Sign in with the response of the provider, if this tab has asked for it. */
+async function finishSignIn() {
+  const given = returned;
+  returned = null;
+  const { sent } = readTab();
+  writeTab({ sent: undefined });
+  try {
+    if (!sent || sent.state !== given.get("state")) throw new ApiError(400, { detail: "This tab has not asked for the sign-in" });
+    if (!given.get("code")) throw new ApiError(400, { detail: `The provider refused the sign-in: ${given.get("error") || "no code"}` });
+    history.replaceState(null, "", location.pathname + sent.place);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+    const body = { code: given.get("code"), issuer: given.get("iss") || "", redirect_uri: pageUrl(), nonce: sent.nonce, code_verifier: sent.code_verifier };
+    await signIn((await call("POST", "/console/sign-in/finish", { body })).token);
+  } catch (error) {
+    update({ signInReason: error.message });
   }
 }
 
