@@ -84,9 +84,7 @@ ComponentId = Annotated[str, Path("Id of the component")]
 SessionId = Annotated[str, Path("Id of the session")]
 RunId = Annotated[str, Path("Id of the run")]
 MemoryId = Annotated[str, Path("Id of the memory")]
-SessionForm = Annotated[
-    SessionView, Query("`summary`: no history; the counts and the last run of the session instead")
-]
+Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
 _PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _SESSION = "/sessions/{session_id}"
@@ -266,11 +264,7 @@ class Operations:
 
     @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(
-        self,
-        session_id: SessionId,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        view: SessionForm = "full",
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Get a session.
 
@@ -304,9 +298,14 @@ class Operations:
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
-    @operation("PATCH", _SESSION, tag="Sessions")
+    @operation("PATCH", _SESSION, tag="Sessions", summaries=SessionHead)
     async def update_session(
-        self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Update a session.
 
@@ -329,15 +328,27 @@ class Operations:
         Deletes the session with its runs. A live run is a conflict, unless `cancel` is set.
         """
 
-    @operation("POST", f"{_SESSION}/rename", tag="Sessions")
+    @operation("POST", f"{_SESSION}/rename", tag="Sessions", summaries=SessionHead)
     async def rename_session(
-        self, session_id: SessionId, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
-    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
+    @operation(
+        "POST",
+        f"{_SESSION}/summarize",
+        tag="Sessions",
+        summaries=SessionHead,
+        errors=(409,),
+        wait=SUMMARY_WAIT,
+    )
     async def summarize_session(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Summarize a session.
 

@@ -159,7 +159,7 @@ class RunView:
     ] = None
 
 
-FULL_VIEW = RunView()
+FULL_VIEW, SUMMARY_VIEW = RunView(), RunView("summary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +217,7 @@ class RunFilter:
     ] = None
     id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
-    finished_after: Annotated[
-        ParsedTimestamp | None, Query("Only runs that ended at or after this time")
-    ] = None
+    finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since then")] = None
     at_work: Annotated[
         bool,
         Query("Only runs that have ended while their work goes on"),

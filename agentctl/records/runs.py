@@ -55,8 +55,10 @@ class RunRecord(TypedDict):
     whose work still executes. `holding` has the names of the tools that still work although the run
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
-    null if it is not known. `purpose` is set for background work, which is a child of the run after
-    which it is done. `spans` are the parts of the run with their times, open ones in a live run.
+    null if it is not known. `total_tokens` includes the runs of members and steps, which `metrics`
+    does not; both are those so far of a live run, and null if another process executes it.
+    `purpose` is set for background work, which is a child of the run after which it is done.
+    `spans` are the parts of the run with their times, open ones in a live run.
     `request_id` is that of the request that started it, members' runs included. `metadata` and
     `session_state` are the objects of the request.
     """
@@ -74,6 +76,7 @@ class RunRecord(TypedDict):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     metrics: dict[str, Any]
+    total_tokens: int | None
     output: Any
     reasoning_content: str | None
     purpose: Literal["summary", "memory"] | None
@@ -107,8 +110,8 @@ class ToolCallRecord(TypedDict):
 class RunSummary(TypedDict):
     """One run without its content, messages and tool calls, as `view=summary` returns it.
 
-    `input` has at most 200 characters. `total_tokens` includes the runs of members and steps, which
-    `metrics` does not. `tool_calls` is null until the run has ended, and if it is not known.
+    `input` has at most 200 characters. `tool_calls` is null until the run has ended, and if it is
+    not known.
     """
 
     run_id: str
@@ -122,7 +125,7 @@ class RunSummary(TypedDict):
     input: str
     purpose: Literal["summary", "memory"] | None
     metrics: dict[str, Any]
-    total_tokens: int
+    total_tokens: int | None
     tool_calls: int | None
     member_count: int
     error: RunErrorRecord | None

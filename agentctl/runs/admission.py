@@ -11,6 +11,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -21,7 +22,8 @@ from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
 SESSION_NAME_LENGTH = 60
-"""Maximum length of a name from the first message of a session (docs/contract.md "Sessions")."""
+"""Characters of the first message that become the name of a session (docs/contract.md
+"Sessions")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from _claim_key(spec.run_id, submission.idempotency)
-    name = " ".join(spec.input.split())
-    if len(name) > SESSION_NAME_LENGTH:
-        name = f"{name[: SESSION_NAME_LENGTH - 1]}…"
+    name = cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH)
     new = sessions.build_session(
         spec.session_id,
         component.kind,
@@ -116,7 +116,13 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if isinstance(session, sessions.UnusableSession):
         if not submission.visibility.sees(session.row.user_id):
             raise errors.NotFound("Session not found")
-        raise errors.Conflict(f"The session is for {session.row.session_type} runs")
+        stored = session.row
+        raise errors.Conflict(
+            f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
+            f" {component.kind}s",
+            cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
+            hint="choose another session: --session NEW",
+        )
     if component.on_busy == "reject":
         busy = yield from run_reads.list_live_in_session(spec.session_id)
         if busy:

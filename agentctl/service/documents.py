@@ -1,19 +1,12 @@
-"""Documents built from rows.
-
-Stored JSON is copied into the document and not parsed. A history may be large, so a document is
-joined once from the pieces that the database returns; memory holds the pieces and the result.
-"""
+"""Documents of runs, and pages, built from rows."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import orjson
 
-import agentctl
 from agentctl.records.items import (
     SUMMARY_VIEWS,
     WHOLE_FIELDS,
@@ -25,18 +18,28 @@ from agentctl.records.items import (
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
-from agentctl.records.times import format_rfc3339
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.text import cut_text
 from agentctl.records.validation import check_json
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final
+from agentctl.service.json_pieces import (
+    JsonText,
+    dump,
+    dump_holding,
+    dump_time,
+    join_array,
+    join_object,
+    stored_json,
+)
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import run_reads, sessions
-from agentctl.store.repositories.run_rows import RunRow, RunState
-from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
+from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
 
 INPUT_LENGTH = 200
@@ -44,32 +47,6 @@ INPUT_LENGTH = 200
 
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
-
-JsonText = bytes | list[bytes]
-"""A JSON text, possibly in pieces."""
-
-
-def _join_object(members: Mapping[str, JsonText]) -> bytes:
-    pieces: list[bytes] = []
-    for key, text in members.items():
-        pieces.append(_member_label(key))
-        if isinstance(text, bytes):
-            pieces.append(text)
-        else:
-            pieces += text
-    pieces[0] = b"{" + pieces[0][1:]
-    pieces.append(b"}")
-    return b"".join(pieces)
-
-
-@cache
-def _member_label(key: str) -> bytes:
-    return b',"%b":' % key.encode()
-
-
-def join_array(items: Iterable[bytes]) -> bytes:
-    """Join documents into a JSON array."""
-    return b"[" + b",".join(items) + b"]"
 
 
 def dump_checked_json(name: str, value: dict[str, Any] | None) -> str | None:
@@ -85,166 +62,6 @@ def dump_checked_json(name: str, value: dict[str, Any] | None) -> str | None:
         return None
     check_json(name, value)
     return orjson.dumps(value).decode()
-
-
-def _dump(value: str | int | None) -> bytes:
-    return orjson.dumps(value)
-
-
-def _stored_json(text: str | None) -> bytes:
-    return b"null" if text is None else text.encode()
-
-
-def _dump_time(microseconds: int | None) -> bytes:
-    return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()
-
-
-def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
-    pieces = [piece for text in inner if text for piece in (b",", text)]
-    pieces[:1] = [b"["]
-    pieces.append(b"]")
-    return pieces
-
-
-def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
-    """Build a session in the detail schema of its type (docs/contract.md "Session records").
-
-    Args:
-        row: the session.
-        histories: the chat history of each run, as `runs` reads them; empty for workflows.
-    """
-    shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    return _join_object(shape[row.session_type](row, histories))
-
-
-def build_session_version(row: SessionRow) -> str:
-    """Return a text that changes whenever the detail document of a session changes.
-
-    The history is part of it: each run that ends adds to `history_bytes`.
-    """
-    content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        "agent_session_id": _dump(row.session_id),
-        **_common_members(row),
-        "session_summary": _stored_json(row.summary),
-        "session_state": _stored_json(row.session_state),
-        "agent_id": _dump(row.component_id),
-        "total_tokens": _dump(row.total_tokens),
-        "agent_data": _stored_json(row.component_data),
-        "metrics": _stored_json(row.metrics),
-        "metadata": _stored_json(row.metadata),
-        "chat_history": _join_arrays(histories),
-        **_time_members(row),
-    }
-
-
-def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        **_common_members(row),
-        "team_id": _dump(row.component_id),
-        "session_summary": _stored_json(row.summary),
-        "session_state": _stored_json(row.session_state),
-        "metrics": _stored_json(row.metrics),
-        "team_data": _stored_json(row.component_data),
-        "metadata": _stored_json(row.metadata),
-        "chat_history": _join_arrays(histories),
-        **_time_members(row),
-        "total_tokens": _dump(row.total_tokens),
-    }
-
-
-def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
-    data = {
-        "session_name": _dump(row.session_name),
-        "session_state": _stored_json(row.session_state),
-        "session_metrics": _stored_json(row.metrics),
-    }
-    return {
-        **_common_members(row),
-        "workflow_id": _dump(row.component_id),
-        "workflow_name": _dump(row.component_name),
-        "session_data": _join_object(data),
-        "session_state": _stored_json(row.session_state),
-        "workflow_data": _stored_json(row.component_data),
-        "metadata": _stored_json(row.metadata),
-        **_time_members(row),
-    }
-
-
-def _common_members(row: SessionRow) -> dict[str, bytes]:
-    return {
-        "session_id": _dump(row.session_id),
-        "session_name": _dump(row.session_name),
-        "user_id": _dump(row.user_id),
-    }
-
-
-def _time_members(row: SummaryRow) -> dict[str, bytes]:
-    return {"created_at": _dump_time(row.created_at), "updated_at": _dump_time(row.updated_at)}
-
-
-_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
-
-
-@unit
-def read_session_summaries(rows: Sequence[SummaryRow]) -> Steps[list[bytes]]:
-    """Build the sessions of a list, each with its last run."""
-    newest = yield from run_reads.list_newest([row.session_id for row in rows if row.run_count])
-    return [orjson.dumps(_summarize_session(row, newest.get(row.session_id))) for row in rows]
-
-
-@unit
-def read_session_head(row: SessionRow) -> Steps[bytes]:
-    """Build a session without its history (docs/contract.md "Session records")."""
-    newest = yield from run_reads.list_newest([row.session_id])
-    head: dict[str, Any] = {
-        **_summarize_session(row, newest.get(row.session_id)),
-        "turn_count": (yield from run_reads.count_turns(row.session_id)),
-    }
-    for name in ("metrics", "session_summary", "session_state", "metadata"):
-        stored = getattr(row, "summary" if name == "session_summary" else name)
-        head[name] = None if stored is None else orjson.Fragment(stored)
-    return orjson.dumps(head)
-
-
-def _describe_last_run(run: RunState) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "run_id": run.run_id,
-        "status": run.status,
-        "cancel_requested_at": _format_time(run.cancel_requested_at),
-        "finished_at": _format_time(run.finished_at),
-        "stopped_at": _format_time(run.stopped_at),
-        "holding": orjson.loads(_dump_holding(run)),
-    }
-    error = {"code": run.error_code, "detail": run.error_detail} if run.error_code else None
-    facts = {"error": error, "cancel_requested_by": run.cancel_requested_by}
-    return {**record, "phase": describe_run({**record, **facts})}
-
-
-def _format_time(microseconds: int | None) -> str | None:
-    return None if microseconds is None else format_rfc3339(microseconds)
-
-
-def _summarize_session(row: SummaryRow, newest: RunState | None) -> dict[str, Any]:
-    return {
-        "session_id": row.session_id,
-        "session_name": row.session_name,
-        "session_type": row.session_type,
-        "user_id": row.user_id,
-        **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
-        "total_tokens": row.total_tokens,
-        "run_count": row.run_count,
-        "history_bytes": row.history_bytes,
-        "last_status": row.last_status,
-        "last_run": None if newest is None else _describe_last_run(newest),
-        "created_at": format_rfc3339(row.created_at),
-        "updated_at": format_rfc3339(row.updated_at),
-    }
 
 
 def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
@@ -264,15 +81,34 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "total_is_capped": rows.capped,
         "next_cursor": encode_cursor(noun, page, rows.next),
     }
-    return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
+    return join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
 
 FindSpans = Callable[[str], list[dict[str, Any]] | None]
 """Returns the spans of a live run by its id, None if they are not known."""
 
+FindMetrics = Callable[[str], dict[str, int | None] | None]
+"""Returns the token counters so far of a live run by its id, None if they are not known."""
+
+UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
+"""The counters of a live run that another process executes: a JSON object."""
+
+
+class Usage(NamedTuple):
+    """The token counters of a run as JSON, and its tokens with those of the runs below it.
+
+    `total_tokens` is None if no counter is known: of a live run that another process executes, and
+    of an agent in code that reports none.
+    """
+
+    metrics: str
+    total_tokens: int | None
+    member_count: int
+
 
 def build_run_document(
     row: RunRow,
+    usage: Usage,
     member_runs: Sequence[str],
     cut: int | None = None,
     spans: list[dict[str, Any]] | None = None,
@@ -280,86 +116,78 @@ def build_run_document(
     """Build a run record (docs/contract.md "Run record").
 
     Args:
+        usage: its tokens.
         member_runs: the ids of the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
         spans: the spans of a live run; those of a run that has ended are in its row.
     """
-    stored_spans = _stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
+    stored_spans = stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
         **_first_members(row),
-        "input": _dump(row.input),
-        "content": _dump(row.content),
+        "input": dump(row.input),
+        "content": dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
         "tools": _cut_entries(row.tools, "result", cut),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
-        "output": _stored_json(row.output),
-        "reasoning_content": _dump(row.reasoning_content),
-        "purpose": _dump(row.purpose),
-        "metadata": _stored_json(row.metadata),
-        "session_state": _stored_json(row.session_state),
+        "metrics": stored_json(usage.metrics),
+        "total_tokens": dump(usage.total_tokens),
+        "output": stored_json(row.output),
+        "reasoning_content": dump(row.reasoning_content),
+        "purpose": dump(row.purpose),
+        "metadata": stored_json(row.metadata),
+        "session_state": stored_json(row.session_state),
         "error": orjson.dumps(error),
         **_life_members(row),
         "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }
-    return _join_object(members)
+    return join_object(members)
 
 
-def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> bytes:
-    """Build the summary of a run (docs/contract.md "Run summary").
-
-    Args:
-        row: the run, read with `SUMMARY_COLUMNS`.
-        member_count: number of runs that it started.
-        total_tokens: its tokens, with those of the runs below it.
-    """
+def build_run_summary(row: RunRow, usage: Usage) -> bytes:
+    """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
         **_first_members(row),
-        "input": _dump(_cut_text(row.input, INPUT_LENGTH)),
-        "purpose": _dump(row.purpose),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
-        "total_tokens": _dump(total_tokens),
-        "tool_calls": _dump(
+        "input": dump(cut_text(row.input, INPUT_LENGTH)),
+        "purpose": dump(row.purpose),
+        "metrics": stored_json(usage.metrics),
+        "total_tokens": dump(usage.total_tokens),
+        "tool_calls": dump(
             None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
         ),
-        "member_count": _dump(member_count),
+        "member_count": dump(usage.member_count),
         "error": orjson.dumps(error),
         **_life_members(row),
     }
-    return _join_object(members)
+    return join_object(members)
 
 
 def _first_members(row: RunRow) -> dict[str, JsonText]:
     return {
-        "run_id": _dump(row.run_id),
-        "session_id": _dump(row.session_id),
-        "parent_run_id": _dump(row.parent_run_id),
-        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
-        "user_id": _dump(row.user_id),
-        "status": _dump(row.status),
+        "run_id": dump(row.run_id),
+        "session_id": dump(row.session_id),
+        "parent_run_id": dump(row.parent_run_id),
+        KINDS[cast(ComponentKind, row.component_type)].id_field: dump(row.component_id),
+        "user_id": dump(row.user_id),
+        "status": dump(row.status),
     }
 
 
 def _life_members(row: RunRow) -> dict[str, JsonText]:
     return {
-        "created_at": _dump_time(row.created_at),
-        "started_at": _dump_time(row.started_at),
-        "finished_at": _dump_time(row.finished_at),
-        "cancel_requested_at": _dump_time(row.cancel_requested_at),
-        "cancel_requested_by": _dump(row.cancel_requested_by),
-        "cancel_reason": _dump(row.cancel_reason),
-        "stopped_at": _dump_time(row.stopped_at),
-        "late_result": _dump("dropped" if row.late_result else None),
-        "holding": _dump_holding(row),
-        "request_id": _dump(row.request_id),
+        "created_at": dump_time(row.created_at),
+        "started_at": dump_time(row.started_at),
+        "finished_at": dump_time(row.finished_at),
+        "cancel_requested_at": dump_time(row.cancel_requested_at),
+        "cancel_requested_by": dump(row.cancel_requested_by),
+        "cancel_reason": dump(row.cancel_reason),
+        "stopped_at": dump_time(row.stopped_at),
+        "late_result": dump("dropped" if row.late_result else None),
+        "holding": dump_holding(row),
+        "request_id": dump(row.request_id),
     }
-
-
-def _cut_text(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
@@ -368,7 +196,7 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
     A cut entry has `truncated`: `{"characters": N}` with the whole length.
     """
     if stored is None or cut is None:
-        return _stored_json(stored or "[]")
+        return stored_json(stored or "[]")
     entries = orjson.loads(stored)
     for entry in entries:
         text = entry.get(field)
@@ -378,33 +206,33 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
     return orjson.dumps(entries)
 
 
-def _dump_holding(run: RunRow | RunState) -> bytes:
-    if not is_final(run.status) or run.stopped_at is not None:
-        return b"[]"
-    return _stored_json(run.holding)
-
-
 @unit
 def read_run_documents(
-    rows: Sequence[RunRow], view: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+    rows: Sequence[RunRow],
+    view: RunView = FULL_VIEW,
+    find_spans: FindSpans = lambda _: None,
+    find_metrics: FindMetrics = lambda _: None,
 ) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
     Args:
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
+        find_metrics: finds the tokens of live runs; without it they are not known.
     """
     if view.view in SUMMARY_VIEWS:
-        summaries = yield from _read_run_summaries(rows)
+        summaries = yield from _read_run_summaries(rows, find_metrics)
         if view.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]
         return summaries
     if view.view == "items":
-        return (yield from _read_run_items(rows, view.cut, find_spans))
+        return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
     members = yield from run_reads.list_children([row.run_id for row in rows])
+    usages = yield from _read_usages(rows, find_metrics)
     return [
         build_run_document(
             row,
+            usages[row.run_id],
             members[row.run_id],
             view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
@@ -420,10 +248,11 @@ def _add_phase(summary: bytes) -> dict[str, Any]:
 
 @unit
 def _read_run_items(
-    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans, find_metrics: FindMetrics
 ) -> Steps[list[bytes]]:
     child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
-    summaries = yield from _read_run_summaries([*child_rows, *rows])
+    usages = yield from _read_usages([*child_rows, *rows], find_metrics)
+    summaries = [build_run_summary(row, usages[row.run_id]) for row in (*child_rows, *rows)]
     children: dict[str | None, list[Child]] = {}
     for child, summary in zip(child_rows, summaries, strict=False):
         below = children.setdefault(child.parent_run_id, [])
@@ -434,7 +263,7 @@ def _read_run_items(
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
         member_ids = [child.run["run_id"] for child in own]
-        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        run = orjson.loads(build_run_document(row, usages[row.run_id], member_ids, None, spans))
         items = build_items(run, own, cut)
         if not is_final(row.status):
             root_id = yield from find_root_id(row)
@@ -448,25 +277,50 @@ def _read_run_items(
 
 
 @unit
-def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
-    counts = dict.fromkeys((row.run_id for row in rows), 0)
-    tokens = {row.run_id: _total_tokens(row.metrics) for row in rows}
+def _read_run_summaries(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[list[bytes]]:
+    usages = yield from _read_usages(rows, find_metrics)
+    return [build_run_summary(row, usages[row.run_id]) for row in rows]
+
+
+@unit
+def _read_usages(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[dict[str, Usage]]:
+    metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
+    counts = dict.fromkeys(metrics, 0)
+    tokens = {run_id: _total_tokens(text) for run_id, text in metrics.items()}
     # By id of a run below one of the rows: the rows above it.
-    above = {row.run_id: [row.run_id] for row in rows}
+    above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
     for depth in range(MAXIMUM_DEPTH):
         children = yield from run_reads.list_children_usage(level)
         if not children:
             break
         following: dict[str, list[str]] = {}
-        for parent_run_id, run_id, metrics in children:
+        for parent_run_id, run_id, stored in children:
             if not depth:
                 counts[parent_run_id] += 1
             following[run_id] = above[parent_run_id]
+            live = None if stored else find_metrics(run_id)
+            own = _total_tokens(stored) if live is None else live["total_tokens"] or 0
             for root in above[parent_run_id]:
-                tokens[root] += _total_tokens(metrics)
+                tokens[root] += own
         above, level = following, list(following)
-    return [build_run_summary(row, counts[row.run_id], tokens[row.run_id]) for row in rows]
+
+    def is_known(run_id: str, text: str) -> bool:
+        if text is UNKNOWN_USAGE:
+            return False
+        return bool(tokens[run_id]) or orjson.loads(text).get("total_tokens") is not None
+
+    return {
+        run_id: Usage(text, tokens[run_id] if is_known(run_id, text) else None, counts[run_id])
+        for run_id, text in metrics.items()
+    }
+
+
+def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
+    if row.metrics or is_final(row.status) or row.status == "PENDING":
+        return row.metrics or NO_USAGE
+    live = find_metrics(row.run_id)
+    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
 
 
 def _total_tokens(metrics: str | None) -> int:
@@ -495,15 +349,15 @@ def build_cancel_document(cancellation: CancelResult) -> bytes:
     """Build the response to a cancel (docs/contract.md "Cancel")."""
     state = cancellation.state
     members = {
-        "run_id": _dump(state.run_id),
-        "session_id": _dump(state.session_id),
-        "status": _dump(state.status),
-        "cancel": _dump(cancellation.outcome),
-        "cancel_requested_at": _dump_time(state.cancel_requested_at),
-        "cancel_requested_by": _dump(state.cancel_requested_by),
-        "finished_at": _dump_time(state.finished_at),
-        "stopped_at": _dump_time(state.stopped_at),
-        "holding": _dump_holding(state),
-        "reason": _dump(state.cancel_reason),
+        "run_id": dump(state.run_id),
+        "session_id": dump(state.session_id),
+        "status": dump(state.status),
+        "cancel": dump(cancellation.outcome),
+        "cancel_requested_at": dump_time(state.cancel_requested_at),
+        "cancel_requested_by": dump(state.cancel_requested_by),
+        "finished_at": dump_time(state.finished_at),
+        "stopped_at": dump_time(state.stopped_at),
+        "holding": dump_holding(state),
+        "reason": dump(state.cancel_reason),
     }
-    return _join_object(members)
+    return join_object(members)

@@ -209,7 +209,8 @@ class Lookups:
             return None
         if is_live and spans is None:
             spans = yield from read_stored_spans(row)
-        (document,) = yield from read_run_documents([row], view, lambda _: spans)
+        find_metrics = self._hosting.engine.find_metrics
+        (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
 
     @unit

@@ -36,9 +36,9 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.runtime.components.records import build_session_data
-from agentctl.service import documents, paging
-from agentctl.service.audit_log import AuditedCall
+from agentctl.service import documents, paging, session_documents
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_pieces import join_array
 from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads, sessions
@@ -70,7 +70,7 @@ class SessionOperations(OperationFamily):
     @unit
     def _list(self, filter: SessionFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
         page = yield from sessions.list_page(filter, self.lookups.visibility, part, totals)
-        items = yield from documents.read_session_summaries(page.rows)
+        items = yield from session_documents.read_session_summaries(page.rows)
         return documents.build_page_document("sessions", items, filter.page, page)
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
@@ -104,7 +104,7 @@ class SessionOperations(OperationFamily):
             )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(row))
-            return Document(documents.build_session_document(row, []))
+            return Document(session_documents.build_session_document(row, []))
 
     async def get_session_by_id(
         self,
@@ -115,15 +115,8 @@ class SessionOperations(OperationFamily):
     ) -> Document[SessionDetail]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
-            if view == "summary":
-                return Document(await database.read(self._head(session_id, where)))
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
-
-    @unit
-    def _head(self, session_id: str, where: SessionLocator) -> Steps[bytes]:
-        row = yield from self.lookups.session(session_id, where)
-        return (yield from documents.read_session_head(row))
+            return await self._detail(database, row, view)
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
@@ -131,15 +124,19 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            version = documents.build_session_version(row)
+            version = session_documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
-    async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
+    async def _detail(
+        self, database: Database, row: SessionRow, view: SessionView = "full"
+    ) -> Document[SessionDetail]:
+        if view == "summary":
+            return Document(await database.read(session_documents.read_session_head(row)))
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
             histories = await database.read(run_reads.list_histories(row.session_id), size=size)
-        return Document(documents.build_session_document(row, histories))
+        return Document(session_documents.build_session_document(row, histories))
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -147,24 +144,31 @@ class SessionOperations(OperationFamily):
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         async with self.audit("update_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
-
-    async def _change(
-        self, call: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
-    ) -> Document[SessionDetail]:
-        database = self.lookups.session_database(where)
-        row = await call.write(database, self._update(session_id, patch, where))
-        return await self._detail(database, row)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     @unit
     def _update(
@@ -183,7 +187,11 @@ class SessionOperations(OperationFamily):
         return row
 
     async def summarize_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         """Summarize a session now and return it; without new runs the summary stays.
 
@@ -215,7 +223,7 @@ class SessionOperations(OperationFamily):
                         "The session was not summarized", cause=ending.error_detail
                     )
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
+            return await self._detail(database, row, view)
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -292,7 +300,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(documents.join_array(await database.read(work, size="large")))
+            return Document(join_array(await database.read(work, size="large")))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
@@ -309,8 +317,12 @@ class SessionOperations(OperationFamily):
             order=query.order,
             summary=query.form.view in SUMMARY_VIEWS,
         )
-        find_spans = self.hosting.engine.find_spans
-        return (yield from documents.read_run_documents(rows, query.form, find_spans))
+        engine = self.hosting.engine
+        return (
+            yield from documents.read_run_documents(
+                rows, query.form, engine.find_spans, engine.find_metrics
+            )
+        )
 
     async def get_session_run(
         self,

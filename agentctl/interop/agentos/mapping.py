@@ -268,6 +268,7 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
         messages = built["messages"]
         content = next((line["content"] for line in messages if line["role"] == "user"), None)
     built["input"] = format_content(content) or ""
+    built["total_tokens"] = built["metrics"].get("total_tokens")
     if built["status"] == "ERROR":
         built |= {"error": read_error(run, built["content"]), "content": None}
     if built["status"] in FINAL_STATUSES:

@@ -9,7 +9,7 @@ from typing import Annotated
 from starlette.responses import Response, StreamingResponse
 
 from agentctl.declarations import Query
-from agentctl.operations import SessionForm, SessionId
+from agentctl.operations import Form, SessionId
 from agentctl.records.document import build_document
 from agentctl.records.sessions import ExportFormat
 from agentctl.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
@@ -51,7 +51,7 @@ async def get_session_by_id(
     session_id: SessionId,
     where: SessionLocator = DEFAULT_LOCATOR,
     *,
-    view: SessionForm = "full",
+    view: Form = "full",
 ) -> Response:
     """Return a session with its version as the entity tag; read its history only if it changed."""
     if view == "summary":

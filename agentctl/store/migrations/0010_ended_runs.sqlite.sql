@@ -1,6 +1,6 @@
 -- Indexes for counts of runs that have ended, and for the turns of a session, for SQLite.
 
--- The runs that ended at a time, whoever started them and whenever.
+-- The runs that ended at a time, of any age.
 CREATE INDEX runs_finished ON runs (finished_at, status, user_id, component_type, component_id)
     WHERE finished_at IS NOT NULL;
 

@@ -62,8 +62,7 @@ class AgentOSSessions(AgentOSRequests):
         *,
         view: SessionView = "full",
     ) -> Document[Any]:
-        session = await self._read_session(session_id, where)
-        return build_document(session if view == "full" else read_session_head(session))
+        return build_document(_view(await self._read_session(session_id, where), view))
 
     async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
         # With the wrong `type` AgentOS parses a session as another kind.
@@ -80,24 +79,39 @@ class AgentOSSessions(AgentOSRequests):
         return session
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
         await self._read_session(session_id, where)
         request = self.build(
-            "update_session", session_id=session_id, patch=patch, where=_omit_type(where)
+            "update_session",
+            session_id=session_id,
+            patch=patch,
+            where=_omit_type(where),
+            view="full",
         )
-        return build_document(await self.read_object(request))
+        return build_document(_view(await self.read_object(request), view))
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
         request = self.build(
             "rename_session",
             session_id=session_id,
             session_name=session_name,
             where=_omit_type(where),  # With the wrong one AgentOS 2.7 deletes the runs.
+            view="full",
         )
-        return build_document(await self.read_object(request))
+        return build_document(_view(await self.read_object(request), view))
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -219,6 +233,10 @@ class AgentOSSessions(AgentOSRequests):
 
     async def revoke_service_account(self, account_id: str) -> None:
         await self.send(self.build("revoke_service_account", account_id=account_id))
+
+
+def _view(session: Record, view: SessionView) -> Record:
+    return session if view == "full" else read_session_head(session)
 
 
 def _omit_type(where: SessionLocator) -> SessionLocator:
