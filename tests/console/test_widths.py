@@ -60,7 +60,7 @@ FAULTS = """minimum => {
     }
     return faults.slice(0, 5);
 }"""
-"""Return what is cut, empty or out of its box; names have at least a number of pixels."""
+"""Return elements that are cut, empty or out of their box; names have at least some pixels."""
 
 SMALL_TARGETS = """() => [...document.querySelectorAll(
     "button, select, summary, nav a, .back, td a[data-row],"

@@ -114,7 +114,7 @@ def _read_cookies(call: Call) -> dict[str, str]:
 
 
 def _set_cookie(call: Call, response: Response, cookie: str) -> None:
-    # Without a path it is that of the request, under whichever prefix of a proxy.
+    # Without a path it is that of the request, under any prefix of a proxy.
     secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
     field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
     response.raw_headers.append((b"set-cookie", field.encode("ascii")))
