@@ -11,7 +11,13 @@ from playwright.sync_api import Browser, Page
 
 from agentctl.config.settings import Console
 from agentctl.server import create_app
-from tests.console.browser import ConsolePage, expect, needs_browser, open_console
+from tests.console.browser import (
+    ConsolePage,
+    check_accessibility,
+    expect,
+    needs_browser,
+    open_console,
+)
 from tests.console.provider import AUDIENCE, run_provider
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -72,6 +78,7 @@ def log_in(page: Page, user: str) -> None:
 
 def test_user_signs_in_at_the_provider(provided: SignedInServer, browser: Browser) -> None:
     with open_console(browser, provided.url, "#/access?method=GET") as shown:
+        check_accessibility(shown)
         log_in(shown.page, "alice")
         expect(shown.page.locator("header .name")).to_have_text("alice")
         shown.see("Who am I", provided.issuer)
@@ -126,6 +133,15 @@ def test_code_is_bound_to_the_page_and_used_once(
         "/console/sign-in/finish", json=body, headers={"Sec-Fetch-Site": "cross-site"}
     )
     assert elsewhere.status_code == 400
+
+
+def test_fields_of_the_sign_in_are_bounded(provided: SignedInServer) -> None:
+    client, page = provided.server.client, f"{provided.url}/console"
+    for url in ("javascript:alert(1)", f"{page}?x=1", "http://" + "x" * 5_000):
+        answer = client.post("/console/sign-in/start", json={"redirect_uri": url})
+        assert answer.status_code == 422
+    body = {"code": "c" * 5_000, "code_verifier": "v", "nonce": "n", "redirect_uri": page}
+    assert client.post("/console/sign-in/finish", json=body).status_code == 422
 
 
 def test_provider_that_is_gone_is_named(server: ThreadedServer) -> None:

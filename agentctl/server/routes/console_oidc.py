@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+import re
+from typing import NotRequired
 
-from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl.auth.oidc import OidcClient, SignInEnd
 from agentctl.auth.verifier import parse_bearer
-from agentctl.errors import BadRequest, InvalidToken, NotFound
+from agentctl.errors import BadRequest, InvalidToken, NotFound, ValidationFailed
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.server.answers import json_response
 from agentctl.server.bodies import RequestBody
@@ -21,29 +21,33 @@ from agentctl.server.state import Call
 
 _log = RateLimitedLog(logging.getLogger("agentctl.server"))
 
-_Secret = Annotated[str, Field(min_length=1, max_length=4_096)]
-_PageUrl = Annotated[str, Field(pattern=r"^https?://[^?#]{1,2000}$")]
+MAXIMUM_FIELD_LENGTH = 4_096
+"""Characters of each field of a body."""
+
+_PAGE_URL = re.compile(r"https?://[^\s?#@]+")
 
 
 class _StartBody(TypedDict):
     """The start of a sign-in, with the URL of the page."""
 
-    redirect_uri: _PageUrl
+    redirect_uri: str
 
 
-class _FinishBody(TypedDict, total=False):
+class _FinishBody(TypedDict):
     """The response of the provider, and the secrets of the page."""
 
-    code: _Secret
-    code_verifier: _Secret
-    nonce: _Secret
-    redirect_uri: _PageUrl
-    issuer: Annotated[str, Field(max_length=2_000)]
+    code: str
+    code_verifier: str
+    nonce: str
+    redirect_uri: str
+    issuer: NotRequired[str]
 
 
 async def start_console_sign_in(call: Call, redirect_uri: str) -> Response:
     """Return the URL at which the user signs in, and the secrets of the page."""
-    started = await _require_client(call).start(redirect_uri)
+    client = _require_client(call)
+    _check_fields(redirect_uri)
+    started = await client.start(redirect_uri)
     return json_response(started._asdict())
 
 
@@ -55,8 +59,10 @@ async def finish_console_sign_in(
     Raises:
         BadRequest: the provider, or this server, does not accept the sign-in.
     """
+    client = _require_client(call)
+    _check_fields(redirect_uri, code, code_verifier, nonce, issuer)
     end = SignInEnd(code, code_verifier, nonce, redirect_uri, issuer)
-    token = await _require_client(call).finish(end)
+    token = await client.finish(end)
     state = call.caller.app_state
     assert state.verifier is not None
     try:
@@ -78,6 +84,18 @@ def build_operations() -> list[Operation]:
         Operation(endpoint, tag="System", body=RequestBody(body), in_document=False)
         for endpoint, body in bodies
     ]
+
+
+def _check_fields(redirect_uri: str, *others: str) -> None:
+    """Check the bounds of the fields.
+
+    Raises:
+        ValidationFailed: one is too long, or the URL is none of a page.
+    """
+    if max(map(len, (redirect_uri, *others))) > MAXIMUM_FIELD_LENGTH:
+        raise ValidationFailed(f"A field is longer than {MAXIMUM_FIELD_LENGTH} characters")
+    if not _PAGE_URL.fullmatch(redirect_uri):
+        raise ValidationFailed("redirect_uri is not the URL of a page")
 
 
 def _require_client(call: Call) -> OidcClient:
