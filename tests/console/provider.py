@@ -1,8 +1,9 @@
-"""A small OIDC provider in a process: `python -m tests.console.provider CLIENT_ID REDIRECT_URI`.
+"""A small OIDC provider in a process: `python -m tests.console.provider CLIENT_ID`.
 
-It prints its issuer, shows a form for the name of the user, and checks everything that a public
-client sends: the registered redirect URI, PKCE with S256, one use of each code. A user named
-`refused` is sent back with an error; tokens of a user named `stranger` have another audience.
+It prints its issuer, registers the redirect URI that is sent to `/register`, shows a form for the
+name of the user, and checks everything that a public client sends: the registered redirect URI,
+PKCE with S256, one use of each code. A user named `refused` is sent back with an error; tokens of a
+user named `stranger` have another audience.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class _Provider(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"])).decode()
         form = {name: values[0] for name, values in parse_qs(content).items()}
-        if self.path == "/token":
+        if self.path == "/register":
+            type(self).redirect_uri = form["redirect_uri"]
+            self._send(204, "text/plain", b"")
+        elif self.path == "/token":
             self._exchange(form)
         else:
             self._log_in(form)
@@ -163,10 +167,10 @@ class _Provider(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def run_provider(client_id: str, redirect_uri: str, port: int = 0) -> Iterator[str]:
+def run_provider(client_id: str) -> Iterator[str]:
     """Start a provider; yield its issuer, and end the process after the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.console.provider", client_id, redirect_uri, str(port)],
+        [sys.executable, "-m", "tests.console.provider", client_id],
         stdout=subprocess.PIPE,
         env=dict(os.environ),
         text=True,
@@ -182,9 +186,8 @@ def run_provider(client_id: str, redirect_uri: str, port: int = 0) -> Iterator[s
 
 def main() -> None:
     """Serve until the process is terminated."""
-    client_id, redirect_uri, port = sys.argv[1:4]
-    server = ThreadingHTTPServer(("127.0.0.1", int(port)), _Provider)
-    _Provider.client_id, _Provider.redirect_uri = client_id, redirect_uri
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    _Provider.client_id = sys.argv[1]
     _Provider.issuer = f"http://127.0.0.1:{server.server_port}"
     print(_Provider.issuer, flush=True)
     server.serve_forever()

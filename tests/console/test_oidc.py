@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -45,28 +44,22 @@ class SignedInServer:
 
 @pytest.fixture(scope="module")
 def provided(server: ThreadedServer) -> Iterator[SignedInServer]:
-    # The two know each other's URL, so one port is chosen before its server starts.
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port = chosen.getsockname()[1]
-    issuer = f"http://127.0.0.1:{port}"
     settings = server.deployment.settings
-    trusted = replace(
-        settings.authorization,
-        verification_key_files=(),
-        issuer=issuer,
-        oidc_discovery=True,
-        verify_audience=True,
-        audience=AUDIENCE,
-    )
-    console = Console(oidc_issuer=issuer, oidc_client_id=CLIENT, oidc_scopes=("profile",))
-    app = create_app(replace(settings, authorization=trusted, console=console))
-    with (
-        serve_in_thread(server.deployment, app) as host,
-        run_provider(CLIENT, f"{host.url}/console", port) as started,
-    ):
-        assert started == issuer
-        yield SignedInServer(host.url, issuer, host)
+    with run_provider(CLIENT) as issuer:
+        trusted = replace(
+            settings.authorization,
+            verification_key_files=(),
+            issuer=issuer,
+            oidc_discovery=True,
+            verify_audience=True,
+            audience=AUDIENCE,
+        )
+        console = Console(oidc_issuer=issuer, oidc_client_id=CLIENT, oidc_scopes=("profile",))
+        app = create_app(replace(settings, authorization=trusted, console=console))
+        with serve_in_thread(server.deployment, app) as host:
+            page = {"redirect_uri": f"{host.url}/console"}
+            assert host.client.post(f"{issuer}/register", data=page).status_code == 204
+            yield SignedInServer(host.url, issuer, host)
 
 
 def log_in(page: Page, user: str) -> None:
