@@ -179,6 +179,7 @@ class Conversation:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
+        self._check_room(text)
         text = replace_unstorable(text)
         if not text:
             return
@@ -196,6 +197,7 @@ class Conversation:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
+        self._check_room(text)
         text = replace_unstorable(text)
         if not text:
             return
@@ -293,7 +295,13 @@ class Conversation:
         self._transcript.add_content(delta)
         self.context.emit(Content(delta))
 
+    def _check_room(self, text: str) -> None:
+        """Refuse a text that cannot fit before any work on it."""
+        if self._kept_bytes + len(text) > self._run_bytes:
+            self._reserve(len(text))
+
     def _reserve(self, size: int) -> None:
         self._kept_bytes += size
+        self._transcript.size = self._kept_bytes
         if self._kept_bytes + self._arriving_bytes > self._run_bytes:
             raise ExecutionError("MODEL_REJECTED", "The run exceeded its maximum size")
