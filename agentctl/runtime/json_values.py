@@ -21,6 +21,7 @@ _LONG_TEXT = 1_024
 _MAXIMUM_ENCODED_DEPTH = 255
 
 _ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
+_NUMBERS = {bool, float, int, type(None)}
 _SCALARS = {bool, float, int, str, type(None)}
 
 _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
@@ -109,7 +110,7 @@ class _Encoder:
     ) -> Iterator[str]:
         start = "["
         while batch := [*islice(items, size)]:
-            if all(_is_short(item) for item in batch):
+            if _are_short(batch):
                 yield start + _dumps(batch)[1:-1]
                 start = ","
                 continue
@@ -133,6 +134,10 @@ class _Encoder:
                 start = ","
                 yield from self.encode(item, outer)
         yield "{}" if start == "{" else "}"
+
+
+def _are_short(batch: list[Any]) -> bool:
+    return _NUMBERS.issuperset(map(type, batch)) or all(map(_is_short, batch))
 
 
 def _is_short(value: Any) -> bool:
@@ -226,7 +231,7 @@ class _Converter:
         self._spend(2)
         while batch := [*islice(array.items, array.batch)]:
             yield
-            if all(map(_is_short, batch)):
+            if _are_short(batch):
                 self._spend(len(_dumps(batch)) - 1)
                 converted += clean_json_value(_copy(batch), len(outer))
                 continue

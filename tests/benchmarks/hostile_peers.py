@@ -56,12 +56,23 @@ class Target(NamedTuple):
             f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
             f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
+        return self._exchange(head.encode() + body)
+
+    def _exchange(self, request: bytes) -> bytes:
         with self.connect() as connection:
-            connection.sendall(head.encode() + body)
+            connection.sendall(request)
             first, buffer = b"", bytearray(262_144)
             while count := connection.recv_into(buffer):
                 first = first or bytes(buffer[: min(count, 600)])
         return first
+
+    def get(self, path: str) -> bytes:
+        """Send a GET; read and drop the response. Return its first bytes."""
+        head = (
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return self._exchange(head.encode())
 
     def run(self, agent: str, **fields: object) -> None:
         """Run an agent to its end."""
@@ -102,10 +113,35 @@ def run(agent: str, **fields: object) -> Act:
     return lambda target: target.run(agent, **fields)
 
 
+def read_session(readers: int) -> Act:
+    """Return an act of several readers of a session of 28 MB."""
+
+    def read(target: Target) -> None:
+        end = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < end:
+            for path in ("/sessions/long", "/sessions/long/runs"):
+                status = target.get(path)
+                assert status.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")), status
+
+    def act(target: Target) -> None:
+        if not target.get("/sessions/long").startswith(b"HTTP/1.1 200"):
+            for _ in range(2):
+                target.run("a-storable_text", session_id="long")
+        threads = [threading.Thread(target=read, args=(target,)) for _ in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return act
+
+
 CLIENTS: dict[str, Act] = {
     "client: metadata of many values": lambda target: _refused(
         target, b'{"message":"x","metadata":{"a":[' + b"[]," * 300_000 + b"[]]}}"
     ),
+    "client: long session": read_session(1),
+    "client: long session, 8 readers": read_session(8),
     "client: long form": lambda target: _refused(
         target, b"message=go&" + b"a=b&" * 250_000, "application/x-www-form-urlencoded"
     ),

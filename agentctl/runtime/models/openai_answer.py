@@ -211,7 +211,7 @@ class OpenAIAnswer:
         for name in THINKING_FIELDS:
             thought = fields.get(name)
             if thought and type(thought) is str:
-                self._add_thinking(name, replace_unstorable(thought))
+                self._add_thinking(name, thought)
                 has_thinking = True
                 break
         if details := fields.get("reasoning_details"):
@@ -220,7 +220,7 @@ class OpenAIAnswer:
         if content:
             text = content if type(content) is str else _join_parts(content)
             if text:
-                self._add_content(replace_unstorable(text))
+                self._add_content(text)
         if calls := fields.get("tool_calls"):
             if not isinstance(calls, list):
                 raise UnreadableAnswer("its tool calls are not a list")
@@ -247,13 +247,13 @@ class OpenAIAnswer:
             return
         if self._kind != "text":
             self._begin_part("text")
-        self.texts.append(text)
+        self.texts.append(replace_unstorable(text))
         self._pending.append(text)
 
     def _add_thinking(self, field: str, text: str) -> None:
         if self._kind != "thinking":
             self._begin_part("thinking")
-        self.thinking.setdefault(field, []).append(text)
+        self.thinking.setdefault(field, []).append(replace_unstorable(text))
         self._pending.append(text)
 
     def _add_details(self, details: object, *, shows: bool) -> None:
@@ -269,7 +269,7 @@ class OpenAIAnswer:
             self.details.add(detail)
             text = detail.get("text") or detail.get("summary")
             if shows and isinstance(text, str) and text:
-                self._add_thinking("reasoning", replace_unstorable(text))
+                self._add_thinking("reasoning", text)
 
     def _flush(self) -> None:
         pending = self._pending
