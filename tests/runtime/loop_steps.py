@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 STEP_LIMIT = 0.25
-"""CPU seconds of a step on a slow machine. Each test that uses it took seconds without its bound."""
+"""CPU seconds of a step on a slow machine. Without its bound, a test that uses it took seconds."""
 
 
 class LongestStep:

@@ -183,7 +183,6 @@ def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) ->
     # The model echoes its input, which has up to 4,000 characters of both texts.
     _run(served, "/agents/summarized", "x" * 5_000, "long")
     work = _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
-    assert work[0]["error_code"] == "MODEL_REJECTED"
     assert _summary(served, "long") == first
 
 

@@ -118,39 +118,6 @@ async def exit_python():
     raise SystemExit(3)
 '''
 
-INTERRUPTING = '''
-import langgraph.graph
-import pydantic_ai
-from agno.agent import Agent
-from agno.models.openai.like import OpenAILike
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
-
-URL = "{url}"
-
-
-async def add() -> str:
-    """Raise what Ctrl-C raises."""
-    raise KeyboardInterrupt
-
-
-provider = OpenAIProvider(base_url=URL, api_key="none")
-pydantic = pydantic_ai.Agent(OpenAIChatModel("tool:add", provider=provider), tools=[add])
-agno = Agent(model=OpenAILike(id="tool:add", base_url=URL, api_key="none"), tools=[add])
-
-
-async def node(state):
-    raise KeyboardInterrupt
-
-
-builder = langgraph.graph.StateGraph(langgraph.graph.MessagesState)
-builder.add_node("node", node)
-builder.add_edge("__start__", "node")
-langgraph = builder.compile()
-'''
-
-LIBRARIES = ("pydantic", "agno", "langgraph")
-
 NAMES = ("swallow", "own_task", "thread", "executor")
 
 
@@ -161,8 +128,6 @@ def agents(model_url: str) -> str:
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
         for name in (*NAMES, "leave", "cancel_all", "native", "stop_loop")
-    ) + "".join(
-        f'[[agents]]\nid = "{name}"\nobject = "interrupting:{name}"\n' for name in LIBRARIES
     )
 
 
@@ -170,8 +135,6 @@ def agents(model_url: str) -> str:
 def leaving(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     """A configuration with agents whose tools cannot be stopped."""
     (tmp_path / "leftover.py").write_text(TOOLS)
-    code = INTERRUPTING.replace("{url}", model_endpoint.base_url)
-    (tmp_path / "interrupting.py").write_text(code)
     return create_deployment(
         tmp_path, model_endpoint.base_url, extra=agents(model_endpoint.base_url)
     )
@@ -226,22 +189,6 @@ async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Dep
                 run = (await client.post("/agents/call-leave/runs", json=body)).json()
                 assert (run["status"], run["content"]) == ("COMPLETED", "a task raised SystemExit")
     assert "raised SystemExit" in served.log_text
-
-
-async def test_keyboard_interrupt_of_code_ends_only_its_run(leaving: Deployment) -> None:
-    with serve_config(leaving.path) as served:
-        async with open_client(leaving, served.url) as client:
-            body = {"message": "{}", "background": True, "stream": False}
-            other = (await client.post("/agents/hang/runs", json=body)).json()
-            for name in LIBRARIES:
-                body = {"message": "{}", "stream": False}
-                run = (await client.post(f"/agents/{name}/runs", json=body)).json()
-                assert run["status"] == "ERROR", run
-                assert run["error_code"] in ("AGENT_FAILED", "TOOL_FAILED"), run
-            path = f"/agents/hang/runs/{other['run_id']}?session_id={other['session_id']}"
-            assert (await client.get(path)).json()["status"] == "RUNNING"
-        assert served.process.poll() is None
-    assert "a task of a tool raised KeyboardInterrupt" in served.log_text
 
 
 async def test_loop_that_a_tool_stops_continues(leaving: Deployment) -> None:
