@@ -182,7 +182,7 @@ def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) ->
     first = _wait_for_cover(served, "long", 1)
     # The model echoes its input, which has up to 4,000 characters of both texts.
     _run(served, "/agents/summarized", "x" * 5_000, "long")
-    work = _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
+    _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
     assert _summary(served, "long") == first
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import pty
@@ -14,6 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.deployment import Deployment, create_deployment
@@ -201,17 +203,26 @@ async def test_loop_that_a_tool_stops_continues(leaving: Deployment) -> None:
     assert "a tool stopped the event loop" in served.log_text
 
 
-async def test_tool_that_cancels_every_task_ends_the_server_in_order(leaving: Deployment) -> None:
+@pytest.mark.parametrize("background", [True, False])
+async def test_tool_that_cancels_every_task_ends_the_server_in_order(
+    leaving: Deployment, background: bool
+) -> None:
     with serve_config(leaving.path) as served:
         async with open_client(leaving, served.url) as client:
-            for agent in ("hang", "call-cancel_all"):
-                body = {"message": "{}", "background": True, "stream": False}
-                answer = await client.post(f"/agents/{agent}/runs", json=body)
-                assert answer.status_code == 202
+            body = {"message": "{}", "background": True, "stream": False}
+            answer = await client.post("/agents/hang/runs", json=body)
+            assert answer.status_code == 202
+            # A client that waits has not cancelled the run.
+            body = {"message": "{}", "background": background, "stream": False}
+            with contextlib.suppress(httpx2.HTTPError):
+                await client.post("/agents/call-cancel_all/runs", json=body)
             assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 1
     assert set(statuses(leaving)) <= {"ERROR", "CANCELLED"}
+    with open_read_only(leaving.folder / "main.db") as connection:
+        rows = connection.execute("SELECT cancel_requested_by FROM runs").fetchall()
+    assert {actor for (actor,) in rows} <= {None, "system:shutdown"}
     assert "error: a tool cancelled the tasks of the server" in served.log_text
-    assert "Traceback" not in served.log_text
+    assert not background or "Traceback" not in served.log_text
 
 
 @pytest.mark.parametrize("workers", [1, 2])
