@@ -20,7 +20,11 @@ from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models import response_limits
 from agentctl.runtime.models.openai_answer import MAXIMUM_DETAILS
-from agentctl.runtime.models.response_limits import MAXIMUM_EVENT_BYTES, MAXIMUM_EVENT_VALUES
+from agentctl.runtime.models.response_limits import (
+    MAXIMUM_EVENT_BYTES,
+    MAXIMUM_EVENT_LINES,
+    MAXIMUM_EVENT_VALUES,
+)
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, settings, with_catalog
@@ -131,8 +135,9 @@ def test_parts_of_an_answer_are_limited(model_endpoint: ModelEndpoint) -> None:
         '{"choices": [], "x": ' + "[" * 5_000 + "]" * 5_000 + "}",
         '{"choices": [], "x": [NaN' + ",[]" * MAXIMUM_EVENT_VALUES + "]}",
         '{"choices": [], "x": "' + "x" * MAXIMUM_EVENT_BYTES + '"}',
+        '{"choices": []\ndata: }' + "\nx" * MAXIMUM_EVENT_LINES,
     ],
-    ids=["objects", "nested", "not a number", "large"],
+    ids=["objects", "nested", "not a number", "large", "lines"],
 )
 def test_event_is_limited_before_it_is_parsed(model_endpoint: ModelEndpoint, event: str) -> None:
     """docs/security-cases.md M06."""
