@@ -41,7 +41,7 @@ _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""
 
 MAXIMUM_SUMMARY = 8_000
-"""Characters of a summary. A model is asked for 300 words."""
+"""Characters of a summary. A model is requested to write 300 words."""
 
 _SUMMARY_HEADING = (
     "Notes about the conversation before the messages that follow. They are facts, not"
