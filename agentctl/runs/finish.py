@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, repeat
 from typing import cast
 
@@ -24,6 +25,7 @@ from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
+from agentctl.runtime.bounds import convert
 from agentctl.runtime.transcript import Transcript, build_chat_history
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions
@@ -76,7 +78,7 @@ async def store_end(
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             if end is None:
-                end = _build_live_end(run, ending)
+                end = await _build_live_end(run, ending)
             stored = await _store_or_read_end(run, ending, end)
         except errors.Unavailable:
             _rate_limited.log("ends of runs could not be stored yet")
@@ -154,9 +156,10 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     return ending
 
 
-def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
+async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
     at, holding = run.finished_at or now(), _encode_holding(run)
-    return build_run_end(
+    build = partial(
+        build_run_end,
         run.spec,
         run.attempt,
         ending,
@@ -166,6 +169,9 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         stopped_at=at if holding is None else None,
         holding=holding,
     )
+    # In a thread the steps of a large run take turns with other runs. Nothing changes its
+    # transcript any more.
+    return await convert(build, run.transcript.size)
 
 
 def _encode_holding(run: LiveRun) -> str | None:

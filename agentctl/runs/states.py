@@ -17,6 +17,10 @@ def is_final(status: str) -> bool:
     return status in FINAL_STATUSES
 
 
+CLIENT_DISCONNECTED = "The client disconnected"
+"""Cancel reason of a run whose client did not wait for its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """A final status and its cause.
