@@ -191,7 +191,7 @@ def build_run_document(
     member_runs: Sequence[str],
     cut: int | None = None,
     spans: list[dict[str, Any]] | None = None,
-    approvals: Sequence[Mapping[str, str]] = (),
+    approvals: Sequence[Mapping[str, Any]] = (),
 ) -> bytes:
     """Build a run record (docs/contract.md "Run record").
 
@@ -224,7 +224,7 @@ def build_run_document(
 
 
 def build_run_summary(
-    row: RunRow, member_count: int, total_tokens: int, approvals: Sequence[Mapping[str, str]] = ()
+    row: RunRow, member_count: int, total_tokens: int, approvals: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
     """Build the summary of a run (docs/contract.md "Run summary").
 
@@ -263,7 +263,7 @@ def _first_members(row: RunRow) -> dict[str, JsonText]:
     }
 
 
-def _life_members(row: RunRow, approvals: Sequence[Mapping[str, str]]) -> dict[str, JsonText]:
+def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[str, JsonText]:
     return {
         "created_at": dump_time(row.created_at),
         "started_at": dump_time(row.started_at),
@@ -338,7 +338,7 @@ def read_run_documents(
 
 
 @unit
-def _read_approvals(rows: Sequence[RunRow]) -> Steps[dict[str, list[dict[str, str]]]]:
+def _read_approvals(rows: Sequence[RunRow]) -> Steps[dict[str, list[dict[str, Any]]]]:
     paused = [row.run_id for row in rows if row.paused_at is not None]
     return (yield from approvals.list_summaries(paused)) if paused else {}
 
