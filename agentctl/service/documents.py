@@ -92,7 +92,7 @@ class RelatedFacts(NamedTuple):
     metrics: str
     total_tokens: int | None
     member_count: int
-    approvals: Sequence[Mapping[str, str]] = ()
+    approvals: Sequence[Mapping[str, Any]] = ()
 
 
 def build_run_document(
@@ -164,7 +164,7 @@ def _first_members(row: RunRow) -> dict[str, JsonText]:
     }
 
 
-def _life_members(row: RunRow, approvals: Sequence[Mapping[str, str]]) -> dict[str, JsonText]:
+def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[str, JsonText]:
     return {
         "created_at": dump_time(row.created_at),
         "started_at": dump_time(row.started_at),
