@@ -48,9 +48,10 @@ FAULTS = """minimum => {
             if (cell.clientWidth < minimum) add(`has ${cell.clientWidth} px`, cell);
         }
     }
-    for (const box of document.querySelectorAll(".answer, .panel, .asked, .card")) {
+    for (const box of document.querySelectorAll(".answer, .panel, .asked, .card, dialog")) {
         const right = box.getBoundingClientRect().right;
         for (const each of box.querySelectorAll("*")) {
+            if (each.closest("dialog") !== box.closest("dialog")) continue;
             if (each.closest(".scroll, pre, .line .call, .hidden") || !visible(each)) continue;
             if (each.getBoundingClientRect().right > right + 1) add("leaves its box", each);
             const boxed = getComputedStyle(each).display !== "inline";
