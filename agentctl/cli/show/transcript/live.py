@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.records.events import TEXT_KINDS, Event, EventKind
-from agentctl.records.items import Item, RunReader
+from agentctl.records.items import Item
 from agentctl.records.kinds import ComponentKind, Record
+from agentctl.records.run_reader import RunReader
 from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_text
 
 if TYPE_CHECKING:
