@@ -58,7 +58,8 @@ def _error(record: Record) -> str | None:
     return f"{error.get('code')}: {error.get('detail')}" if error else None
 
 
-def _format_distance(moment: object) -> str | None:
+def format_distance(moment: object) -> str | None:
+    """Return the age of a timestamp as people say it, that of an old one as a date."""
     at = parse_time(moment)
     if at is None:
         return None
@@ -98,7 +99,7 @@ SESSIONS = Columns(
         Column("component", component_id_of),
         Column(
             "last_use",
-            lambda session: _format_distance(session.get("updated_at")),
+            lambda session: format_distance(session.get("updated_at")),
             heading="used",
             right=True,
         ),
@@ -134,7 +135,7 @@ _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
     Column("status", _format_state, style=_style_state),
     Column("component", component_id_of),
-    Column("age", lambda run: _format_distance(run.get("created_at")), right=True),
+    Column("age", lambda run: format_distance(run.get("created_at")), right=True),
     Column("duration", _format_duration, heading="took", right=True),
     Column("total_tokens", _format_tokens, heading="tokens", right=True),
     Column(
