@@ -92,20 +92,16 @@ def confirm_call(
         Conflict: the hash is that of another call.
         ConfirmationDeclined: the answer was no.
     """
+    look = target.command(f"approvals get {approval['approval_id']}")
     if seen_hash is not None:
         digits = seen_hash.removeprefix("sha256:").lower()
         if not _HASH.fullmatch(digits):
             raise UsageError(
                 f"--hash must be {SHOWN_HASH} to 64 hexadecimal digits",
-                hint="copy the hash from: "
-                + target.command(f"approvals get {approval['approval_id']}"),
+                hint=f"copy the hash from: {look}",
             )
         if not approval["arguments_hash"].removeprefix("sha256:").startswith(digits):
-            raise Conflict(
-                "--hash is that of another call",
-                hint=f"look at it with: {target.command('approvals get')} "
-                + approval["approval_id"],
-            )
+            raise Conflict("--hash is that of another call", hint=f"look at it with: {look}")
     is_confirmed = yes or seen_hash is not None or approval["status"] != "pending"
     hint = "pass --hash HASH, the one of the call that you have seen, or --yes"
     check_confirmable(yes=is_confirmed, hint=hint)
@@ -191,7 +187,7 @@ def check_decidable(approval: ApprovalRecord, kinds: Sequence[str], target: Targ
         )
 
 
-async def read_pending(target: Target, run_id: str) -> list[dict[str, Any]] | None:
+async def read_pending(target: Target, run_id: str) -> list[Mapping[str, Any]] | None:
     """Return what a run and its members wait for, oldest first.
 
     Returns:

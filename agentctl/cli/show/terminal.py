@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agentctl.cli.io import current_io
 from agentctl.errors import ConfirmationDeclined, UsageError
@@ -73,14 +77,31 @@ def ask(question: str) -> str | None:
 
     Returns:
         None if the input has ended.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was typed.
     """
     io = current_io()
     io.err.write(escape_controls(question))
     io.err.flush()
-    answer = io.stdin.readline()
+    with _interrupting():
+        answer = io.stdin.readline()
     if not answer.endswith("\n"):
         io.err.write("\n")
     return answer.strip() if answer else None
+
+
+@contextmanager
+def _interrupting() -> Iterator[None]:
+    """Let Ctrl-C end a read at once; the handler of an event loop would wait for its result."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def may_ask() -> bool:
