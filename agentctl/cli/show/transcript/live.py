@@ -113,9 +113,9 @@ class LiveTranscript:
             self._answer.end()
 
     def _draw_item(self, item: Item) -> None:
-        """Draw a tool call that has returned, or a member that has ended."""
+        """Draw a tool call that has returned or waits, or a member that has ended."""
         if item["type"] == "tool_call":
-            if item["status"] in ("done", "failed"):
+            if item["status"] in ("done", "failed", "waiting"):
                 self._answer.end_part()
                 self._printer.print_tool(DrawnCall.of(item), self._indent)
         elif item["type"] in ("member", "step") and (run_id := item["run_id"]) is not None:
