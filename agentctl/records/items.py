@@ -210,17 +210,23 @@ def _find_approvals(run: Record) -> dict[str, ApprovalSummary]:
 
 def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
     """Build the item of something that a run asked for without a call in its messages."""
-    decided = {"approved": "done", "answered": "done", "rejected": "failed", "expired": "failed"}
-    status = decided.get(approval["status"])
+    # An approved call was not necessarily made: `execution` is the fact about it.
+    made: dict[object, CallStatus] = {"done": "done", "failed": "failed", "executing": "running"}
+    status = made.get(cast(Record, approval).get("execution"))
+    if status is None and approval["status"] in ("rejected", "expired"):
+        status = "failed"
+    elif status is None and approval["kind"] == "input" and approval["status"] == "answered":
+        status = "done"
     if status is None:
-        status = "waiting" if run_status == "PAUSED" else "cancelled"
+        open_status: CallStatus = "running" if run_status in LIVE_STATUSES else "cancelled"
+        status = "waiting" if run_status == "PAUSED" else open_status
     tool = {
         "tool_name": approval["tool_name"],
         "tool_args": cast(Record, approval).get("arguments"),
     }
     asked, ended = approval["created_at"], approval["decided_at"]
     item = build_call(approval["tool_call_id"], tool, asked, ended, run_status)
-    return {**item, "status": cast(CallStatus, status), "approval": approval}
+    return {**item, "status": status, "approval": approval}
 
 
 def build_call(

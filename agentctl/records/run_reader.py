@@ -88,8 +88,6 @@ class RunSoFar:
         call = cast(ToolCallItem, self.items[position])
         if call["status"] in ("done", "failed") and call["result"] is not None:
             return self.replace(position, {**call, "approval": approval})
-        if call["started_at"] != approval["created_at"] and asked["status"] == "done":
-            asked["status"] = "running"  # a call that had begun before it asked
         return self.replace(position, {**call, "status": asked["status"], "approval": approval})
 
     def find(self, **members: object) -> int | None:
@@ -197,6 +195,9 @@ class RunReader:
         changes = [Change(run_id, None)]
         for position, item in enumerate(run.items):
             if item["type"] == "tool_call" and item["status"] in ("running", "waiting"):
+                if _is_question(item) and event.end_status == "COMPLETED":
+                    changes.append(run.replace(position, {**item, "status": "done"}))
+                    continue
                 changes.append(run.replace(position, {**item, "status": "cancelled"}))
         if data.get("content") and run.find(type="text") is None:
             changes.append(run.add({"type": "text", "text": str(data["content"])}))
@@ -213,6 +214,12 @@ def _start_record(event: Event) -> dict[str, Any]:
     record = {name: event.data[name] for name in fields if event.data.get(name)}
     record |= {"status": "RUNNING", "started_at": event.at}
     return {**record, "phase": describe_run(record)}
+
+
+def _is_question(item: ToolCallItem) -> bool:
+    """Return True for a question whose call has no events of its own."""
+    approval = item.get("approval")
+    return approval is not None and item["started_at"] == approval["created_at"]
 
 
 def _continue_run(run: RunSoFar, event: Event) -> list[Change]:
