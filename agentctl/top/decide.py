@@ -108,6 +108,7 @@ class DecideScreen(ModalScreen[None]):
         kind = self._approval["kind"]
         self.query_one("#note", Input).placeholder = _PLACEHOLDERS[kind]
         self._show_buttons(VERBS[kind])
+        self.query_one("#later").focus()
         if kind == "outcome":
             words = f"approvals {COMMANDS[kind]} {self._approval['approval_id']}"
             self._write("#problem", f"to call again: {self._target.command(words)}")

@@ -72,8 +72,8 @@ class RunFeed:
     """The live and paused runs that match a filter, and those that ended in the last minute.
 
     A refresh is one request for the newest runs of any status. It is a second one, for the live
-    runs, if some of them may be older than those; and one for the newest paused runs if there are
-    older runs. An ended run is read by its id only if newer runs
+    runs, if some of them may be older than those, and one for the newest paused runs
+    likewise. An ended run is read by its id only if newer runs
     have displaced it.
 
     Attributes:
@@ -108,7 +108,7 @@ class RunFeed:
         if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
             rows = read_pages(lambda cursor: self._read_page(cursor, live=True))
             live = {run["run_id"]: run async for runs in rows for run in runs}
-        if not is_whole:
+        if not is_whole and (first or has_gap or any(map(is_paused, older.values()))):
             paused = replace(self.filter, status="PAUSED")
             rows_paused = (await self._read_page(None, live=False, filter=paused)).value["data"]
             live |= {run["run_id"]: dict(run) for run in rows_paused}
