@@ -221,6 +221,8 @@ class Engine:
             recorded=False,
             survives_disconnect=False,
             earlier_messages=(),
+            # The schema is that of the answer to the user, not that of a member's report.
+            output_schema=None,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"

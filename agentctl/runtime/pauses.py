@@ -135,20 +135,24 @@ async def perform_decided(
     """Return the outcome of a call that was decided about; make it at most once.
 
     A call that an earlier leg has made is not made again: its result is stored. `executing` is on
-    the disk before the call.
+    the disk before the call. A call that waits in the middle keeps it until it ends.
 
     Args:
         perform: makes the call with the approved arguments.
     """
     from agentctl.runtime.conversation import CallOutcome
 
-    if decision.kind == "external" or decision.execution in ("done", "failed"):
+    if decision.execution in ("done", "failed"):
         text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
         return CallOutcome(text, failed=decision.execution == "failed")
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
-    await context.begin_call(decision.approval_id)
+    if decision.execution != "executing":
+        # Else an earlier leg has begun the call, and has waited in the middle of it.
+        await context.begin_call(decision.approval_id)
     outcome = await perform(decision.arguments)
+    if outcome.pause is not None:
+        return outcome
     await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
     return outcome
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.conversation import CallOutcome, Conversation
@@ -39,6 +39,8 @@ _log = logging.getLogger("agentctl.mcp")
 @dataclass(frozen=True, slots=True)
 class McpAction:
     """A tool of an MCP server as an action of a model, for the user of one run."""
+
+    has_effects: ClassVar[bool] = True
 
     tool: McpTool
     server: HostedServer
