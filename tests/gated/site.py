@@ -16,7 +16,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest
 from agentctl.runs.decisions import NewDecision, build_change, write_decisions
-from agentctl.store.database import Database
+from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
 from agentctl.store.repositories.approvals import ApprovalRow
@@ -182,18 +182,33 @@ class Site:
         async with self.open_database() as database:
             return await database.read(approvals.list_of_root(root_run_id))
 
+    async def statuses(self, run: Mapping[str, Any]) -> list[str]:
+        """Return the statuses of all runs of a session, members included."""
+        statement = Sql("SELECT status FROM runs WHERE session_id = :session_id ORDER BY seq")
+        async with self.open_database() as database:
+            return await database.read(statement.rows(str, session_id=run["session_id"]))
+
     async def pending(self, root_run_id: str) -> list[ApprovalRow]:
         return [row for row in await self.approvals(root_run_id) if row.status == "pending"]
 
     async def decide(
-        self, root_run_id: str, verb: Verb, tool: str | None = None, **fields: Any
+        self,
+        root_run_id: str,
+        verb: Verb,
+        tool: str | None = None,
+        component: str | None = None,
+        **fields: Any,
     ) -> bool:
-        """Decide everything that a run and its members wait for, or the calls of one tool.
+        """Decide all that a run and its members wait for, or that of one tool or component.
 
         Returns:
             True if the run goes on.
         """
-        rows = [row for row in await self.pending(root_run_id) if tool in (None, row.tool_name)]
+        rows = [
+            row
+            for row in await self.pending(root_run_id)
+            if tool in (None, row.tool_name) and component in (None, row.component_id)
+        ]
         assert rows, "nothing is pending"
         decided = [(row, NewDecision(verb, row.arguments_hash, **fields)) for row in rows]
         changes = [

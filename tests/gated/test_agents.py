@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentctl.requests import RunRequest
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, kill
 from tests.process import ServerProcess
@@ -182,8 +183,6 @@ async def test_next_leg_sends_the_same_conversation_to_the_model(
 ) -> None:
     first = await site.run(server, "clerk", [answer(text="hello")])
     async with site.connect(server) as operations:
-        from agentctl.requests import RunRequest
-
         plan = json.dumps([answer(PAY)])
         request = RunRequest(plan, session_id=first["session_id"])
         run = (await operations.create_run("agent", "clerk", request)).value
