@@ -210,10 +210,21 @@ class Site:
             if tool in (None, row.tool_name) and component in (None, row.component_id)
         ]
         assert rows, "nothing is pending"
-        decided = [(row, NewDecision(verb, row.arguments_hash, **fields)) for row in rows]
-        changes = [
-            (row.approval_id, build_change(row, decision, "boss")) for row, decision in decided
-        ]
+        return await self._decide(root_run_id, rows, verb, fields)
+
+    async def decide_row(
+        self, root_run_id: str, row: ApprovalRow, verb: Verb, **fields: Any
+    ) -> bool:
+        """Decide one approval; see `decide`."""
+        return await self._decide(root_run_id, [row], verb, fields)
+
+    async def _decide(
+        self, root_run_id: str, rows: list[ApprovalRow], verb: Verb, fields: dict[str, Any]
+    ) -> bool:
+        changes = []
+        for row in rows:
+            decision = NewDecision(verb, row.arguments_hash, **fields)
+            changes.append((row.approval_id, build_change(row, decision, "boss")))
         async with self.open_database() as database:
             return (await database.write(write_decisions(root_run_id, changes))).continues
 
