@@ -251,7 +251,7 @@ class Approvals:
 
     Attributes:
         expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
-        own: True if an approver may decide about a run of its own.
+        own: True if an approver may decide about its own run.
         pending: maximum number of pending approvals in one database; a run that asks for more ends
             as ERROR with APPROVALS_FULL.
     """

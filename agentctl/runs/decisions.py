@@ -1,6 +1,6 @@
 """Decisions about approvals: their checks, the transaction that stores them, and expiry.
 
-A decision is bound to what was shown by the hash of the call. The conditional update of the pending
+A decision is bound to the shown call by its hash. The conditional update of the pending
 row decides which of several decisions counts. The last one that a root run waits for lets it go on
 in the same transaction (docs/decisions/0079).
 """
@@ -32,7 +32,7 @@ from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE
 
 EXPIRY = "system:expiry"
-"""The principal that rejects an approval whose time is over."""
+"""The principal that rejects an expired approval."""
 
 _STATUSES: dict[Verb, ApprovalStatus] = {
     "approve": "approved",
@@ -196,7 +196,7 @@ def write_decisions(
 
 @unit
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
-    """Store what is known now about the call whose server died."""
+    """Store the outcome, as a person knows it, of the call whose server died."""
     yield from approvals.settle_unknown(
         row.run_id,
         row.tool_call_id,
@@ -207,7 +207,7 @@ def _settle_outcome(row: ApprovalRow) -> Steps[None]:
 
 
 async def expire_approvals(database: Database) -> list[str]:
-    """Reject the pending approvals whose time is over.
+    """Reject the pending approvals that have expired.
 
     Returns:
         Ids of the root runs that may go on.

@@ -7,7 +7,7 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -17,7 +17,7 @@ import orjson
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.pauses import NewApproval, perform_decided
+from agentctl.runtime.pauses import CallOutcome, NewApproval, perform_decided
 from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -50,19 +50,6 @@ _SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class CallPause:
-    """What a call waits for that has begun: answers of people, or the run of a member.
-
-    Attributes:
-        asks: what is asked; empty if the run of a member asks.
-        state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
-    """
-
-    asks: Sequence[NewApproval]
-    state: Any
-
-
-@dataclass(frozen=True, slots=True)
 class WaitingCall:
     """A call that waits, as the next leg gets it.
 
@@ -75,23 +62,6 @@ class WaitingCall:
     is_gated: bool = False
     has_begun: bool = False
     state: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """The result of a tool call.
-
-    Attributes:
-        text: the result that the model gets.
-        failed: True if the call failed.
-        counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
-        pause: set if the call has not ended: it waits.
-    """
-
-    text: str
-    failed: bool = False
-    counts_as_failure: bool = True
-    pause: CallPause | None = None
 
 
 class Action(Protocol):

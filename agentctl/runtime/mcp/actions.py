@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mcp_types import InputRequiredResult
 
 from agentctl.event_loop import wait_until_done
-from agentctl.runtime.conversation import CallOutcome, Conversation
+from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_questions
 from agentctl.runtime.mcp.results import build_result_text
 from agentctl.runtime.mcp.watched import WatchedCall
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:

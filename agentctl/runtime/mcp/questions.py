@@ -13,7 +13,6 @@ from typing import Any
 import mcp_types
 from pydantic import ValidationError
 
-from agentctl.runtime.conversation import CallPause
 from agentctl.runtime.mcp.definitions import (
     DESCRIPTION_BYTES,
     McpTool,
@@ -22,7 +21,7 @@ from agentctl.runtime.mcp.definitions import (
     clean_text,
 )
 from agentctl.runtime.mcp.failures import McpCallFailed
-from agentctl.runtime.pauses import Leg, NewApproval
+from agentctl.runtime.pauses import CallPause, Leg, NewApproval
 from agentctl.runtime.spans import current_call
 
 MAXIMUM_ROUNDS = 10

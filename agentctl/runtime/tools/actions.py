@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.runtime.context import RunHost, build_run_context
-from agentctl.runtime.conversation import CallOutcome, Conversation
+from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.json_values import NotSerializable
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
 from agentctl.runtime.unstopped import abandon_task, run_in_thread
 

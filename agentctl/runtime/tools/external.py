@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.json_schema import is_usable_schema
 from agentctl.records.validation import find_json_problem
-from agentctl.runtime.conversation import CallOutcome
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.functions import TOOL_NAME
 
 if TYPE_CHECKING:

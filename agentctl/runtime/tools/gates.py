@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.json_schema import find_schema_problem
-from agentctl.runtime.conversation import CallOutcome
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
 

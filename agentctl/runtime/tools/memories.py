@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, ValidationFailed
-from agentctl.runtime.conversation import Action, CallOutcome
+from agentctl.runtime.conversation import Action
+from agentctl.runtime.pauses import CallOutcome
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories, Memory
