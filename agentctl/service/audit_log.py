@@ -147,6 +147,7 @@ _RESOURCE_NOUNS = {
     "session_id": "session",
     "run_id": "run",
     "tool_call_id": "tool_call",
+    "approval_id": "approval",
     "memory_id": "memory",
     "account_id": "service_account",
 }
@@ -316,6 +317,10 @@ class AuditedCall:
         if database is not self._audit.database:
             self.add_resource("database", database.id)
         await self._commit_allowed()
+
+    def omit_entry(self) -> None:
+        """Write no entry if the call succeeds: it repeats one with the same idempotency key."""
+        self._done = True
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
