@@ -119,7 +119,8 @@ async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: Ser
     assert run["status"] == "COMPLETED"
     assert await site.approvals(run["run_id"]) == []
     assert [tool["tool_call_error"] for tool in run["tools"]] == [True] * 3
-    assert run["tools"][1]["result"] == "The arguments of refund are not valid: amount is missing"
+    results = {tool["result"] for tool in run["tools"]}
+    assert "The arguments of refund are not valid: amount is missing" in results
     assert run["content"].startswith("The arguments of open_file are not valid: path: 3 is not")
 
 
