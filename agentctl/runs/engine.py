@@ -212,19 +212,11 @@ class Engine:
     ) -> MemberResult:
         if run_id is not None:
             return await self._continue_member(parent, component, run_id)
-        spec = replace(
-            parent.spec,
-            run_id=new_id(),
-            parent_run_id=parent.run_id,
-            component_type=component.kind,
-            component_id=component.id,
-            input=message,
-            background=False,
-            recorded=False,
-            survives_disconnect=False,
-            earlier_messages=(),
-            # The schema is that of the answer to the user, not that of a member's report.
-            output_schema=None,
+        spec = parent.spec.build_member_spec(
+            new_id(),
+            component.kind,
+            component.id,
+            message,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"

@@ -177,15 +177,6 @@ def test_a_session_is_summarized_after_each_run(
     assert [entry["role"] for entry in history].count("system") == 1
 
 
-def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) -> None:
-    _run(served, "/agents/summarized", "I live in Rome", "long")
-    first = _wait_for_cover(served, "long", 1)
-    # The model echoes its input, which has up to 4,000 characters of both texts.
-    _run(served, "/agents/summarized", "x" * 5_000, "long")
-    _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
-    assert _summary(served, "long") == first
-
-
 def test_summary_ignores_the_output_schema_of_the_run(
     served: ThreadedServer, model_endpoint: ModelEndpoint
 ) -> None:
@@ -202,6 +193,15 @@ def test_summary_ignores_the_output_schema_of_the_run(
     assert summary["summary"].startswith(f"User:\n{message}")
     sent = [body for body in model_endpoint.requests("echo") if message in str(body["messages"])]
     assert ["response_format" in body for body in sent] == [True, False]
+
+
+def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) -> None:
+    _run(served, "/agents/summarized", "I live in Rome", "long")
+    first = _wait_for_cover(served, "long", 1)
+    # The model echoes its input, which has up to 4,000 characters of both texts.
+    _run(served, "/agents/summarized", "x" * 5_000, "long")
+    _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
+    assert _summary(served, "long") == first
 
 
 def test_a_session_is_summarized_after_several_runs(served: ThreadedServer) -> None:
