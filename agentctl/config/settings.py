@@ -230,6 +230,15 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Quotas:
+    """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
+
+    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The table `[audit]`: entries for reads, and the days that entries are kept."""
 
@@ -470,6 +479,7 @@ class Settings:
     runs: Runs = field(default_factory=Runs)
     limits: Limits = field(default_factory=Limits)
     approvals: Approvals = field(default_factory=Approvals)
+    quotas: Quotas = field(default_factory=Quotas)
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

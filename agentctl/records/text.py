@@ -67,6 +67,11 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
+def cut_text(text: str, length: int) -> str:
+    """Return a text of at most `length` characters; the last one of a cut text is `…`."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def quote_text(text: str) -> str:
     """Quote `text` on one line, cut at 40 characters, with control characters escaped."""
     cut = text if len(text) <= _QUOTED else text[:_QUOTED] + "…"

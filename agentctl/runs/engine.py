@@ -131,6 +131,11 @@ class Engine:
         run = self._live.get(run_id)
         return None if run is None else run.transcript.spans.records()
 
+    def find_metrics(self, run_id: str) -> dict[str, int | None] | None:
+        """Return the token counters so far of a run that this process executes, or None."""
+        run = self._live.get(run_id)
+        return None if run is None else run.transcript.metrics
+
     def live_runs(self) -> list[LiveRun]:
         return list(self._live.values())
 

@@ -68,6 +68,21 @@ class Lookups:
             return check_text("user_id", user_id)
         return self._principal.subject
 
+    def require_owner(self, user_id: str | None) -> str | None:
+        """Return the owner of new data as `resolve_owner`; another user needs an administrator.
+
+        Raises:
+            Forbidden: `user_id` is another user, whose data the caller may not create or delete.
+            ValidationFailed: `user_id` is not a valid user id.
+        """
+        if user_id not in (None, self._principal.subject) and not self._may_set_owner:
+            scopes = (self._hosting.settings.authorization.admin_scope,)
+            raise errors.Forbidden(
+                "user_id is another user, and only administrators can name another one",
+                required_scopes=() if self._principal.admin else scopes,
+            )
+        return self.resolve_owner(user_id)
+
     def run_visibility(self, user_id: str | None) -> Visibility:
         """Return the visibility of the sessions in which a new run may start."""
         if self._may_set_owner and user_id is not None:
@@ -209,7 +224,8 @@ class Lookups:
             return None
         if is_live and spans is None:
             spans = yield from read_stored_spans(row)
-        (document,) = yield from read_run_documents([row], view, lambda _: spans)
+        find_metrics = self._hosting.engine.find_metrics
+        (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
 
     @unit

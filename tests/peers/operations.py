@@ -205,7 +205,7 @@ ROWS: tuple[Row, ...] = (
             _COMMANDS,
             "test_sessions_are_read_renamed_and_deleted",
             "no number, state and size of runs: AgentOS does not report them; `--name` searches"
-            " the page that was read",
+            " the page that was read; a note on stderr names it, and `meta.searched` is `page`",
         ),
         works(
             _OPERATIONS,

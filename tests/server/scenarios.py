@@ -406,6 +406,11 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     for text in ("", "now", "1", "2001-01-01", "2001-02-30T00:00:00Z", "2001-01-01T00:00:00"):
         yield Scenario(operation, since + text, "me", 422, ("created_after", "RFC 3339"))
         yield Scenario(operation, until + text, "me", 422, ("created_before", "RFC 3339"))
+    ended = f"{every}&finished_after="
+    yield Scenario(operation, f"{ended}2001-01-01T00:00:00Z", "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{ended}2999-01-01T00:00:00Z", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{ended}now", "me", 422, ("finished_after", "RFC 3339"))
+    yield Scenario(operation, f"{every}&at_work=true", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_run", "GET /runs/{agent_run}"

@@ -306,7 +306,7 @@ async def test_session_rejects_another_component_type(deployment: Deployment) ->
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
-        with pytest.raises(errors.Conflict, match="agent runs"):
+        with pytest.raises(errors.Conflict, match="s1 is for runs of agents"):
             await operations.create_run("team", "crew", RunRequest("x", session_id="s1"))
         other = await operations.create_run("agent", "history", RunRequest("x", session_id="s1"))
         assert other.value["status"] == "COMPLETED"

@@ -48,12 +48,20 @@ class FetchError(Exception):
         self.detail = detail
 
 
-def is_allowed_key_url(url: str) -> bool:
-    """Return True for https, and for http to this machine."""
+def is_allowed_key_url(url: str, issuer: str = "") -> bool:
+    """Return True for https, and for http to this machine.
+
+    Args:
+        issuer: the issuer that names the URL; empty for a URL of the configuration. An issuer
+            elsewhere must not choose a request to this machine, not even with https.
+    """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(parts.hostname))
+    is_here = is_loopback_host(parts.hostname)
+    if is_here and issuer and not is_loopback_host(urlsplit(issuer).hostname or ""):
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_here)
 
 
 async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
@@ -94,8 +102,10 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
     if document.get("issuer") != issuer:
         raise FetchError("issuer_mismatch", "the discovered configuration is of another issuer")
     url = document.get("jwks_uri")
-    if not isinstance(url, str) or not is_allowed_key_url(url):
-        raise FetchError("insecure_url", "the issuer names no key set with https")
+    if not isinstance(url, str) or not is_allowed_key_url(url, issuer):
+        raise FetchError(
+            "insecure_url", "the issuer names no key set with https, or one on this machine"
+        )
     return url
 
 
