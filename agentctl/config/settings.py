@@ -287,9 +287,20 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The table `[console]`: the web page at `/console`."""
+    """The table `[console]`: the web page at `/console`, and its sign-in at an OIDC provider.
+
+    Attributes:
+        oidc_issuer: the provider; empty for a sign-in with a token only.
+        oidc_client_id: the public client of the console at the provider.
+        oidc_scopes: scopes to ask for besides `openid`.
+        oidc_token: the token of the provider that the console sends to this server.
+    """
 
     enabled: bool = True
+    oidc_issuer: BaseUrl = ""
+    oidc_client_id: str = ""
+    oidc_scopes: tuple[NotEmpty, ...] = ()
+    oidc_token: Literal["access_token", "id_token"] = "access_token"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from agentctl.runs.background import (
     requires_background_work,
 )
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.states import Ending, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots, Starts
@@ -53,9 +53,6 @@ from agentctl.store.repositories import run_reads
 
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
-
-CLIENT_DISCONNECTED = "The client disconnected"
-"""Cancel reason of a run whose client did not wait for its end."""
 
 SEARCHES, SEARCH_SECONDS = 600, 1.0
 """Number of searches for a row after a commit with an unknown outcome, and the pause between them.

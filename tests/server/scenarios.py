@@ -47,6 +47,26 @@ FORBIDDEN = ('"error_code":"FORBIDDEN"', '"required_scopes":[')
 RUN = {"message": "hello", "stream": False}
 
 
+def _sign_in() -> Iterator[Scenario]:
+    key, place = {"Agentctl-Console-Key": "k" * 43}, "/console/sign-in"
+    for operation, method, own in (
+        ("keep_console_token", "POST", 204),
+        ("restore_console_token", "GET", 404),
+        ("forget_console_token", "DELETE", 204),
+    ):
+        fields = {name: value.replace("k", operation[0]) for name, value in key.items()}
+        yield Scenario(operation, f"{method} {place}/token", "me", own, headers=fields)
+        yield Scenario(operation, f"{method} {place}/token", "me", 400, ("no key of a page",))
+    yield Scenario("keep_console_token", f"POST {place}/token", "nobody", 401, headers=key)
+    page = {"redirect_uri": "https://agents.example/console"}
+    end = {**page, "code": "c", "code_verifier": "v", "nonce": "n"}
+    for name, body in (("start", page), ("finish", end)):
+        operation = f"{name}_console_sign_in"
+        yield Scenario(operation, f"POST {place}/{name}", "nobody", 404, NOT_FOUND, json=body)
+        wrong = {**body, "redirect_uri": 1}
+        yield Scenario(operation, f"POST {place}/{name}", "nobody", 422, REFUSED, json=wrong)
+
+
 def _system() -> Iterator[Scenario]:
     public = {
         "get_api": ("/", f'"version":"{__version__}"'),
@@ -70,6 +90,7 @@ def _system() -> Iterator[Scenario]:
         yield Scenario("get_console_asset", f"GET {place}", "nobody", 404, NOT_FOUND)
     for name in ("nothing.js", "__init__.py"):
         yield Scenario("get_docs_asset", f"GET /docs/assets/{name}", "nobody", 404, NOT_FOUND)
+    yield from _sign_in()
     yield Scenario("get_config", "GET /config", "me", 200, ('"databases":["main","second"]',))
     yield Scenario("get_config", "GET /config", "admin", 200, ('"crew"',), ("sqlite", "127.0.0.1"))
     yield Scenario("get_config", "GET /config", "powerless", 403, FORBIDDEN)
