@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from agentctl.approval_requests import ApprovalFilter
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -20,7 +21,7 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice, narrow
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -97,10 +98,14 @@ _OF_RUN = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
 )
 _PARENTS = 20
+_GROUP = ", ".join(f":run_{number}" for number in range(_PARENTS))
+_SUMMARY_NAMES = (
+    "approval_id", "run_id", "kind", "policy", "tool_call_id", "tool_name", "arguments_hash",
+    "status",
+)  # fmt: skip
 _SUMMARIES = Sql(
-    "SELECT run_id, approval_id, kind, tool_name, status FROM approvals WHERE run_id IN"
-    f" ({', '.join(f':run_{number}' for number in range(_PARENTS))})"
-    " ORDER BY run_id, created_at, approval_id"
+    f"SELECT root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
+    f" WHERE run_id IN ({_GROUP}) OR root_run_id IN ({_GROUP}) ORDER BY created_at, approval_id"
 )
 _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
@@ -119,7 +124,7 @@ _DECIDE = Sql(
     " executed_at = CASE WHEN cast(:execution as text) IS NULL THEN NULL ELSE"
     " cast(:decided_at as bigint) END"
     " WHERE approval_id = :approval_id AND status = 'pending'"
-    " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) <> 'approved')"
+    " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) = 'expired')"
     " RETURNING approval_id"
 )
 _BEGIN = Sql(
@@ -200,25 +205,19 @@ def list_of_root(root_run_id: str) -> Work[list[ApprovalRow]]:
 
 @unit
 def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, str]]]]:
-    """Return the approvals of some runs as the records of the runs have them.
+    """Return the approvals of some runs as their records have them: those of members, too.
 
-    A run without one has no entry.
+    They are oldest first. A run without one has no entry.
     """
     summaries: dict[str, list[dict[str, str]]] = {}
     for first in range(0, len(run_ids), _PARENTS):
         group = run_ids[first : first + _PARENTS]
         parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
         parameters |= {f"run_{number}": run_id for number, run_id in enumerate(group)}
-        for run_id, approval_id, kind, tool_name, status in (
-            yield Statement(_SUMMARIES, parameters)
-        ):
-            summary = {
-                "approval_id": approval_id,
-                "kind": kind,
-                "tool_name": tool_name,
-                "status": status,
-            }
-            summaries.setdefault(run_id, []).append(summary)
+        for root_run_id, *values in (yield Statement(_SUMMARIES, parameters)):
+            summary = dict(zip(_SUMMARY_NAMES, values, strict=True))
+            for run_id in {root_run_id, summary["run_id"]}.intersection(group):
+                summaries.setdefault(run_id, []).append(summary)
     return summaries
 
 
@@ -305,9 +304,34 @@ def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
 LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
 
 
-def list_page(conditions: Conditions, page: Slice) -> Work[RowPage[ApprovalRow]]:
-    """Return a page of the approvals that match."""
-    return LISTING.list_page(conditions, page, ApprovalRow)
+@unit
+def list_page(
+    filter: ApprovalFilter, visible: Conditions, page: Slice
+) -> Steps[RowPage[ApprovalRow]]:
+    """Read a page of the visible approvals that match a filter, and their total.
+
+    Args:
+        filter: the filter; its `page` is not read.
+        visible: the conditions of the approvals that the caller sees.
+        page: the page, in the order of `created_at`.
+    """
+    conditions = visible.with_equal(
+        status=filter.status,
+        execution=filter.execution,
+        kind=filter.kind,
+        component_type=filter.component_type,
+        component_id=filter.component_id,
+        session_id=filter.session_id,
+        user_id=filter.user_id,
+    )
+    if filter.run_id is not None:
+        conditions = conditions.with_condition(
+            "(run_id = :run_id OR root_run_id = :run_id)", run_id=filter.run_id
+        )
+    since, before = filter.created_after, filter.created_before
+    total = yield from LISTING.count(conditions.with_times(since, before))
+    matching, page = narrow(conditions, page, since, before)
+    return (yield from LISTING.read(matching, page, ApprovalRow, total))
 
 
 def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:
