@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from agentctl.errors import AgentctlError, BadRequest, NotFound, ValidationFailed
+from agentctl.errors import AgentctlError, BadRequest, NotFound, QuotaExceeded, ValidationFailed
 from agentctl.server.answers import BytesResponse
 
 _TYPES = {
@@ -21,7 +21,7 @@ _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients repeat a request after 409 and 5xx, which would start the run again."""
 
 RUN_FAILED_STATUS = 502
-RUN_CANCELLED_STATUS = 409
+RUN_STOPPED_STATUS = 409
 
 
 class RefusedParameter(BadRequest):
@@ -61,11 +61,13 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
     """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
     status = 400 if isinstance(error, ValidationFailed) else error.status
     headers = dict(error.headers())
-    if status == 409:
-        headers |= _NO_RETRY
     kind, code = _TYPES.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
+    if isinstance(error, QuotaExceeded):
+        kind = code = "insufficient_quota"
+    if status == 409 or isinstance(error, QuotaExceeded):
+        headers |= _NO_RETRY
     body = format_error(
         error.detail,
         kind=kind,
@@ -79,7 +81,7 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
 def build_failed_run_response(
     run: Mapping[str, Any], headers: Mapping[str, str]
 ) -> BytesResponse | None:
-    """Return the error of a run that failed or was cancelled; None for a completed run.
+    """Return the error of a run that failed, was cancelled or is paused; None if it completed.
 
     Args:
         run: the run record.
@@ -88,7 +90,7 @@ def build_failed_run_response(
     if run["status"] == "COMPLETED":
         return None
     body = describe_end(run["status"], run["error"], run["cancel_reason"])
-    status = RUN_CANCELLED_STATUS if run["status"] == "CANCELLED" else RUN_FAILED_STATUS
+    status = RUN_FAILED_STATUS if run["status"] == "ERROR" else RUN_STOPPED_STATUS
     return BytesResponse(orjson.dumps(body), status, headers={**headers, **_NO_RETRY})
 
 
@@ -98,13 +100,16 @@ def describe_end(
     """Return the error of a run that did not complete.
 
     Args:
-        status: the final status; None for a stream that ended without it.
+        status: the final status, or PAUSED; None for a stream that ended without it.
         error: `code` and `detail` of a failed run, else None.
         reason: the reason of a cancel.
     """
     if status == "CANCELLED":
         text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")
+    if status == "PAUSED":
+        text = "The run is paused: it waits for a decision about an approval"
+        return format_error(text, kind="run_paused", code="run_paused")
     if error is None:
         error = {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.records.ids import new_id
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.attempts import Attempts, PreparedModel
+from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
     Message,
@@ -24,7 +24,6 @@ from agentctl.runtime.models.calls import (
     ModelCall,
     ModelFailure,
 )
-from agentctl.runtime.models.kept_messages import dump_message, load_message
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
@@ -48,6 +47,7 @@ MODEL_REJECTED."""
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
     "content_filter": "the answer was filtered",
+    "tool_call": "the answer ends with tool calls and has none",
 }
 """Finish reasons with which an empty answer is a failure."""
 
@@ -62,7 +62,7 @@ async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog)
     runner = await catalog.prepare_runner(agent, context)
     output = catalog.output_schema(agent, context.spec.output_schema)
     conversation = Conversation(
-        context, runner.actions, gates=runner.gates, publishes=output is None
+        context, runner.actions, rules=runner.rules, publishes=output is None
     )
     if context.leg is not None:
         await continue_conversation(runner, context.leg.state, conversation, output)
@@ -317,6 +317,8 @@ async def _attempt_call(
         raise
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
+    if answer.finish_reason == "error":
+        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
     reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
     if reason and not answer.calls and not answer.text.strip():
         raise ModelFailure("MODEL_REJECTED", reason)
