@@ -1,1 +1,1 @@
-"""Kill test of approvals: servers are killed while they execute approved calls of a real program."""
+"""Kill test of approvals: servers are killed while they execute calls of a real program."""

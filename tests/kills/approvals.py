@@ -2,9 +2,9 @@
 
     python -m tests.kills.approvals --git .kills/bin/mcp-server-git
 
-An agent asks for a commit (a call of the real program `mcp-server-git`), a person approves it, and a
-server executes it. Servers are killed with SIGKILL: before each statement of a leg in turn, then at
-random moments under load. Another server goes on. A person who reads the ledger answers what
+An agent asks for a commit (a call of the real program `mcp-server-git`), a person approves it, and
+a server executes it. Servers are killed with SIGKILL: before each statement of a leg in turn, then
+at random moments under load. Another server goes on. A person who reads the ledger answers what
 happened to the calls in doubt. In the end each approved call was made exactly once, and no record
 claims what the ledger does not have.
 
@@ -44,7 +44,7 @@ SETTLE_SECONDS = 120.0
 MOST_STATEMENTS = 120
 """More statements than any leg has."""
 
-PROGRAM = (sys.executable, "-m", "tests.kills.killed_server")
+PROGRAM = (sys.executable, str(Path(__file__).with_name("killed_server.py")))
 
 _AGENT = """
 [[models]]
@@ -310,7 +310,8 @@ def open_cluster(kind: str, git: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentctl-kills-")))
         ledger = GitLedger(folder / "ledger")
-        endpoint = stack.enter_context(start_endpoint())
+        endpoint = start_endpoint()
+        stack.callback(endpoint.stop)
         places: Any = None
         if kind == "postgres":
             url = stack.enter_context(running_postgres(durable=True))

@@ -1,6 +1,6 @@
 """`agentctl` that kills itself with SIGKILL before a statement of its database.
 
-    AGENTCTL_KILL_AT=7 python -m tests.kills.killed_server serve --config …
+    AGENTCTL_KILL_AT=7 python tests/kills/killed_server.py serve --config …
 
 Statements are counted from the decision of an approval on: it is the first statement of a leg. The
 code of agentctl is unchanged: the drivers of the databases report each statement, BEGIN and COMMIT
@@ -65,6 +65,6 @@ def _report(name: str, countdown: Countdown) -> None:
 if __name__ == "__main__":
     if number := os.environ.get("AGENTCTL_KILL_AT"):
         install(Countdown(int(number)))
-    from agentctl.__main__ import main
+    from agentctl.cli.app import main
 
     raise SystemExit(main())
