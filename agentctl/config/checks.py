@@ -38,7 +38,17 @@ _POSTGRES_KEYS = (
     "tls_ca_file",
 )
 
-_MODEL_KEYS = ("model", "instructions", "settings", "output", "memory", "summary", "tools")
+_MODEL_KEYS = (
+    "model",
+    "instructions",
+    "settings",
+    "output",
+    "memory",
+    "summary",
+    "tools",
+    "external_tools",
+    "approve",
+)
 """Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]
@@ -53,6 +63,7 @@ def check_settings(settings: Settings, places: Places) -> None:
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_authorization,
+        _check_console,
         _check_bounds,
         _check_metrics,
         *(extension.check_settings for extension in load_extensions()),
@@ -63,6 +74,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_steps,
         _check_teams,
         check_mcp_servers,
+        _check_approvers,
     )
     for check in checks:
         check(settings, places)
@@ -92,10 +104,30 @@ def _check_authorization(settings: Settings, places: Places) -> None:
     address = urlsplit(table.jwks_url or table.issuer)
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
+    _check_transport(address.geturl(), place)
+
+
+def _check_transport(url: str, place: Place) -> None:
+    address = urlsplit(url)
     if address.scheme != "https" and not (
         address.scheme == "http" and is_loopback_host(address.hostname or "")
     ):
         place.refuse("must be fetched with https, except from this machine")
+
+
+def _check_console(settings: Settings, places: Places) -> None:
+    table = settings.console
+    if bool(table.oidc_issuer) != bool(table.oidc_client_id):
+        given, missing = "oidc_issuer", "oidc_client_id"
+        if table.oidc_client_id:
+            given, missing = missing, given
+        places[f"console.{given}"].refuse(f"needs {missing}", hint=f"set {missing} in [console]")
+    if not table.oidc_issuer:
+        return
+    place = places["console.oidc_issuer"]
+    _check_transport(table.oidc_issuer, place)
+    if not settings.authorization.enabled:
+        place.refuse("has no effect while authorization is off")
 
 
 def _check_bounds(settings: Settings, places: Places) -> None:
@@ -208,3 +240,17 @@ def _check_teams(settings: Settings, places: Places) -> None:
             places[f"teams.{cycle[-1]}.members"].refuse(
                 f"the team is a member of itself: {' -> '.join(cycle)}"
             )
+
+
+def _check_approvers(settings: Settings, places: Places) -> None:
+    if settings.has_approvers:
+        return
+    for table in ("agents", "teams"):
+        for entry in getattr(settings, table):
+            for pattern, policy in entry.approve.items():
+                if policy == "other":
+                    place = places[f"{table}.{entry.id}.approve"].item(f'."{pattern}"')
+                    place.refuse(
+                        'must not be "other" while authorization is off: no one is another user',
+                        hint='set it to "user", or own = true in [approvals]',
+                    )

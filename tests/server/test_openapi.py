@@ -12,6 +12,7 @@ import pytest
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth.policy import POLICY, Public, scope_forms
+from agentctl.records.routes import PAGE_ROUTES
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
@@ -46,7 +47,7 @@ def test_document_is_valid(document: dict[str, Any]) -> None:
 
 def test_document_has_every_operation_except_pages(document: dict[str, Any]) -> None:
     pages = {"get_docs", "get_docs_asset", "get_oauth2_redirect", "get_openapi", "get_redoc"}
-    pages |= {"get_console", "get_console_asset"}
+    pages |= set(PAGE_ROUTES)
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(ids) == len(set(ids))
     assert set(ids) == set(POLICY) - pages

@@ -76,7 +76,8 @@ class AgnoRunner:
         async with aclosing(events):
             async for event in events:
                 report.add(event)
-        report.end()
+                await run.take_turn()
+        await report.end()
 
     def _copy(self, run: HostedRun) -> Any:
         earlier = to_agno_messages(run.request_history if self._has_history else run.history)
@@ -164,10 +165,10 @@ class _AgnoReport:
                 }
             )
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Report the structured result, if there is one."""
         if self._output is not None:
-            self._run.set_output(self._output)
+            await self._run.set_output(self._output)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
 

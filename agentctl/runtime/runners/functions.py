@@ -110,7 +110,7 @@ class FunctionRunner(_PythonRunner):
         if isinstance(result, str):
             run.add_text(str.__str__(result))
         elif result is not None:
-            run.set_output(result)
+            await run.set_output(result)
             run.add_text(run.output_text)
 
 
@@ -128,10 +128,11 @@ class GeneratorRunner(_PythonRunner):
         generator: AsyncIterator[Any] = self._bind(message, run)()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
-                _report(item, run)
+                await _report(item, run)
+                await run.take_turn()
 
 
-def _report(item: object, run: HostedRun) -> None:
+async def _report(item: object, run: HostedRun) -> None:
     match item:
         case str():
             run.add_text(str.__str__(item))
@@ -147,7 +148,7 @@ def _report(item: object, run: HostedRun) -> None:
         case Usage():
             run.add_usage(item.counters())
         case Output(value=value):
-            run.set_output(value)
+            await run.set_output(value)
         case _:
             kind = type(item).__name__
             raise TypeError(f"the generator yielded {kind}, not str or an event of agentctl")

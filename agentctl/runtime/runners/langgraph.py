@@ -131,6 +131,7 @@ class LangGraphRunner:
             async with aclosing(events):
                 async for event in events:
                     report.add(event)
+                    await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
@@ -139,7 +140,7 @@ class LangGraphRunner:
             raise
         except Exception as error:
             raise report.calls.classify(error) from error
-        report.end()
+        await report.end()
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
@@ -238,7 +239,7 @@ class _GraphReport:
         elif not event["ns"]:
             self._state = data
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Report the end of the graph.
 
         Raises:
@@ -248,7 +249,7 @@ class _GraphReport:
             raise ExecutionError("INTERRUPTED")
         result = self._state.get("structured_response") if isinstance(self._state, dict) else None
         if result is not None:
-            self._run.set_output(result)
+            await self._run.set_output(result)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
 

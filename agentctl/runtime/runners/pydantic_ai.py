@@ -113,7 +113,7 @@ class _Execution:
                         async for event in events:
                             self._report_call(event)
             assert steps.result is not None
-            self._report_output(steps.result.output)
+            await self._report_output(steps.result.output)
             self._keep_messages(steps.new_messages())
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
@@ -127,6 +127,7 @@ class _Execution:
                     async for event in stream:
                         span.mark_first_token()
                         self._add_piece(event)
+                        await self._run.take_turn()
                 finally:
                     self._set_usage(stream.usage)
         except Exception:
@@ -169,14 +170,14 @@ class _Execution:
                 text, failed = result.model_response(), True
             self._calls.end(result.tool_call_id, text, failed=failed)
 
-    def _report_output(self, output: object) -> None:
+    async def _report_output(self, output: object) -> None:
         if isinstance(output, DeferredToolRequests):
             raise ExecutionError("INTERRUPTED")
         if isinstance(output, str):
             if not self._has_text:
                 self._run.add_text(output)
             return
-        self._run.set_output(output)
+        await self._run.set_output(output)
         if not self._has_text:
             self._run.add_text(self._run.output_text)
 

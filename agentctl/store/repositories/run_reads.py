@@ -55,6 +55,11 @@ _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id A
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 _GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
+_SIZE = Sql(
+    "SELECT coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
+    " + coalesce(octet_length(output), 0) FROM runs WHERE run_id = :run_id"
+)
+
 _ALL_SEQS = 2**62
 
 _OF_SESSION = {
@@ -193,6 +198,13 @@ def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[R
     """
     sql = _GET_SUMMARY if summary else _GET
     return sql.first(RunRow, run_id=run_id, **visibility.parameters())
+
+
+def measure(run_id: str) -> Work[int | None]:
+    """Return the size of the largest texts of a run in bytes, without reading them; None without a
+    run.
+    """
+    return _SIZE.value(run_id=run_id)
 
 
 def get_for_update(run_id: str) -> Work[RunRow | None]:
