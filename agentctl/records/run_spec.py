@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from agentctl.records.kinds import ComponentKind
@@ -17,7 +17,7 @@ class RunSpec:
     """The work and the limits of a run. They never change, and each of them has a JSON form.
 
     The row of the run is written from it, and models and tools read it. A child has the values of
-    its parent, except those of its work.
+    its parent, except those of its work, and no `output_schema`.
 
     Attributes:
         parent_run_id: the run that requested this run of a member, or after which this background
@@ -77,6 +77,28 @@ class RunSpec:
         earlier = tuple(values.get("earlier_messages") or ())
         present = {name: value for name, value in values.items() if name in known}
         return cls(**{**present, "earlier_messages": earlier})
+
+    def build_member_spec(
+        self, run_id: str, kind: ComponentKind, component_id: str, task: str, *, time_limit: float
+    ) -> RunSpec:
+        """Return the specification of the run of a member or a step below this run.
+
+        The output schema of the request is that of the answer to the user, not that of a report.
+        """
+        return replace(
+            self,
+            run_id=run_id,
+            parent_run_id=self.run_id,
+            component_type=kind,
+            component_id=component_id,
+            input=task,
+            background=False,
+            recorded=False,
+            survives_disconnect=False,
+            output_schema=None,
+            earlier_messages=(),
+            time_limit=time_limit,
+        )
 
     @property
     def first_status(self) -> Literal["PENDING", "RUNNING"]:

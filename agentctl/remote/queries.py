@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from agentctl.approval_requests import RunDecision
 from agentctl.declarations import Header, Path, Query, find_declared, list_request_values
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.remote.connection import Request, build_path
-from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
+from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, Grant
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -134,8 +135,9 @@ def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
 def _body_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_body_value(item) for item in value]
-    is_request = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return body_of(value) if is_request else value
+    if isinstance(value, RunDecision):
+        return body_of(value)
+    return dataclasses.asdict(value) if isinstance(value, Grant) else value
 
 
 def build_query(**values: object) -> Pairs:

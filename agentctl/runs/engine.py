@@ -68,7 +68,6 @@ _REVOKED = Ending.cancelled(
 
 _WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 
-
 _log = logging.getLogger("agentctl.runs")
 
 
@@ -213,17 +212,11 @@ class Engine:
     ) -> MemberResult:
         if run_id is not None:
             return await self._continue_member(parent, component, run_id)
-        spec = replace(
-            parent.spec,
-            run_id=new_id(),
-            parent_run_id=parent.run_id,
-            component_type=component.kind,
-            component_id=component.id,
-            input=message,
-            background=False,
-            recorded=False,
-            survives_disconnect=False,
-            earlier_messages=(),
+        spec = parent.spec.build_member_spec(
+            new_id(),
+            component.kind,
+            component.id,
+            message,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"
@@ -301,8 +294,7 @@ class Engine:
             configured here, or this process takes no more runs.
 
         Raises:
-            Unavailable: the database does not answer. A claim whose commit has an unknown outcome
-                is found by the next call in this process.
+            Unavailable: the database does not answer.
         """
         if self.draining or self._is_full:
             return None

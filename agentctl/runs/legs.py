@@ -60,7 +60,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         TypeError: the state of the component has no JSON form.
     """
     at = run.finished_at or now()
-    # One microsecond apart, so that lists have them in the order of the component.
+    # Each one microsecond later, so that lists have them in the order of the component.
     rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
     event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
     transcript = run.transcript
@@ -301,6 +301,8 @@ def to_decision(row: ApprovalRow) -> Decision:
         note=row.note,
         result=orjson.loads(row.result) if row.result is not None else None,
         decided_by=row.decided_by,
+        created_at=row.created_at,
+        decided_at=row.decided_at,
     )
 
 

@@ -7,16 +7,10 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from agentctl.records.items import (
-    SUMMARY_VIEWS,
-    WHOLE_FIELDS,
-    Child,
-    RunReader,
-    build_items,
-    cut_item,
-)
+from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
+from agentctl.records.run_reader import RunReader
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text

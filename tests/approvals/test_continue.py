@@ -165,6 +165,13 @@ def test_decisions_are_stored_all_or_none(people: People) -> None:
     assert response.json()["detail"].startswith("Two decisions about approval ")
 
 
+def test_number_of_decisions_is_bounded(people: People) -> None:
+    run = people.start("user")
+    response = people.send("ann", "POST", path_of(run), json={"decisions": decisions_of(run) * 101})
+    assert response.status_code == 422
+    assert response.json()["detail"] == "decisions must be at most 100"
+
+
 def test_user_does_not_decide_for_an_approver(people: People) -> None:
     run = people.start("other")
     body = {"decisions": decisions_of(run)}

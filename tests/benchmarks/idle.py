@@ -44,14 +44,14 @@ def _measure_share(work: str, server: RunningServer, *, workers: int = 1) -> Row
     time.sleep(SETTLE_SECONDS)
     shares = []
     for _ in range(ROUNDS):
-        before, start = _scheduled_seconds(server.process_id), time.monotonic()
+        before, start = scheduled_seconds(server.process_id), time.monotonic()
         time.sleep(ROUND_SECONDS)
-        used = _scheduled_seconds(server.process_id) - before
+        used = scheduled_seconds(server.process_id) - before
         shares.append(used / (time.monotonic() - start) / workers * 100)
     return build_figure_row(work, shares, "%", at_most(0.2))
 
 
-def _scheduled_seconds(process_id: int) -> float:
+def scheduled_seconds(process_id: int) -> float:
     """Return the CPU seconds of all threads of a process and its children."""
     return sum(
         int((task / "schedstat").read_text().split()[0]) / 1e9

@@ -140,8 +140,8 @@ ROWS: tuple[Row, ...] = (
         refused(
             _OPERATIONS,
             "refused_continue_of_a_run",
-            "400 for continue, 404 for the others: runs are not continued; start a new one in the"
-            " session",
+            "400 for continue, 404 for the others: paused runs are continued with agentctl, or in"
+            " its own interface",
         ),
         methods=(
             "continue_agent_run", "continue_agent_run_stream", "continue_team_run",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
 from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
@@ -34,6 +35,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.run_operations import RunDeclarations
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]
@@ -75,6 +77,16 @@ READS: list[tuple[Call, str]] = [
         "/agents/a/runs?created_before=1970-01-01T00%3A00%3A00.000000Z",
     ),
     (lambda o: o.get_run("r"), "/runs/r"),
+    (lambda o: o.get_approvals(ApprovalFilter()), "/approvals"),
+    (
+        lambda o: o.get_approvals(
+            ApprovalFilter("pending", "done", "input", "team", "t", "r", "s", "u", "d", PAGE, 0)
+        ),
+        "/approvals?status=pending&execution=done&kind=input&component_type=team&component_id=t"
+        "&run_id=r&session_id=s&user_id=u&db_id=d&limit=5&page=2&sort_order=asc"
+        "&created_after=1970-01-01T00%3A00%3A00.000000Z",
+    ),
+    (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
     (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
     (
         lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),
@@ -180,6 +192,36 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
     (
         lambda o: o.cancel_run("team", "t", "r", CancelRequest("s", 0, "no more")),
         "POST", "/teams/t/runs/r/cancel?session_id=s&wait=0&reason=no%20more", None,
+    ),
+    (
+        lambda o: o.decide_approval("team", "t", "a", DecisionRequest("reject")),
+        "POST", "/teams/t/approvals/a/decide", {"decision": "reject"},
+    ),
+    (
+        lambda o: o.decide_approval(
+            "agent", "x", ODD, DecisionRequest("approve", "h", {"a": 1}, "n", [2], {"b": 3}, "key")
+        ),
+        "POST", f"/agents/x/approvals/{ODD_QUOTED}/decide",
+        {"decision": "approve", "arguments_hash": "h", "arguments": {"a": 1}, "note": "n",
+         "answer": [2], "result": {"b": 3}},
+    ),
+    (
+        lambda o: o.continue_run("workflow", "w", "r", ContinueRequest()),
+        "POST", "/workflows/w/runs/r/continue", {"stream": False},
+    ),
+    (
+        lambda o: o.continue_run(
+            "agent", "x", "r",
+            ContinueRequest(
+                (RunDecision("reject", approval_id="a"),
+                 RunDecision("answer", answer=1, tool_call_id="c")),
+                True, {"d": 4}, "key",
+            ),
+        ),
+        "POST", "/agents/x/runs/r/continue",
+        {"stream": False, "background": True, "dependencies": {"d": 4},
+         "decisions": [{"decision": "reject", "approval_id": "a"},
+                       {"decision": "answer", "answer": 1, "tool_call_id": "c"}]},
     ),
     (lambda o: o.create_session(NewSession()), "POST", "/sessions?type=agent", {}),
     (
@@ -308,8 +350,9 @@ def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.Monkey
 
 def test_every_operation_is_tested() -> None:
     operations: Operations = RemoteOperations("http://localhost", None)
-    named = {name for name in vars(Operations) if not name.startswith("_")} - {"execute"}
+    members = {*vars(Operations), *vars(RunDeclarations)}
+    named = {name for name in members if not name.startswith("_")} - {"execute"}
     assert named <= set(dir(operations))
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
     tried = {name for call in calls for name in call.__code__.co_names}
-    assert named - tried == {"stream_run", "resume_run", "follow_run"}
+    assert named - tried == {"stream_run", "stream_continued_run", "resume_run", "follow_run"}

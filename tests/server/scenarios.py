@@ -639,9 +639,45 @@ def _audit() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
 
 
+def _approvals() -> Iterator[Scenario]:
+    """Yield requests about approvals and pauses, of which the scenarios have none."""
+    path, who = "GET /approvals", "approver"
+    yield Scenario("get_approvals", path, who, 200, ('"data":[]', '"total_count":0'))
+    for query in ("status=maybe", "kind=x", "limit=0", "cursor=x", "created_after=now"):
+        wrong = (query.partition("=")[0], *REFUSED)
+        yield Scenario("get_approvals", f"{path}?{query}", who, 422, wrong)
+    yield Scenario("get_approvals", f"{path}?db_id=nowhere", who, 404, NOT_FOUND)
+    yield Scenario("get_approvals", path, "me", 403, ("approvals:read", *FORBIDDEN))
+    yield Scenario("get_approvals", path, "nobody", 401)
+    components = {"agent": "agents/echo", "team": "teams/desk", "workflow": "workflows/line"}
+    for kind, component in components.items():
+        one, get, decide = f"/{component}/approvals/none", "get", "decide"
+        hint = f"approvals:{component.partition('/')[2]}:"
+        for verb, request in ((get, f"GET {one}"), (decide, f"POST {one}/decide")):
+            operation, scope = f"{verb}_{kind}_approval", "read" if verb == get else "write"
+            for body in ({"decision": "reject"}, {"decision": 1}, {}):
+                json = body if verb == decide else None
+                yield Scenario(operation, request, who, 404, NOT_FOUND, json=json)
+                yield Scenario(
+                    operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
+                )
+            yield Scenario(operation, request, "bad", 401)
+        operation, resume = (
+            f"continue_{kind}_run",
+            f"POST /{component}/runs/{{{kind}_run}}/continue",
+        )
+        has_ended = ("CONFLICT", "The run has ended as COMPLETED already")
+        yield Scenario(operation, resume, "me", 409, has_ended)
+        yield Scenario(operation, resume, "me", 409, has_ended, json={"stream": False})
+        yield Scenario(operation, resume, "me", 422, ("decisions",), json={"decisions": 1})
+        yield Scenario(operation, resume, "other", 404, NOT_FOUND, json={"decisions": 1})
+        yield Scenario(operation, f"POST /{component}/runs/no/continue", "me", 404, NOT_FOUND)
+        yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(),
+    *_accounts(), *_memories(), *_summaries(), *_approvals(),
 ]  # fmt: skip

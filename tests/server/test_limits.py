@@ -60,6 +60,7 @@ NOT_LISTED = {
     "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",
     "agentctl.interop.agentos.server.bodies.MAXIMUM_ENTRY_BYTES",
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
+    "agentctl.runs.sweep.MAXIMUM_LEGS",
     "agentctl.runs.sweep.MAXIMUM_UNITS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",

@@ -54,6 +54,7 @@ CREATE INDEX approvals_created ON approvals (created_at, approval_id);
 CREATE INDEX approvals_status_created ON approvals (status, created_at, approval_id);
 CREATE INDEX approvals_user_created ON approvals (user_id, created_at, approval_id);
 CREATE INDEX approvals_component_created ON approvals (component_id, created_at, approval_id);
+CREATE INDEX approvals_session_created ON approvals (session_id, created_at, approval_id);
 CREATE INDEX approvals_run ON approvals (run_id, created_at, approval_id);
 CREATE INDEX approvals_root ON approvals (root_run_id, created_at, approval_id);
 CREATE INDEX approvals_expires ON approvals (expires_at) WHERE status = 'pending';
@@ -69,6 +70,7 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('approvals', 'approvals_status_created',     '1000000 200000 1 1 noskipscan'),
     ('approvals', 'approvals_user_created',       '1000000 10000 1 1 noskipscan'),
     ('approvals', 'approvals_component_created',  '1000000 50000 1 1 noskipscan'),
+    ('approvals', 'approvals_session_created',    '1000000 10 1 1 noskipscan'),
     ('approvals', 'approvals_run',                '1000000 1 1 1 noskipscan'),
     ('approvals', 'approvals_root',               '1000000 1 1 1 noskipscan'),
     ('approvals', 'approvals_expires',            '1000 1 noskipscan'),

@@ -105,8 +105,8 @@ _SUMMARY_NAMES = (
     "status", "execution", "created_at", "decided_at", "decided_by", "note",
 )  # fmt: skip
 _SUMMARIES = Sql(
-    f"SELECT root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
-    f" WHERE run_id IN ({_GROUP}) OR root_run_id IN ({_GROUP}) ORDER BY created_at, approval_id"
+    f"SELECT created_at, root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
+    f" WHERE run_id IN ({_GROUP}) OR root_run_id IN ({_GROUP})"
 )
 _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
@@ -215,7 +215,9 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
         group = run_ids[first : first + _PARENTS]
         parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
         parameters |= {f"run_{number}": run_id for number, run_id in enumerate(group)}
-        for root_run_id, *values in (yield Statement(_SUMMARIES, parameters)):
+        # Sorted here: two indexes find the rows, and there are few.
+        rows = yield Statement(_SUMMARIES, parameters)
+        for _, root_run_id, *values in sorted(rows, key=lambda row: (row[0], row[2])):
             summary = dict(zip(_SUMMARY_NAMES, values, strict=True))
             for name in ("created_at", "decided_at"):
                 at = summary[name]

@@ -25,6 +25,7 @@ const CALLS = {
   waiting: ["‖", "yellow", "waits"],
   done: ["✓", "green", "done"],
   failed: ["✗", "red", "failed"],
+  waiting: ["‖", "yellow", "waits for a decision"],
   cancelled: ["–", "dim", "no result"],
 };
 

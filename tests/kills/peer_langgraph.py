@@ -1,0 +1,88 @@
+"""A LangGraph graph that asks for a payment, in a process; used by `tests.kills.peers`.
+
+    python tests/kills/peer_langgraph.py start|resume FOLDER
+
+The checkpointer keeps its checkpoints in a file, which is written after each step, as a database
+would.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict):
+    """The state of the graph."""
+
+    result: str
+
+
+class FileSaver(InMemorySaver):
+    """A checkpointer that stores everything in a file after each write."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        if path.exists():
+            storage, writes, blobs = pickle.loads(path.read_bytes())
+            for thread, spaces in storage.items():
+                for space, checkpoints in spaces.items():
+                    self.storage[thread][space].update(checkpoints)
+            self.writes.update(writes)
+            self.blobs.update(blobs)
+
+    def put(self, *arguments: Any, **options: Any) -> Any:
+        """Store a checkpoint."""
+        result = super().put(*arguments, **options)
+        self._store()
+        return result
+
+    def put_writes(self, *arguments: Any, **options: Any) -> None:
+        """Store the writes of a task."""
+        super().put_writes(*arguments, **options)
+        self._store()
+
+    def _store(self) -> None:
+        storage = {thread: dict(spaces) for thread, spaces in self.storage.items()}
+        content = pickle.dumps((storage, dict(self.writes), dict(self.blobs)))
+        part = self._path.with_suffix(".part")
+        part.write_bytes(content)
+        part.replace(self._path)
+
+
+def build(folder: Path) -> Any:
+    """Return the compiled graph."""
+
+    def pay(state: State) -> State:
+        answer = interrupt("pay bob?")
+        if answer != "yes":
+            return {"result": "rejected"}
+        with (folder / "ledger").open("a") as ledger:
+            ledger.write("pay bob\n")
+            ledger.flush()
+            os.fsync(ledger.fileno())
+        time.sleep(1.0)
+        return {"result": "paid"}
+
+    graph = StateGraph(State)
+    graph.add_node("pay", pay)
+    graph.add_edge(START, "pay")
+    graph.add_edge("pay", END)
+    return graph.compile(checkpointer=FileSaver(folder / "checkpoints"))
+
+
+if __name__ == "__main__":
+    graph = build(Path(sys.argv[2]))
+    given: Any = {"result": ""} if sys.argv[1] == "start" else Command(resume="yes")
+    print(graph.invoke(given, CONFIG), flush=True)

@@ -1,0 +1,129 @@
+"""Put the newest AgentOS and LangGraph to the kill test: a kill in the approved call, then go on.
+
+    python -m tests.kills.peers [--rounds 10]
+
+The call writes one line to a ledger and then works for a second. The process is killed in that
+second, started again, and told to continue, as its documentation describes. The lines of the ledger
+show how often the call was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.endpoint import start_endpoint
+
+HERE = Path(__file__).parent
+SECONDS = 60.0
+
+
+def wait_for(reached: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (result := reached()):
+        assert time.monotonic() < deadline, "the condition was not reached"
+        time.sleep(0.02)
+    return result
+
+
+def count_lines(folder: Path) -> int:
+    path = folder / "ledger"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@contextlib.contextmanager
+def run_agentos(folder: Path, model_url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [sys.executable, str(HERE / "peer_agentos.py"), str(port), str(folder), model_url]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with contextlib.suppress(httpx2.HTTPError):
+            return httpx2.get(f"{url}/health").status_code == 200
+        return False
+
+    try:
+        wait_for(answers)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def kill_agentos(folder: Path, model_url: str) -> tuple[int, str]:
+    """Return the number of payments, and the status that AgentOS reports in the end."""
+    confirmed: dict[str, Any] = {}
+    with run_agentos(folder, model_url) as (process, url):
+        body = {"message": json.dumps({"note": "pay bob"}), "stream": "false", "session_id": "s"}
+        run = httpx2.post(f"{url}/agents/payer/runs", data=body, timeout=SECONDS).json()
+        tools = [{**tool, "confirmed": True} for tool in run["tools"]]
+        confirmed = {"tools": json.dumps(tools), "session_id": "s", "stream": "false"}
+        path = f"/agents/payer/runs/{run['run_id']}/continue"
+        asking = subprocess.Popen(
+            [
+                sys.executable, "-c",
+                "import sys, json, httpx2; httpx2.post(sys.argv[1], data=json.loads(sys.argv[2]))",
+                f"{url}{path}", json.dumps(confirmed),
+            ],
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for(lambda: count_lines(folder))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        asking.wait()
+    with run_agentos(folder, model_url) as (_, url):
+        answer = httpx2.post(f"{url}{path}", data=confirmed, timeout=SECONDS)
+        return count_lines(folder), str(answer.json().get("status", answer.status_code))
+
+
+def kill_langgraph(folder: Path, model_url: str) -> tuple[int, str]:
+    """Return the number of payments, and the state of the graph in the end."""
+    words = [sys.executable, str(HERE / "peer_langgraph.py")]
+    subprocess.run([*words, "start", str(folder)], check=True, capture_output=True)
+    working = subprocess.Popen([*words, "resume", str(folder)], stdout=subprocess.DEVNULL)
+    wait_for(lambda: count_lines(folder))
+    working.kill()
+    working.wait()
+    done = subprocess.run(
+        [*words, "resume", str(folder)], check=True, capture_output=True, text=True
+    )
+    return count_lines(folder), done.stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    endpoint = start_endpoint()
+    try:
+        for name, kill in (("AgentOS", kill_agentos), ("LangGraph", kill_langgraph)):
+            counts, ends = Counter[int](), Counter[str]()
+            for _ in range(options.rounds):
+                with tempfile.TemporaryDirectory(prefix="agentctl-peers-") as folder:
+                    count, end = kill(Path(folder), endpoint.base_url)
+                counts[count] += 1
+                ends[end] += 1
+            print(f"{name}: payments {dict(counts)}, ends {dict(ends)}", flush=True)
+    finally:
+        endpoint.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
