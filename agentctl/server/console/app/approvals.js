@@ -272,11 +272,11 @@ const FORMS = { approval: CallForm, input: InputForm, external: ExternalForm, ou
 /** What is asked: the question, the arguments, and the hash that a decision names. */
 export function Asked({ approval }) {
   const { question, arguments: values, kind, arguments_hash: hash, approved_arguments: approved } = approval;
-  return html`
+  return html`<div class="asks">
     ${question ? html`<p class="question" dir="auto">${printable(question)}</p>` : null}
     ${kind === "input" && !Object.keys(values || {}).length ? null : html`<${Arguments} values=${values} />`}
     ${approved ? html`<h3 class="caption">Approved with changes</h3><${Difference} before=${values || {}} after=${approved} />` : null}
-    <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p>`;
+    <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
 }
 
 /** The dialog of a transcript: what a run waits for, and the decision. */
@@ -295,7 +295,7 @@ export function DecideDialog({ summary, run, db, onClose, onDecided }) {
     onDecided();
     onClose();
   };
-  return html`<${Dialog} title=${`${cut(summary.tool_name, 64)}: ${describeWait(summary).split(" ").slice(0, 2).join(" ")}`} onClose=${onClose} wide=${true}>
+  return html`<${Dialog} title=${`Waits for ${describeWait(summary)}`} onClose=${onClose} wide=${true}>
     <${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
       ${(approval) => html`<${Fragment}><${Asked} approval=${approval} />
         <${Decision} approval=${approval} run=${run} db=${db} onDecided=${leave} onStale=${() => (onDecided(), load())} /><//>`}

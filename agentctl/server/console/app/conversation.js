@@ -22,7 +22,6 @@ export const CUT = 10_000;
 /** The look of a tool call by its status. */
 const CALLS = {
   running: ["●", "blue", "running"],
-  waiting: ["‖", "yellow", "waits"],
   done: ["✓", "green", "done"],
   failed: ["✗", "red", "failed"],
   waiting: ["‖", "yellow", "waits for a decision"],
@@ -311,7 +310,7 @@ function ToolLine({ item, run, now, opened, onAll }) {
     path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${item.tool_call_id}`, { session_id: run.session_id }));
   return html`<div class="fold">
     <button type="button" class="line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
-      <span class="call mono">ƒ ${cut(item.tool_name, 64)}(${short})${
+      <span class="call mono">ƒ ${cut(item.tool_name, 64)}${item.tool_args == null ? "" : `(${short})`}${
         !running && result && result.length <= 80 ? html` <span class="dim">${cut(result, 80)}</span>` : null}</span>
       <span class="end">${size > 80 ? `${formatSize(size)} ` : ""}<span class=${color} title=${words}>${glyph}</span>
         <span class="hidden">${words}</span> ${formatDuration(end - Date.parse(item.started_at))}</span>

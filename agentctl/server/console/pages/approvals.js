@@ -95,7 +95,7 @@ function Row({ row, at, now, db, names }) {
   const age = row.status === "pending" ? formatSpan(waitedSeconds(row, now)) : formatAge(row.decided_at, now);
   return html`<tr aria-rowindex=${at + 2} data-approval=${row.approval_id}>
     <td class="name"><a data-row href=${toHash(["approvals", row.component_type, row.component_id, row.approval_id], { db })} title=${row.approval_id}
-      ><span class="mono">${cut(row.tool_name, 64)}</span> <span class="sub">${cut(`${name} · ${user} · `, 80)}<span class="phone">${age} · </span>${asks}</span></a></td>
+      ><span class="mono">${cut(row.tool_name, 64)}</span> <span class="sub">${cut(`${name} · ${user}`, 80)} · <span class="phone">${age} · </span>${asks}</span></a></td>
     <td class="state"><${ApprovalStatus} approval=${row} /></td>
     <td class="full">${printable(row.kind)}${row.policy === "other" ? html` <span class="chip" title=${POLICIES.other}>other</span>` : null}</td>
     <td class="full" dir="auto">${cut(name, 60)}</td>
@@ -123,16 +123,14 @@ function One({ parts, query }) {
   return html`<${Page} title=${approval ? approval.tool_name : shortId(id)} back=${{ href: toHash(["approvals"], { db: query.db }), label: "Approvals" }}
     aside=${approval ? html`<${ApprovalStatus} approval=${approval} />` : null}>
     <${Loaded} resource=${resource} place=${place}>
-      ${(found) => html`<div class="split">
+      ${(found) => html`<div class="approval">
         <section class="panel"><h2>${capital(describeWait(found))}</h2>
           <${Asked} approval=${found} />
           <${Outcome} approval=${found} />
         </section>
-        <div>
-          <section class="panel"><h2>Decision</h2>
-            <${Decision} approval=${found} db=${query.db} onDecided=${resource.reload} onStale=${resource.reload} /></section>
-          <section class="panel"><h2>Where it comes from</h2><${Origin} approval=${found} names=${names} db=${query.db} /></section>
-        </div>
+        <section class="panel"><h2>Decision</h2>
+          <${Decision} approval=${found} db=${query.db} onDecided=${resource.reload} onStale=${resource.reload} /></section>
+        <section class="panel"><h2>Where it comes from</h2><${Origin} approval=${found} names=${names} db=${query.db} /></section>
       </div>`}
     <//>
   <//>`;
