@@ -19,6 +19,7 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
+from tests.console.test_console import PRESS
 from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -26,11 +27,36 @@ from tests.server.threaded_server import serve_in_thread
 
 pytestmark = needs_browser
 
-AGENT = """
+AGENTS = """
+[[models]]
+id = "tool-pay"
+provider = "openai"
+model = "tool:pay"
+base_url = "{url}"
+
 [[agents]]
 id = "payer"
 name = "Payer"
 object = "paying_agent:wait_for_people"
+
+[[agents]]
+id = "clerk"
+name = "Clerk"
+model = "tool-pay"
+tools = ["paying_tools:pay"]
+approve = {{ pay = "user" }}
+
+[[teams]]
+id = "counter"
+name = "Counter"
+mode = "broadcast"
+model = "echo"
+members = ["clerk", "echo"]
+"""
+
+TOOLS = """
+def pay(amount: int) -> str:
+    return f"paid {amount}"
 """
 
 LARGE = 2**53 + 1
@@ -45,7 +71,9 @@ def people(
     folder = tmp_path_factory.mktemp("asking")
     shutil.copy(Path(__file__).parents[1] / "approvals" / "paying_agent.py", folder)
     (folder / "ledger.jsonl").touch()
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=AGENT)
+    (folder / "paying_tools.py").write_text(TOOLS)
+    url = model_endpoint.base_url
+    deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         yield People(host)
 
@@ -211,7 +239,10 @@ def test_reader_of_approvals_decides_nothing(people: People, browser: Browser) -
 def test_list_is_filtered(people: People, browser: Browser) -> None:
     runs = [people.start(word, name="ben") for word in ("ask", "user")]
     people.decide(people.approvals(runs[0])[0], "reject")
-    with open_as(people, browser, "eve", "#/approvals?user=ben") as shown:
+    with open_as(people, browser, "eve", "#/access") as shown:
+        shown.see("Who am I")
+        shown.evaluate(PRESS, ["g", "p"])
+        shown.page.fill("input[type=search][placeholder=User]", "ben")
         rows = shown.page.locator("tbody tr[data-approval]")
         expect(rows).to_have_count(1)
         shown.page.click("button:text-is('All')")
@@ -252,6 +283,35 @@ def test_user_decides_in_the_transcript(people: People, browser: Browser) -> Non
         expect(page.locator(".turn").last).to_contain_text("Results: right")
         expect(page.locator("[data-decided]")).to_have_count(2)
         expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_gated_tool_call_has_its_decision_below(people: People, browser: Browser) -> None:
+    run = people.start('{"amount": 3}', agent="clerk", session_id="gated")
+    with open_as(people, browser, "ann", "#/sessions/gated") as shown:
+        call = shown.page.locator(".fold .line")
+        expect(call).to_contain_text("pay(amount=3)")
+        expect(call).to_contain_text("‖")
+        shown.page.click("[data-waits] button")
+        shown.page.click("dialog button[type=submit]")
+        expect(call).to_contain_text("paid 3")
+        expect(shown.page.locator(".fold + [data-decided]")).to_contain_text("✓ approved · done")
+        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+    assert people.wait_for_end(run)["status"] == "COMPLETED"
+
+
+def test_call_of_a_member_is_decided_in_the_run_of_its_team(
+    people: People, browser: Browser
+) -> None:
+    scopes = (*USER, "teams:read", "teams:run")
+    with open_as(people, browser, "ann", "#/agents/teams/counter", *scopes) as shown:
+        shown.page.fill("[data-message]", '{"amount": 4}')
+        shown.page.click("button:text-is('Start')")
+        shown.page.click("[data-waits] button")
+        expect(shown.page.locator("dialog")).to_contain_text("amount4")
+        shown.page.click("dialog button[type=submit]")
+        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+        shown.page.click("[data-member] >> text=Clerk")
+        expect(shown.page.locator("[data-member] [data-decided]")).to_contain_text("approved")
 
 
 def test_transcript_goes_on_after_the_decision_of_another(people: People, browser: Browser) -> None:
