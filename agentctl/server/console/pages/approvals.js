@@ -75,7 +75,7 @@ function Table({ rows, db }) {
   useReturn(body);
   return html`<div class="table">
     <table aria-rowcount=${rows.length + 1}>
-      <colgroup><col class="w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
+      <colgroup><col class="w-tool w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
         <col class="opt w-component" /><col class="mid w-age" /><col class="full" /></colgroup>
       <thead><tr><th>Tool</th><th>Status</th><th class="full">Kind</th><th class="full">Component</th>
         <th class="opt">User</th><th class="mid right">Age</th><th class="full">Asks</th></tr></thead>
