@@ -18,23 +18,30 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import orjson
 import pytest
 
+from agentctl.config.settings import Approvals
 from agentctl.config.settings import Database as Entry
 from agentctl.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
+from agentctl.runs.decisions import write_decisions
 from agentctl.runs.finish import store_end
-from agentctl.runs.live import LiveRun
+from agentctl.runs.legs import build_approval, claim_leg
+from agentctl.runs.live import LiveRun, _begin_call
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Recorder
 from agentctl.runtime.component import Component
+from agentctl.runtime.pauses import NewApproval
+from agentctl.runtime.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.repositories import accounts, events, runs, sessions
+from agentctl.store.repositories import accounts, approvals, events, runs, sessions
 from agentctl.store.repositories.accounts import AccountRow
+from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_sessions
-from agentctl.store.repositories.run_rows import NewRun
+from agentctl.store.repositories.run_rows import NewRun, RunPause
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.run_specs import a_spec
@@ -59,6 +66,8 @@ _TABLES = {
     "runs": "run_id",
     "run_events": "run_id",
     "idempotency": "run_id",
+    "approvals": "approval_id",
+    "run_checkpoints": "run_id",
     "service_accounts": "name",
 }
 
@@ -72,8 +81,9 @@ class Scene:
     """Sessions of the user ann.
 
     Session s has the running run `live` and the pending run `next`; t and u are empty; v has the
-    pending run `late`, and `lead` with the member's run `led`. All ids end with the number of the
-    scene.
+    pending run `late`, and `lead` with the member's run `led`; w has the run `wait`, which is
+    paused for one approval, and `goes`, whose approved call no process has claimed yet. All ids end
+    with the number of the scene.
     """
 
     def __init__(self, service: Service, number: int) -> None:
@@ -96,9 +106,61 @@ class Scene:
         yield from runs.create(self.row("lead", "v"))
         yield from runs.create(self.row("late", "v"))
         yield from runs.create(self.row("led", "v", parent_run_id=self.id("lead")))
+        yield from sessions.create(a_session(self.id("w")))
+        for name in ("wait", "goes"):
+            yield from runs.create(self.row(name, "w", owner=self.id("worker")))
+            yield from runs.claim(self.id(name), 1, self.id("worker"), 1)
+            yield from approvals.create([self.asked(name)])
+            yield from approvals.keep_checkpoint(self.checkpoint(name))
+            yield from runs.pause(self.paused(name))
+        approve = DecisionChange("approved", 5, "boss")
+        yield from write_decisions(self.id("goes"), [(self.id("ask-goes"), approve)])
 
     def row(self, name: str, session: str = "s", **given: Any) -> NewRun:
         return a_run(self.id(name), self.id(session), component_id="quick", **given)
+
+    def asked(self, name: str) -> ApprovalRow:
+        run = LiveRun(
+            a_spec(self.id(name), self.id("w"), component_id="quick"),
+            self._component("quick"),
+            databases=self.service.hosting.databases,
+            limits=self.service.settings.limits,
+            run_member=never,
+        )
+        row = build_approval(run, NewApproval("approval", "c", "pay"), 3, Approvals())
+        return replace(row, approval_id=self.id(f"ask-{name}"), arguments_hash="h", expires_at=9)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        spec = a_spec(self.id(name), self.id("w"), component_id="quick")
+        body = {
+            "spec": spec.to_json(), "transcript": Transcript().to_json(), "state": None,
+            "component_name": "quick", "is_first": False, "earlier_runs": [], "summary": None,
+            "previous_instructions": None,
+        }  # fmt: skip
+        return Checkpoint(self.id(name), 1, "pause", orjson.dumps(body).decode())
+
+    def paused(self, name: str) -> RunPause:
+        return RunPause(self.id(name), 1, "PAUSED", 4, "", "[]", "[]", "{}", "[]")
+
+    async def decide(self, status: str, at: int = 5) -> None:
+        change = DecisionChange(status, at, "boss")
+        decisions = [(self.id("ask-wait"), change)]
+        await self.database.write(write_decisions(self.id("wait"), decisions))
+
+    async def cancel_waiting(self, name: str) -> str:
+        canceller = self.service.hosting.canceller
+        result = await canceller.cancel(
+            self.database, self.id(name), actor="ann", reason=None, wait=0.0
+        )
+        return result.outcome
+
+    async def claim(self, worker: str) -> bool:
+        claimed = await self.database.write(claim_leg(self.id("goes"), self.id(worker)))
+        return claimed is not None
+
+    async def begin_call(self) -> bool:
+        run_id = self.id("goes")
+        return await self.database.write(_begin_call(run_id, run_id, 2, self.id("ask-goes"), 7))
 
     def _component(self, component_id: str) -> Component:
         component = self.service.hosting.catalog.get("agent", component_id)
@@ -199,6 +261,15 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
         lambda s: s.operations.update_session(s.id("t"), SessionPatch({"metadata": {}}))
     ),
     "create": asked(lambda s: s.operations.create_session(NewSession(session_id=s.id("none")))),
+    "approve": asked(lambda s: s.decide("approved")),
+    "reject": asked(lambda s: s.decide("rejected")),
+    "expire": asked(lambda s: s.decide("expired", 10)),
+    "cancel waiting": asked(lambda s: s.cancel_waiting("wait")),
+    "claim": asked(lambda s: s.claim("one")),
+    "claim too": asked(lambda s: s.claim("two")),
+    "begin call": asked(lambda s: s.begin_call()),
+    "cancel going": asked(lambda s: s.cancel_waiting("goes")),
+    "recover going": asked(lambda s: recover_runs(s.database, s.id("one"))),
     "account": asked(lambda s: s.make_account("a1")),
     "account too": asked(lambda s: s.make_account("a2")),
 }
@@ -230,6 +301,15 @@ PAIRS = (
     ("recover", "end"),
     ("recover", "stop"),
     ("recover next", "start"),
+    ("approve", "reject"),
+    ("approve", "expire"),
+    ("approve", "cancel waiting"),
+    ("reject", "cancel waiting"),
+    ("claim", "claim too"),
+    ("claim", "cancel going"),
+    ("claim", "begin call"),
+    ("begin call", "cancel going"),
+    ("claim", "recover going"),
     ("account", "account too"),
 )
 """Pairs that a single writer serializes."""

@@ -242,7 +242,8 @@ async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: P
         await lose_leg(service, run["run_id"])
         assert await recover_runs(database, "gone") == [run["run_id"]]
         record = (await admin(service).get_run(run["run_id"])).value
-        assert record["error"] is not None and record["error"]["code"] == "WORKER_LOST"
+        assert record["error"] is not None
+        assert record["error"]["code"] == "WORKER_LOST"
 
 
 async def lose_call(service: Service, run_id: str) -> None:
