@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.hosted_run import HostedRun, Runner
+from agentctl.runtime.runners.replay import Replay, ReplayedOutput
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:
@@ -99,7 +101,7 @@ class FunctionRunner(_PythonRunner):
     async def run(self, message: str, run: HostedRun) -> None:
         call = self._bind(message, run)
         if self._is_async:
-            result = await call()
+            result = await start_replay(run).execute(call(), list)
         else:
             try:
                 result = await run.call_in_thread(call)
@@ -125,16 +127,45 @@ class GeneratorRunner(_PythonRunner):
         A cancel is raised inside the generator. If the generator continues, the next report raises
         it again, and the generator is closed.
         """
+        replay = start_replay(run)
+        events = run.leg.state["output"] if run.leg is not None else ()
+        output = ReplayedOutput(run.content, events)
+        await replay.execute(self._iterate(message, run, replay, output), output.finish)
+
+    async def _iterate(
+        self, message: str, run: HostedRun, replay: Replay, output: ReplayedOutput
+    ) -> None:
         generator: AsyncIterator[Any] = self._bind(message, run)()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
-                _report(item, run)
+                if replay.paused is not None:
+                    return
+                _report(item, run, output, repeats=output.is_replaying or replay.drops_reports)
+        output.finish()
 
 
-def _report(item: object, run: HostedRun) -> None:
+def start_replay(run: HostedRun) -> Replay:
+    """Start `approve`, `ask` and `step` of the context of an async function."""
+    replay = Replay(run, run.leg.state["calls"] if run.leg is not None else ())
+    run.context_host.replayer = replay
+    return replay
+
+
+def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
+    """Report what a generator has yielded, unless it repeats an earlier leg."""
+    if isinstance(item, str):
+        run.add_text(output.take_text(str.__str__(item)))
+        return
+    if isinstance(item, Progress | Usage):
+        if repeats:
+            run.checkpoint()
+            return
+    elif isinstance(item, Thinking | ToolStarted | ToolCompleted | Output):
+        values = {field.name: getattr(item, field.name) for field in fields(item)}
+        if not output.take_event(type(item).__name__, values, run.limits.run_bytes):
+            run.checkpoint()
+            return
     match item:
-        case str():
-            run.add_text(str.__str__(item))
         case Thinking(text=text):
             run.add_thinking(text)
         case ToolStarted(call_id=call_id, name=name, arguments=arguments):

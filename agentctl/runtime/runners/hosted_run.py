@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
-from agentctl.runtime.context import RunHost, build_run_context
+from agentctl.runtime.context import ContextMisuse, RunHost, build_run_context
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
@@ -23,6 +23,7 @@ from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
+    from agentctl.config.settings import Limits
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.pauses import Leg
     from agentctl.runtime.spans import Span
@@ -37,6 +38,10 @@ _TOO_LARGE = "The run exceeded its maximum size"
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
+
+
+_STOP_SECONDS = 10.0
+"""Maximum time until a process learns that it has lost a run."""
 
 
 class ModelSpan:
@@ -83,22 +88,27 @@ class HostedRun:
         earlier_runs: the earlier runs, each with its native messages if this kind of runner
             executed it.
         history: their neutral messages (`runtime.transcript`), oldest first.
+        leg: the state and the decisions with which the run goes on; None in its first leg.
+        limits: size limits in bytes.
+        context_host: the side of `context` that belongs to the server.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
         self.spec = environment.spec
         self.earlier_runs = environment.earlier_runs
         self.history = environment.history
+        self.leg: Leg | None = environment.leg
+        self.limits: Limits = environment.limits
+        self.context_host = RunHost(environment)
         self._environment = environment
         self._kind = kind
         self._kept_bytes = 0
-        self._host = RunHost(environment)
         self._counted: dict[str, int] = {}
         self._needs_separator = False
 
     @cached_property
     def context(self) -> RunContext:
-        return build_run_context(self._environment, self._host)
+        return build_run_context(self._environment, self.context_host)
 
     @property
     def request_history(self) -> Sequence[Mapping[str, Any]]:
@@ -138,6 +148,41 @@ class HostedRun:
     @property
     def _transcript(self) -> Transcript:
         return self._environment.transcript
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._environment.is_stopping
+
+    async def begin_approved(self, approval_id: str) -> None:
+        """Store that an approved call begins; the caller makes it after that.
+
+        Raises:
+            asyncio.CancelledError: the call must not be made: the run has to stop.
+            Unavailable: the database does not answer; the call must not be made.
+        """
+        try:
+            await self._environment.begin_call(approval_id)
+        except asyncio.CancelledError:
+            if not self.is_stopping:
+                # A cancel is recorded, or another process has the run: the stop arrives soon.
+                await asyncio.sleep(_STOP_SECONDS)
+            raise
+
+    async def end_approved(self, approval_id: str, result: str, *, failed: bool) -> None:
+        """Store the result of an approved call that has ended."""
+        await self._environment.end_call(approval_id, result, failed=failed)
+
+    async def begin_effect(self) -> None:
+        """Store, once in a later leg, that a call without an approval begins."""
+        await self._environment.begin_effect()
+
+    def discard_state_changes(self) -> None:
+        """Undo the changes of the session's state, for a function that runs again from its top.
+
+        A member shares the state with its parent: its changes remain.
+        """
+        if self.spec.parent_run_id is None:
+            self._environment.state.discard_changes()
 
     def checkpoint(self) -> None:
         """Raise asyncio.CancelledError if the run has to stop."""
@@ -355,7 +400,8 @@ def _to_argument(value: object, limit: int) -> Any:
 async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     """Run an agent in code to its end. The result is in the transcript.
 
-    Tokens are unknown unless the runner or a function of the run reports them.
+    Tokens are unknown unless the runner or a function of the run reports them. A later leg adds to
+    the transcript of the earlier ones.
 
     Args:
         opening: returns the opened runner of the agent.
@@ -364,6 +410,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         ExecutionError: the agent failed, or could not be opened.
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
+        Paused: the agent waits for decisions.
     """
     transcript, message = environment.transcript, environment.spec.input
     if environment.leg is None:
@@ -381,8 +428,10 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Paused):
+    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
         raise
+    except ContextMisuse as error:
+        raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
         # the log only.
