@@ -120,23 +120,6 @@ class HostedRun:
         return await self._environment.is_first_of_session()
 
     @property
-    def leg(self) -> Leg | None:
-        """The state and the decisions with which the run goes on; None in its first leg."""
-        return self._environment.leg
-
-    async def begin_call(self, approval_id: str) -> None:
-        """Store that an approved call begins; see `RunEnvironment.begin_call`."""
-        await self._environment.begin_call(approval_id)
-
-    async def end_approved_call(self, approval_id: str, text: str, *, failed: bool) -> None:
-        """Store the result of an approved call; see `RunEnvironment.end_call`."""
-        await self._environment.end_call(approval_id, text, failed=failed)
-
-    async def begin_effect(self) -> None:
-        """Store that a call without an approval begins; see `RunEnvironment.begin_effect`."""
-        await self._environment.begin_effect()
-
-    @property
     def content(self) -> str:
         return self._transcript.content
 

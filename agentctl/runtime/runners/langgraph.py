@@ -140,7 +140,7 @@ class LangGraphRunner:
             if inspect.isawaitable(runtime_context):
                 runtime_context = await runtime_context
         for decision in approved.values():
-            await run.begin_call(decision.approval_id)
+            await run.begin_approved(decision.approval_id)
         events = saved.graph.astream(
             saved.input,
             saved.config,
@@ -157,7 +157,7 @@ class LangGraphRunner:
                     report.add(event)
                     for call in report.take_ended():
                         approval_id = approved[call.call_id].approval_id
-                        await run.end_approved_call(approval_id, call.text, failed=call.failed)
+                        await run.end_approved(approval_id, call.text, failed=call.failed)
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
