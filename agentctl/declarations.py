@@ -327,8 +327,8 @@ def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
 
 
 def list_declarations(operations: type) -> list[Declaration]:
-    """Return the operations that the methods of a class declare; those of one kind together."""
-    members = vars(operations).values()
+    """Return the operations that the methods of a class and its bases declare, by kind."""
+    members = [member for base in operations.__mro__ for member in vars(base).values()]
     methods = [member.declared for member in members if hasattr(member, "declared")]
     declared = list[Declaration]()
     for of_kinds, group in itertools.groupby(methods, lambda method: len(method) == len(KINDS)):

@@ -133,6 +133,15 @@ class CrossSiteRequest(Forbidden):
         return {}
 
 
+class FourEyes(Forbidden):
+    """A decision that another person has to make (403). No scope would help."""
+
+    error_code = "FOUR_EYES"
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
 class NotFound(AgentctlError):
     """A resource that does not exist or is not visible to the caller (404)."""
 
@@ -324,7 +333,8 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if status == Forbidden.status:
         scopes = body.get("required_scopes")
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
-        return Forbidden(text, required_scopes=names)
+        kind = FourEyes if body.get("error_code") == FourEyes.error_code else Forbidden
+        return kind(text, required_scopes=names)
     by_status = {
         kind.status: kind for kind in reversed([*iter_error_classes()]) if kind.status != 500
     } | {401: Unauthenticated}

@@ -16,24 +16,17 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from agentctl.declarations import (
-    Path,
-    Query,
-    component_operation,
-    dispatch,
-    list_declarations,
-    operation,
-)
+from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditPage
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
-from agentctl.records.items import RunViewPages, RunViews
+from agentctl.records.items import RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
+from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
 from agentctl.records.system import (
     ApiRecord,
@@ -52,8 +45,6 @@ from agentctl.requests import (
     AccountFilter,
     AuditFilter,
     BulkDeletion,
-    CancelRequest,
-    DatabaseId,
     ExplainRequest,
     MemoryDeletion,
     MemoryFilter,
@@ -61,31 +52,23 @@ from agentctl.requests import (
     NewAccount,
     NewMemory,
     NewSession,
-    OfSession,
-    ResumeRequest,
-    RunFilter,
-    RunRequest,
     RunView,
     SessionFilter,
     SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    StreamEvent,
     UserId,
 )
+from agentctl.run_operations import ComponentId, RunDeclarations, RunId
 
-ComponentId = Annotated[str, Path("Id of the component")]
 SessionId = Annotated[str, Path("Id of the session")]
-RunId = Annotated[str, Path("Id of the run")]
 MemoryId = Annotated[str, Path("Id of the memory")]
 
-_PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _SESSION = "/sessions/{session_id}"
-_RUN = "/{component_id}/runs/{run_id}"
 _MEMORY = "/memories/{memory_id}"
 
 
-class Operations:
+class Operations(RunDeclarations):
     """The operations of one principal. They raise `errors.AgentctlError`.
 
     The docstring of a method is its text in the OpenAPI document.
@@ -157,103 +140,6 @@ class Operations:
     @component_operation("get", "GET", "/{component_id}", records=COMPONENT_RECORDS)
     async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
         """Get a component."""
-
-    @component_operation("create_run", "POST", "/{component_id}/runs", errors=(409, 429))
-    async def create_run(
-        self, kind: ComponentKind, component_id: ComponentId, request: RunRequest
-    ) -> Document[RunRecord]:
-        """Start a run of a component.
-
-        Responds with server-sent events. With `stream` false it responds with the run record, after
-        the run has ended or, with `background`, when it has started. If the client disconnects, the
-        run is cancelled unless the server is configured otherwise; a background run and one with an
-        `Idempotency-Key` continue.
-
-        With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns
-        the same run, and another request with the same key is refused.
-        """
-
-    @dispatch
-    def stream_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Start a run and yield its events. Errors are raised before the first event."""
-
-    @component_operation(
-        "list_runs",
-        "GET",
-        "/{component_id}/runs",
-        summaries=RunViewPages,
-        without=("component_type", "component_id", "sort_by"),
-        order=_PAGE_LAST,
-    )
-    async def list_component_runs(
-        self, kind: ComponentKind, component_id: ComponentId, filter: RunFilter
-    ) -> Document[RunPage]:
-        """List the runs of a component.
-
-        One page of the runs that the caller can see.
-        """
-
-    @component_operation("get_run", "GET", _RUN, summaries=RunViews)
-    async def get_component_run(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        run_id: RunId,
-        *,
-        session_id: OfSession = None,
-        form: RunView = FULL_VIEW,
-    ) -> Document[RunRecord]:
-        """Get a run of a component."""
-
-    @component_operation("cancel_run", "POST", f"{_RUN}/cancel")
-    async def cancel_run(
-        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: CancelRequest
-    ) -> Document[CancelRecord]:
-        """Cancel a run of a component.
-
-        Requests the cancel and waits for the run to stop. The field `cancel` is `stopped` if the
-        run has stopped, `requested` if it has not stopped yet, and `already_final` if it had ended
-        before.
-        """
-
-    @component_operation("resume_run", "POST", f"{_RUN}/resume")
-    def resume_run(
-        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Follow a run of a component.
-
-        Responds with the stored and future events of the run after the given one, until the run
-        ends. If the client disconnects, the run continues. A run that was started without `stream`
-        and `background`, or that ended more than 24 hours ago, has at most two events: its content,
-        if there is any, and its end.
-        """
-
-    @component_operation("follow_run", "GET", f"{_RUN}/events")
-    def follow_run(
-        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Read the events of a run of a component.
-
-        The same events as those of the resume operation, for callers that may read the component
-        and not run it. If the client disconnects, the run continues.
-        """
-
-    @component_operation("get_tool_call", "GET", f"{_RUN}/tools/{{tool_call_id}}")
-    async def get_tool_call(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        run_id: RunId,
-        tool_call_id: Annotated[str, Path("Id of the tool call")],
-        *,
-        session_id: OfSession = None,
-    ) -> Document[ToolCallRecord]:
-        """Get a tool call of a run of a component.
-
-        The call with its whole result, once the run has ended.
-        """
 
     @operation("GET", _SESSION, tag="Sessions")
     async def get_session_by_id(
@@ -360,21 +246,6 @@ class Operations:
         form: RunView = FULL_VIEW,
     ) -> Document[RunRecord]:
         """Get a run of a session."""
-
-    @operation(
-        "GET", "/runs", tag="Runs", summaries=RunViewPages, without=("sort_by",), order=_PAGE_LAST
-    )
-    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        """List runs.
-
-        One page of the runs that the caller can see, across sessions.
-        """
-
-    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunViews)
-    async def get_run(
-        self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
-    ) -> Document[RunRecord]:
-        """Get a run."""
 
     @operation("GET", _MEMORY, tag="Memories")
     async def get_memory(self, memory_id: MemoryId) -> Document[MemoryRecord]:

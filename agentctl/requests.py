@@ -190,7 +190,7 @@ class RunFilter:
         Option(
             "--status",
             "STATUS",
-            "Filter by status: PENDING, RUNNING, COMPLETED, ERROR or CANCELLED",
+            "Filter by status: PENDING, RUNNING, PAUSED, COMPLETED, ERROR or CANCELLED",
             any_case=True,
         ),
     ] = None

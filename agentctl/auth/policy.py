@@ -78,6 +78,9 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         ids.resume_run: run,
         ids.follow_run: read,
         ids.get_tool_call: read,
+        ids.continue_run: run,
+        ids.get_approval: NeedsScope("approvals", "read", names.id_field),
+        ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
     }
 
 
@@ -118,6 +121,7 @@ POLICY: dict[str, Requirement] = {
     "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
+    "get_approvals": NeedsScope("approvals", "read", filters_list=True),
     "get_memories": NeedsScope("memories", "read"),
     "create_memory": NeedsScope("memories", "write"),
     "delete_memories": NeedsScope("memories", "delete"),

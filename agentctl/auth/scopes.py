@@ -11,12 +11,16 @@ from functools import lru_cache
 
 from agentctl.records.text import suggest_name
 
-RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions", "memories"})
+RESOURCES_WITH_IDS = frozenset(
+    {"agents", "teams", "workflows", "approvals", "sessions", "memories"}
+)
 """The resources whose scopes may have an id or `*`."""
 
 KNOWN_SCOPES: tuple[str, ...] = (
     "agents:read",
     "agents:run",
+    "approvals:read",
+    "approvals:write",
     "audit:read",
     "config:read",
     "memories:delete",

@@ -74,6 +74,12 @@ END_NAMES: dict[ComponentKind, dict[str, FinalStatus]] = {
 }
 """The names of the last event of a run, with its final status, by kind of component."""
 
+LAST_NAMES: dict[ComponentKind, frozenset[str]] = {
+    component: frozenset({*END_NAMES[component], names[EventKind.PAUSED]})
+    for component, names in EVENT_NAMES.items()
+}
+"""The names of the last event of a stream: a run that pauses ends it, too."""
+
 CONTENT_NAMES = frozenset(names[EventKind.CONTENT] for names in EVENT_NAMES.values())
 """The names of the events with a new part of the content of a run."""
 

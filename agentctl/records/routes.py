@@ -36,6 +36,9 @@ class ComponentOperationIds(NamedTuple):
     resume_run: str
     follow_run: str
     get_tool_call: str
+    continue_run: str
+    get_approval: str
+    decide_approval: str
 
 
 def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
@@ -50,6 +53,9 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
         resume_run=f"resume_{kind}_run_stream",
         follow_run=f"get_{kind}_run_events",
         get_tool_call=f"get_{kind}_run_tool_call",
+        continue_run=f"continue_{kind}_run",
+        get_approval=f"get_{kind}_approval",
+        decide_approval=f"decide_{kind}_approval",
     )
 
 

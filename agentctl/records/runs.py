@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
+from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
@@ -56,9 +57,10 @@ class RunRecord(TypedDict):
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
     null if it is not known. `purpose` is set for background work, which is a child of the run after
-    which it is done. `spans` are the parts of the run with their times, open ones in a live run.
-    `request_id` is that of the request that started it, members' runs included. `metadata` and
-    `session_state` are the objects of the request.
+    which it is done. `paused_at` is the time of its last pause, and `approvals` are what it waits
+    or waited for, without those of its members. `spans` are the parts of the run with their times,
+    open ones in a live run. `request_id` is that of the request that started it, members' runs
+    included. `metadata` and `session_state` are the objects of the request.
     """
 
     run_id: str
@@ -82,6 +84,7 @@ class RunRecord(TypedDict):
     error: RunErrorRecord | None
     created_at: Timestamp
     started_at: Timestamp | None
+    paused_at: Timestamp | None
     finished_at: Timestamp | None
     cancel_requested_at: Timestamp | None
     cancel_requested_by: str | None
@@ -90,6 +93,7 @@ class RunRecord(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    approvals: list[ApprovalSummary]
     spans: list[SpanRecord]
     member_runs: list[str]
 
@@ -128,6 +132,7 @@ class RunSummary(TypedDict):
     error: RunErrorRecord | None
     created_at: Timestamp
     started_at: Timestamp | None
+    paused_at: Timestamp | None
     finished_at: Timestamp | None
     cancel_requested_at: Timestamp | None
     cancel_requested_by: str | None
@@ -136,6 +141,7 @@ class RunSummary(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    approvals: list[ApprovalSummary]
 
 
 class RunSummaryPage(TypedDict):

@@ -283,6 +283,12 @@ def _check_dictionary(expected: ValueType, value: Any) -> Any:
     return checked
 
 
+def _check_any(expected: ValueType, value: Any) -> Any:
+    if problem := find_json_problem(value):
+        raise WrongValue(problem)
+    return value
+
+
 def _check_record(expected: ValueType, value: Any) -> Any:
     if not isinstance(value, dict):
         raise expected.reject(value)
@@ -322,6 +328,7 @@ _WORDS: dict[Any, str] = {
     float: "a number",
     Path: "the path of a file",
     dict: "a JSON object",
+    Any: "a JSON value",
     ParsedTimestamp: "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z",
 }
 _CLASSES: dict[Any, tuple[type, ...]] = {
@@ -338,6 +345,7 @@ _CHECKS: dict[Any, Callable[[ValueType, Any], Any]] = {
     list: _check_list,
     tuple: _check_list,
     dict: _check_dictionary,
+    Any: _check_any,
 }
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,

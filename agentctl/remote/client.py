@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
+from agentctl.approval_requests import ContinueRequest
 from agentctl.declarations import find_declaration
 from agentctl.operations import Operations
-from agentctl.records.events import END_NAMES
+from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import ExportFormat
 from agentctl.remote import failures
@@ -102,6 +103,15 @@ class RemoteOperations(Operations):
         post = replace(post, body=build_run_body(request, stream=True))
         return self._follow(kind, post, BEFORE_FIRST_EVENT)
 
+    def stream_continued_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> AsyncIterator[StreamEvent]:
+        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
+        post = build_request(find_declaration(Operations.continue_run, kind), arguments)
+        body = {**(post.body or {}), "stream": True}
+        post = replace(post, body=body, may_have_no_events=True)
+        return self._follow(kind, post, BEFORE_FIRST_EVENT)
+
     def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
@@ -124,7 +134,10 @@ class RemoteOperations(Operations):
             async for event in events:
                 yield event
         # After the last event of a run there are none, so an empty stream is complete.
-        complete = after > BEFORE_FIRST_EVENT if event is None else event.name in END_NAMES[kind]
+        if event is None:
+            complete = request.may_have_no_events or after > BEFORE_FIRST_EVENT
+        else:
+            complete = event.name in LAST_NAMES[kind]
         if not complete:
             raise errors.Unavailable(
                 "The stream ended before the run did",

@@ -110,6 +110,7 @@ class Request:
         headers: additional headers, names in lower case.
         extra_wait: seconds to add to the read timeout; None waits without a limit.
         accepted_status: a status from 400 that has a record instead of an error body.
+        may_have_no_events: True if a record in the place of an event stream means no events.
     """
 
     method: str
@@ -120,6 +121,7 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     extra_wait: float | None = 0.0
     accepted_status: int | None = None
+    may_have_no_events: bool = False
 
 
 def build_path(operation: str, **ids: str) -> str:
@@ -243,6 +245,9 @@ class Connection:
             if response.status_code != 200 or _media_type(response) != "text/event-stream":
                 complete = await self._read_to_end(response)
                 self.refuse_unless_ok(complete)
+                if request.may_have_no_events and _media_type(response) == "application/json":
+                    yield _yield_nothing()
+                    return
                 raise failures.build_unexpected_response_error(self.address, complete)
             if _is_encoded(response):
                 raise failures.build_encoded_response_error()
@@ -394,6 +399,12 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
             "The environment names a proxy or certificates that cannot be used",
             hint="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
+
+
+async def _yield_nothing() -> AsyncIterator[bytes]:
+    chunks: tuple[bytes, ...] = ()
+    for chunk in chunks:
+        yield chunk
 
 
 def _media_type(response: httpx2.Response) -> str:

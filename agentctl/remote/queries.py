@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.declarations import Path, Query, find_declared, list_request_values
+from agentctl.declarations import Header, Path, Query, find_declared, list_request_values
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.remote.connection import Request, build_path
-from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, Grant
+from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -34,11 +34,14 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         arguments: the arguments of the method by name.
     """
     ids, query, body = dict[str, str](), list[tuple[str, str]](), dict[str, Any]()
+    headers: Pairs = ()
     has_body = False
     for parameter, value in declared.signature.list_values(arguments):
-        place = find_declared(parameter.annotation, (Path, Query))
+        place = find_declared(parameter.annotation, (Path, Query, Header))
         if isinstance(place, Path):
             ids[parameter.name] = value
+        elif isinstance(place, Header):
+            headers += build_key_header(value)
         elif place is None:
             has_body = True
             if value != parameter.default:
@@ -49,7 +52,12 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         ids[KINDS[declared.kind].id_field] = ids.pop("component_id")
     method, path = declared.route.method, build_path(declared.name, **ids)
     request = Request(
-        method, path, tuple(query), body if has_body else None, extra_wait=declared.wait
+        method,
+        path,
+        tuple(query),
+        body if has_body else None,
+        headers=headers,
+        extra_wait=declared.wait,
     )
     special = _SPECIAL.get(declared.function.__name__)
     return request if special is None else dataclasses.replace(request, **special(**arguments))
@@ -60,7 +68,7 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     "get_readiness": lambda: {"accepted_status": 503},
     "create_run": lambda request, **_: {
         "body": build_run_body(request, stream=False),
-        "headers": build_run_headers(request),
+        "headers": build_key_header(request.idempotency_key),
         "extra_wait": 0.0 if request.background else None,
     },
     "cancel_run": lambda request, **_: {"extra_wait": request.wait},
@@ -70,6 +78,10 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     },
     "update_session": lambda patch, **_: {"body": patch.changes},
     "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
+    "continue_run": lambda request, **_: {
+        "body": {"stream": False, **body_of(request)},
+        "extra_wait": 0.0 if request.background else None,
+    },
     "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
@@ -105,11 +117,11 @@ def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Pair
 
 
 def body_of(value: DataclassInstance) -> dict[str, Any]:
-    """Build a body from the fields of a request; those with their default value are omitted."""
+    """Build a body from the fields of a request without headers; defaults are omitted."""
     return {
         parameter.name: _body_value(item)
         for parameter, item in list_request_values(value)
-        if item != parameter.default
+        if item != parameter.default and find_declared(parameter.annotation, Header) is None
     }
 
 
@@ -122,7 +134,8 @@ def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
 def _body_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_body_value(item) for item in value]
-    return dataclasses.asdict(value) if isinstance(value, Grant) else value
+    is_request = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return body_of(value) if is_request else value
 
 
 def build_query(**values: object) -> Pairs:
@@ -134,13 +147,12 @@ def build_query(**values: object) -> Pairs:
     )
 
 
-def build_run_headers(request: RunRequest) -> Pairs:
-    """Build the header of a request that starts a run.
+def build_key_header(key: str | None) -> Pairs:
+    """Build the header with the idempotency key of a request, empty without a key.
 
-    An invalid idempotency key is sent as an empty one, which a header can carry, so that the server
-    rejects it in the order of docs/contract.md "Errors".
+    An invalid key is sent as an empty one, which a header can carry, so that the server rejects it
+    in the order of docs/contract.md "Errors".
     """
-    key = request.idempotency_key
     if key is None:
         return ()
     return (("idempotency-key", key if is_idempotency_key(key) else ""),)

@@ -96,7 +96,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
-        yield from _claim_key(spec.run_id, submission.idempotency)
+        yield from claim_key(spec.run_id, submission.idempotency)
     name = " ".join(spec.input.split())[:SESSION_NAME_LENGTH]
     new = sessions.build_session(
         spec.session_id,
@@ -144,7 +144,13 @@ def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
 
 
 @unit
-def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
+def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
+    """Claim the key of a request for a run.
+
+    Raises:
+        IdempotentReplay: the request was made before.
+        ValidationFailed: the key was used for another request.
+    """
     earlier = yield from idempotency.claim_key(
         request.principal, request.key, request.body_hash, run_id, now()
     )

@@ -7,13 +7,14 @@ in the same transaction (docs/decisions/0079).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
+from agentctl.approval_requests import NewDecision
 from agentctl.records.approvals import (
     MAXIMUM_NOTE_LENGTH,
     VERBS,
@@ -44,28 +45,6 @@ _STATUSES: dict[Verb, ApprovalStatus] = {
 
 
 @dataclass(frozen=True, slots=True)
-class NewDecision:
-    """A decision as a caller makes it.
-
-    Attributes:
-        verb: one of `VERBS` of the kind of approval.
-        arguments_hash: the hash of the call that the caller has seen; required to approve and to
-            retry.
-        arguments: edited arguments of an approved call.
-        note: a remark; the model reads the one of a rejection.
-        answer: the answer to a question, a JSON value.
-        result: the result of a call that the caller made, or knows, a JSON value.
-    """
-
-    verb: Verb
-    arguments_hash: str | None = None
-    arguments: dict[str, Any] | None = None
-    note: str | None = None
-    answer: Any = None
-    result: Any = None
-
-
-@dataclass(frozen=True, slots=True)
 class Decided:
     """The outcome of stored decisions.
 
@@ -78,11 +57,32 @@ class Decided:
     continues: bool
 
 
+def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
+    """Check that a caller who decides about approvals may decide about this one.
+
+    Args:
+        names: the names of the caller.
+        own: True if an approver may decide about a run of its own (`approvals.own`).
+
+    Raises:
+        FourEyes: the policy is `other`, and the run is that of the caller, or was started by it.
+    """
+    if row.policy != "other" or own:
+        return
+    if not names.isdisjoint({row.user_id, row.started_by}):
+        raise errors.FourEyes("The approval needs another person: the run is your own")
+
+
 def check_pending(row: ApprovalRow) -> None:
-    """Raise Conflict if an approval was decided: with its status and who decided, not the note."""
+    """Raise Conflict unless an approval can be decided.
+
+    The error has the status and who decided, not the note.
+    """
     if row.status != "pending":
         by = f" by {row.decided_by}" if row.decided_by else ""
         raise errors.Conflict(f"The approval is {row.status}{by} already")
+    if row.expires_at is not None and row.expires_at <= now():
+        raise errors.Conflict("The approval has expired")
 
 
 def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> DecisionChange:
@@ -95,12 +95,12 @@ def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> Decisio
     """
     check_pending(row)
     verbs = VERBS[cast(ApprovalKind, row.kind)]
-    if decision.verb not in verbs:
+    if decision.decision not in verbs:
         raise errors.ValidationFailed(
             f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"
         )
     _check_fields(decision)
-    if decision.verb in ("approve", "retry") and decision.arguments_hash is None:
+    if decision.decision in ("approve", "retry") and decision.arguments_hash is None:
         raise errors.ValidationFailed(
             "arguments_hash is required: the arguments_hash of the approval as it was shown"
         )
@@ -109,9 +109,9 @@ def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> Decisio
             "arguments_hash is that of another call: read the approval again, then decide"
         )
     at = now()
-    status: ApprovalStatus = _STATUSES[decision.verb]
+    status: ApprovalStatus = _STATUSES[decision.decision]
     change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=decision.note)
-    match decision.verb:
+    match decision.decision:
         case "approve" if decision.arguments is not None:
             _check_schema("arguments", decision.arguments, row.schema)
             edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, decision.arguments)
@@ -135,7 +135,7 @@ def _check_fields(decision: NewDecision) -> None:
     expected = {"arguments": "approve", "answer": "answer", "result": "complete"}
     for name, verb in expected.items():
         value = getattr(decision, name)
-        if value is not None and decision.verb != verb:
+        if value is not None and decision.decision != verb:
             raise errors.ValidationFailed(f"{name} is only for the decision {verb}")
         if value is not None:
             check_json(name, value)
@@ -192,8 +192,6 @@ def write_decisions(
         if row is None:
             raise errors.NotFound("Approval not found")
         if not decided:
-            if row.status == "pending":
-                raise errors.Conflict("The approval has expired")
             check_pending(row)
         if row.kind == "outcome":
             yield from _settle_outcome(row)

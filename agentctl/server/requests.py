@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
 from agentctl.errors import ValidationFailed
 from agentctl.records.accounts import ACCOUNT_NAME
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
@@ -81,6 +83,59 @@ class ResumeBody(TypedDict, total=False):
         ),
     ]
     session_id: Annotated[str | None, Field(description="Session of the run")]
+
+
+class DecisionBody(TypedDict, total=False):
+    """A decision about an approval."""
+
+    decision: Required[Annotated[Verb, Field(description="The decision")]]
+    arguments_hash: Annotated[
+        str | None,
+        Field(
+            description="`arguments_hash` of the approval as it was shown; required to approve and"
+            " to retry"
+        ),
+    ]
+    arguments: Annotated[
+        Object, Field(description="Other arguments for an approved call; they match its schema")
+    ]
+    note: Annotated[
+        str | None,
+        Field(
+            max_length=MAXIMUM_NOTE_LENGTH,
+            description="Note; the model reads the one of a rejection",
+        ),
+    ]
+    answer: Annotated[
+        Any, Field(description="Answer to a question, a JSON value that matches its schema")
+    ]
+    result: Annotated[
+        Any, Field(description="Result of a call that was made outside the server, a JSON value")
+    ]
+
+
+class RunDecisionBody(DecisionBody, total=False):
+    """A decision about an approval of the run; `approval_id` or `tool_call_id` names it."""
+
+    approval_id: Annotated[str | None, Field(description="Id of the approval")]
+    tool_call_id: Annotated[str | None, Field(description="Id of its tool call")]
+
+
+class ContinueBody(TypedDict, total=False):
+    """The continuation of a paused run."""
+
+    decisions: Annotated[
+        list[RunDecisionBody] | None,
+        Field(
+            max_length=MAXIMUM_DECISIONS,
+            description="Decisions about approvals with the policy `user`, all or none",
+        ),
+    ]
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[bool, Field(description="Respond when the run continues", default=False)]
+    dependencies: Annotated[
+        Object, Field(description="Given to the code of tools and agents, and not stored")
+    ]
 
 
 class NewSessionBody(TypedDict, total=False):
@@ -254,6 +309,8 @@ BODIES: dict[str, RequestBody] = {
     "explain_auth": RequestBody(ExplainBody),
     "create_run": RequestBody(RunBody, form=True),
     "resume_run": RequestBody(ResumeBody, form=True, optional=True),
+    "continue_run": RequestBody(ContinueBody, optional=True),
+    "decide_approval": RequestBody(DecisionBody),
     "create_session": RequestBody(NewSessionBody, optional=True),
     "delete_sessions": RequestBody(DeleteSessionsBody),
     "update_session": RequestBody(UpdateSessionBody),
@@ -321,3 +378,13 @@ def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> R
     """Build the request of a run from its body, a checked `RunBody`."""
     names = RunRequest.__dataclass_fields__.keys() & body.keys()
     return RunRequest(**{name: body[name] for name in names}, idempotency_key=idempotency_key)
+
+
+def build_continue_request(body: Mapping[str, Any], idempotency_key: str | None) -> ContinueRequest:
+    """Build the request that continues a run from its body, a checked `ContinueBody`."""
+    return ContinueRequest(
+        decisions=tuple(RunDecision(**decision) for decision in body.get("decisions") or ()),
+        background=body.get("background", False),
+        dependencies=body.get("dependencies"),
+        idempotency_key=idempotency_key,
+    )

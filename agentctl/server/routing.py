@@ -212,6 +212,9 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
     for kind, names in KINDS.items():
         if names.id_field in path:
             component_id = path[names.id_field]
+            if "approval_id" in path:
+                await operations.require_approval(kind, component_id, path["approval_id"])
+                return
             operations.require_component(kind, component_id)
             if "run_id" in path:
                 session_id = values.get("session_id")

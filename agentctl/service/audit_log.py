@@ -147,6 +147,7 @@ _RESOURCE_NOUNS = {
     "session_id": "session",
     "run_id": "run",
     "tool_call_id": "tool_call",
+    "approval_id": "approval",
     "memory_id": "memory",
     "account_id": "service_account",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, cast
 
 import orjson
@@ -26,15 +25,22 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.times import format_rfc3339
-from agentctl.records.validation import check_json
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final
+from agentctl.service.json_texts import (
+    JsonText,
+    dump,
+    dump_time,
+    join_array,
+    join_object,
+    stored_json,
+)
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
 from agentctl.store.visibility import EVERYONE
@@ -44,59 +50,6 @@ INPUT_LENGTH = 200
 
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
-
-JsonText = bytes | list[bytes]
-"""A JSON text, possibly in pieces."""
-
-
-def _join_object(members: Mapping[str, JsonText]) -> bytes:
-    pieces: list[bytes] = []
-    for key, text in members.items():
-        pieces.append(_member_label(key))
-        if isinstance(text, bytes):
-            pieces.append(text)
-        else:
-            pieces += text
-    pieces[0] = b"{" + pieces[0][1:]
-    pieces.append(b"}")
-    return b"".join(pieces)
-
-
-@cache
-def _member_label(key: str) -> bytes:
-    return b',"%b":' % key.encode()
-
-
-def join_array(items: Iterable[bytes]) -> bytes:
-    """Join documents into a JSON array."""
-    return b"[" + b",".join(items) + b"]"
-
-
-def dump_checked_json(name: str, value: dict[str, Any] | None) -> str | None:
-    """Return the JSON text of an object of a caller, None for None.
-
-    Args:
-        name: the field, for the error.
-
-    Raises:
-        ValidationFailed: see `check_json`.
-    """
-    if value is None:
-        return None
-    check_json(name, value)
-    return orjson.dumps(value).decode()
-
-
-def _dump(value: str | int | None) -> bytes:
-    return orjson.dumps(value)
-
-
-def _stored_json(text: str | None) -> bytes:
-    return b"null" if text is None else text.encode()
-
-
-def _dump_time(microseconds: int | None) -> bytes:
-    return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()
 
 
 def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
@@ -114,7 +67,7 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    return _join_object(shape[row.session_type](row, histories))
+    return join_object(shape[row.session_type](row, histories))
 
 
 def build_session_version(row: SessionRow) -> str:
@@ -128,15 +81,15 @@ def build_session_version(row: SessionRow) -> str:
 
 def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
     return {
-        "agent_session_id": _dump(row.session_id),
+        "agent_session_id": dump(row.session_id),
         **_common_members(row),
-        "session_summary": _stored_json(row.summary),
-        "session_state": _stored_json(row.session_state),
-        "agent_id": _dump(row.component_id),
-        "total_tokens": _dump(row.total_tokens),
-        "agent_data": _stored_json(row.component_data),
-        "metrics": _stored_json(row.metrics),
-        "metadata": _stored_json(row.metadata),
+        "session_summary": stored_json(row.summary),
+        "session_state": stored_json(row.session_state),
+        "agent_id": dump(row.component_id),
+        "total_tokens": dump(row.total_tokens),
+        "agent_data": stored_json(row.component_data),
+        "metrics": stored_json(row.metrics),
+        "metadata": stored_json(row.metadata),
         "chat_history": _join_arrays(histories),
         **_time_members(row),
     }
@@ -145,46 +98,46 @@ def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, Jso
 def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
     return {
         **_common_members(row),
-        "team_id": _dump(row.component_id),
-        "session_summary": _stored_json(row.summary),
-        "session_state": _stored_json(row.session_state),
-        "metrics": _stored_json(row.metrics),
-        "team_data": _stored_json(row.component_data),
-        "metadata": _stored_json(row.metadata),
+        "team_id": dump(row.component_id),
+        "session_summary": stored_json(row.summary),
+        "session_state": stored_json(row.session_state),
+        "metrics": stored_json(row.metrics),
+        "team_data": stored_json(row.component_data),
+        "metadata": stored_json(row.metadata),
         "chat_history": _join_arrays(histories),
         **_time_members(row),
-        "total_tokens": _dump(row.total_tokens),
+        "total_tokens": dump(row.total_tokens),
     }
 
 
 def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
     data = {
-        "session_name": _dump(row.session_name),
-        "session_state": _stored_json(row.session_state),
-        "session_metrics": _stored_json(row.metrics),
+        "session_name": dump(row.session_name),
+        "session_state": stored_json(row.session_state),
+        "session_metrics": stored_json(row.metrics),
     }
     return {
         **_common_members(row),
-        "workflow_id": _dump(row.component_id),
-        "workflow_name": _dump(row.component_name),
-        "session_data": _join_object(data),
-        "session_state": _stored_json(row.session_state),
-        "workflow_data": _stored_json(row.component_data),
-        "metadata": _stored_json(row.metadata),
+        "workflow_id": dump(row.component_id),
+        "workflow_name": dump(row.component_name),
+        "session_data": join_object(data),
+        "session_state": stored_json(row.session_state),
+        "workflow_data": stored_json(row.component_data),
+        "metadata": stored_json(row.metadata),
         **_time_members(row),
     }
 
 
 def _common_members(row: SessionRow) -> dict[str, bytes]:
     return {
-        "session_id": _dump(row.session_id),
-        "session_name": _dump(row.session_name),
-        "user_id": _dump(row.user_id),
+        "session_id": dump(row.session_id),
+        "session_name": dump(row.session_name),
+        "user_id": dump(row.user_id),
     }
 
 
 def _time_members(row: SummaryRow) -> dict[str, bytes]:
-    return {"created_at": _dump_time(row.created_at), "updated_at": _dump_time(row.updated_at)}
+    return {"created_at": dump_time(row.created_at), "updated_at": dump_time(row.updated_at)}
 
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
@@ -226,7 +179,7 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "total_is_capped": rows.capped,
         "next_cursor": encode_cursor(noun, page, rows.next),
     }
-    return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
+    return join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
 
 FindSpans = Callable[[str], list[dict[str, Any]] | None]
@@ -238,6 +191,7 @@ def build_run_document(
     member_runs: Sequence[str],
     cut: int | None = None,
     spans: list[dict[str, Any]] | None = None,
+    approvals: Sequence[Mapping[str, str]] = (),
 ) -> bytes:
     """Build a run record (docs/contract.md "Run record").
 
@@ -245,78 +199,84 @@ def build_run_document(
         member_runs: the ids of the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
         spans: the spans of a live run; those of a run that has ended are in its row.
+        approvals: what it waits for, or waited for.
     """
-    stored_spans = _stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
+    stored_spans = stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
         **_first_members(row),
-        "input": _dump(row.input),
-        "content": _dump(row.content),
+        "input": dump(row.input),
+        "content": dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
         "tools": _cut_entries(row.tools, "result", cut),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
-        "output": _stored_json(row.output),
-        "reasoning_content": _dump(row.reasoning_content),
-        "purpose": _dump(row.purpose),
-        "metadata": _stored_json(row.metadata),
-        "session_state": _stored_json(row.session_state),
+        "metrics": stored_json(row.metrics or NO_USAGE),
+        "output": stored_json(row.output),
+        "reasoning_content": dump(row.reasoning_content),
+        "purpose": dump(row.purpose),
+        "metadata": stored_json(row.metadata),
+        "session_state": stored_json(row.session_state),
         "error": orjson.dumps(error),
-        **_life_members(row),
+        **_life_members(row, approvals),
         "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }
-    return _join_object(members)
+    return join_object(members)
 
 
-def build_run_summary(row: RunRow, member_count: int, total_tokens: int) -> bytes:
+def build_run_summary(
+    row: RunRow, member_count: int, total_tokens: int, approvals: Sequence[Mapping[str, str]] = ()
+) -> bytes:
     """Build the summary of a run (docs/contract.md "Run summary").
 
     Args:
         row: the run, read with `SUMMARY_COLUMNS`.
         member_count: number of runs that it started.
         total_tokens: its tokens, with those of the runs below it.
+        approvals: what it waits for, or waited for.
     """
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
         **_first_members(row),
-        "input": _dump(_cut_text(row.input, INPUT_LENGTH)),
-        "purpose": _dump(row.purpose),
-        "metrics": _stored_json(row.metrics or NO_USAGE),
-        "total_tokens": _dump(total_tokens),
-        "tool_calls": _dump(
+        "input": dump(_cut_text(row.input, INPUT_LENGTH)),
+        "purpose": dump(row.purpose),
+        "metrics": stored_json(row.metrics or NO_USAGE),
+        "total_tokens": dump(total_tokens),
+        "tool_calls": dump(
             None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
         ),
-        "member_count": _dump(member_count),
+        "member_count": dump(member_count),
         "error": orjson.dumps(error),
-        **_life_members(row),
+        **_life_members(row, approvals),
     }
-    return _join_object(members)
+    return join_object(members)
 
 
 def _first_members(row: RunRow) -> dict[str, JsonText]:
     return {
-        "run_id": _dump(row.run_id),
-        "session_id": _dump(row.session_id),
-        "parent_run_id": _dump(row.parent_run_id),
-        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
-        "user_id": _dump(row.user_id),
-        "status": _dump(row.status),
+        "run_id": dump(row.run_id),
+        "session_id": dump(row.session_id),
+        "parent_run_id": dump(row.parent_run_id),
+        KINDS[cast(ComponentKind, row.component_type)].id_field: dump(row.component_id),
+        "user_id": dump(row.user_id),
+        "status": dump(row.status),
     }
 
 
-def _life_members(row: RunRow) -> dict[str, JsonText]:
+def _life_members(row: RunRow, approvals: Sequence[Mapping[str, str]]) -> dict[str, JsonText]:
     return {
-        "created_at": _dump_time(row.created_at),
-        "started_at": _dump_time(row.started_at),
-        "finished_at": _dump_time(row.finished_at),
-        "cancel_requested_at": _dump_time(row.cancel_requested_at),
-        "cancel_requested_by": _dump(row.cancel_requested_by),
-        "cancel_reason": _dump(row.cancel_reason),
-        "stopped_at": _dump_time(row.stopped_at),
-        "late_result": _dump("dropped" if row.late_result else None),
+        "created_at": dump_time(row.created_at),
+        "started_at": dump_time(row.started_at),
+        "paused_at": dump_time(row.paused_at),
+        "finished_at": dump_time(row.finished_at),
+        "cancel_requested_at": dump_time(row.cancel_requested_at),
+        "cancel_requested_by": dump(row.cancel_requested_by),
+        "cancel_reason": dump(row.cancel_reason),
+        "stopped_at": dump_time(row.stopped_at),
+        "late_result": dump("dropped" if row.late_result else None),
         "holding": _dump_holding(row),
-        "request_id": _dump(row.request_id),
+        "request_id": dump(row.request_id),
+        "approvals": orjson.dumps(approvals),
     }
 
 
@@ -330,7 +290,7 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
     A cut entry has `truncated`: `{"characters": N}` with the whole length.
     """
     if stored is None or cut is None:
-        return _stored_json(stored or "[]")
+        return stored_json(stored or "[]")
     entries = orjson.loads(stored)
     for entry in entries:
         text = entry.get(field)
@@ -343,7 +303,7 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
 def _dump_holding(run: RunRow | RunState) -> bytes:
     if not is_final(run.status) or run.stopped_at is not None:
         return b"[]"
-    return _stored_json(run.holding)
+    return stored_json(run.holding)
 
 
 @unit
@@ -364,15 +324,23 @@ def read_run_documents(
     if view.view == "items":
         return (yield from _read_run_items(rows, view.cut, find_spans))
     members = yield from run_reads.list_children([row.run_id for row in rows])
+    asked = yield from _read_approvals(rows)
     return [
         build_run_document(
             row,
             members[row.run_id],
             view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
+            asked.get(row.run_id, ()),
         )
         for row in rows
     ]
+
+
+@unit
+def _read_approvals(rows: Sequence[RunRow]) -> Steps[dict[str, list[dict[str, str]]]]:
+    paused = [row.run_id for row in rows if row.paused_at is not None]
+    return (yield from approvals.list_summaries(paused)) if paused else {}
 
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
@@ -396,7 +364,8 @@ def _read_run_items(
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
         member_ids = [child.run["run_id"] for child in own]
-        run = orjson.loads(build_run_document(row, member_ids, None, spans))
+        known = orjson.loads(summary)
+        run = orjson.loads(build_run_document(row, member_ids, None, spans, known["approvals"]))
         items = build_items(run, own, cut)
         if not is_final(row.status):
             root_id = yield from find_root_id(row)
@@ -428,7 +397,11 @@ def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
             for root in above[parent_run_id]:
                 tokens[root] += _total_tokens(metrics)
         above, level = following, list(following)
-    return [build_run_summary(row, counts[row.run_id], tokens[row.run_id]) for row in rows]
+    asked = yield from _read_approvals(rows)
+    return [
+        build_run_summary(row, counts[row.run_id], tokens[row.run_id], asked.get(row.run_id, ()))
+        for row in rows
+    ]
 
 
 def _total_tokens(metrics: str | None) -> int:
@@ -457,15 +430,15 @@ def build_cancel_document(cancellation: CancelResult) -> bytes:
     """Build the response to a cancel (docs/contract.md "Cancel")."""
     state = cancellation.state
     members = {
-        "run_id": _dump(state.run_id),
-        "session_id": _dump(state.session_id),
-        "status": _dump(state.status),
-        "cancel": _dump(cancellation.outcome),
-        "cancel_requested_at": _dump_time(state.cancel_requested_at),
-        "cancel_requested_by": _dump(state.cancel_requested_by),
-        "finished_at": _dump_time(state.finished_at),
-        "stopped_at": _dump_time(state.stopped_at),
+        "run_id": dump(state.run_id),
+        "session_id": dump(state.session_id),
+        "status": dump(state.status),
+        "cancel": dump(cancellation.outcome),
+        "cancel_requested_at": dump_time(state.cancel_requested_at),
+        "cancel_requested_by": dump(state.cancel_requested_by),
+        "finished_at": dump_time(state.finished_at),
+        "stopped_at": dump_time(state.stopped_at),
         "holding": _dump_holding(state),
-        "reason": _dump(state.cancel_reason),
+        "reason": dump(state.cancel_reason),
     }
-    return _join_object(members)
+    return join_object(members)

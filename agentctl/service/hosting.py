@@ -17,6 +17,7 @@ from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.tasks import Tasks
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.store.database import probe
@@ -76,6 +77,7 @@ class Hosting:
     """The objects that the operations of every principal share.
 
     Attributes:
+        background: tasks that end with the service and that no one waits for.
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
         listings: documents of all components of a kind, filled by the first request for them.
@@ -91,5 +93,6 @@ class Hosting:
     account_tokens: AccountTokens
     audit_log: AuditLog
     readiness: Readiness
+    background: Tasks
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from agentctl import errors
 from agentctl.records.document import Document
-from agentctl.records.ids import is_idempotency_key, new_id
+from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
@@ -40,12 +37,13 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
-from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import dump_checked_json
+from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import idempotency, run_reads
+from agentctl.store.repositories import run_reads
 
 DISCONNECT_WAIT_SECONDS = 1.0
 """Seconds that a call waits for the run that it stops because its client disconnected."""
@@ -187,33 +185,10 @@ class RunOperations(OperationFamily):
             submission = self._build_submission(kind, component_id, request, earlier, stream=stream)
             call.add_resource("session", submission.spec.session_id)
             call.add_created("run", submission.spec.run_id)
-            note = await self._prepare_entry(call, submission)
+            database = self.lookups.database(submission.component.database)
+            note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
             with call.change():
                 return await self.hosting.engine.submit(replace(submission, extra_write=note))
-
-    async def _prepare_entry(self, call: AuditedCall, submission: Submission) -> AppendEntry | None:
-        """Return the unit that the transaction of a submission has to append.
-
-        In a database without the audit log the entry is committed first, but not for a repeated
-        request.
-
-        Raises:
-            ValidationFailed: the idempotency key was used for a component in another database
-                (docs/decisions/0015). A database that is unavailable is left out.
-        """
-        database = self.lookups.database(submission.component.database)
-        request = submission.idempotency
-        if request is not None:
-            claimed = idempotency.is_claimed(request.principal, request.key, now())
-            if database is not self.hosting.audit_log.database and await database.read(claimed):
-                return _refuse_new_run
-            for other in self.hosting.databases.get_open().values():
-                with contextlib.suppress(errors.Unavailable):
-                    if other is not database and await other.read(claimed):
-                        raise errors.ValidationFailed(
-                            "The Idempotency-Key was used for another request"
-                        )
-        return await call.prepare_entry(database)
 
     def _build_submission(
         self,
@@ -287,11 +262,7 @@ class RunOperations(OperationFamily):
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
-        text = documents.dump_checked_json(name, value)
-        limit = self.hosting.settings.limits.state_bytes
-        if text is not None and len(text.encode()) > limit:
-            raise errors.TooLarge(f"{name} must be at most {limit} bytes of JSON")
-        return text
+        return dump_checked_json(name, value, self.hosting.settings.limits.state_bytes)
 
     def _build_idempotency(
         self,
@@ -302,13 +273,6 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
     ) -> Idempotency | None:
-        key = request.idempotency_key
-        if key is None:
-            return None
-        if not is_idempotency_key(key):
-            raise errors.ValidationFailed(
-                "Idempotency-Key must be 1 to 255 visible ASCII characters"
-            )
         fields = [kind, component_id, request.message, request.session_id, request.user_id]
         objects = {
             "metadata": request.metadata,
@@ -318,10 +282,8 @@ class RunOperations(OperationFamily):
             "earlier": [[message.role, message.content] for message in earlier] or None,
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]
-        body = orjson.dumps([*fields, request.background, stream, *parts])
-        # A subject is never empty, so the empty owner represents callers without a subject.
-        owner = self.principal.subject or ""
-        return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
+        body = [*fields, request.background, stream, *parts]
+        return build_idempotency(self.principal, request.idempotency_key, body)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         async with self.audit("get_runs"):
@@ -444,16 +406,6 @@ def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str
     return tuple(
         {"role": message.role, "content": message.content, "created_at": at} for message in earlier
     )
-
-
-@unit
-def _refuse_new_run() -> Steps[None]:
-    """Fail instead of an audit entry: the key of a repeated request expired in between.
-
-    The run would start without an entry in the audit log.
-    """
-    yield from ()
-    raise errors.Unavailable("The Idempotency-Key expired just now")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from agentctl.runs.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
+from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
@@ -42,6 +43,7 @@ class ServiceOperations(
     ComponentOperations,
     RunOperations,
     RunPartOperations,
+    ApprovalOperations,
     SessionOperations,
     MemoryOperations,
     AccountOperations,
@@ -145,7 +147,8 @@ class Service:
 
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=audit_log, readiness=readiness, verifier=build_verifier,
+                audit_log=audit_log, readiness=readiness, background=background,
+                verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
 

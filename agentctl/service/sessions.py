@@ -36,7 +36,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.runtime.components.records import build_session_data
-from agentctl.service import documents, paging
+from agentctl.service import documents, json_texts, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, ReadSize, Steps, unit
@@ -94,8 +94,8 @@ class SessionOperations(OperationFamily):
                 component_name=name,
                 component_data=data,
                 session_name=_check_name(session.session_name),
-                session_state=documents.dump_checked_json("session_state", session.session_state),
-                metadata=documents.dump_checked_json("metadata", session.metadata),
+                session_state=json_texts.dump_checked_json("session_state", session.session_state),
+                metadata=json_texts.dump_checked_json("metadata", session.metadata),
             )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(row))
@@ -160,7 +160,7 @@ class SessionOperations(OperationFamily):
             if name == "session_name":
                 changes[name] = _check_name(value)
             else:
-                changes[name] = documents.dump_checked_json(name, value)
+                changes[name] = json_texts.dump_checked_json(name, value)
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")
@@ -276,7 +276,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(documents.join_array(await database.read(work, size="large")))
+            return Document(json_texts.join_array(await database.read(work, size="large")))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:

@@ -8,8 +8,8 @@ migration 3 (docs/decisions/0036).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Generic, Literal, TypeVar
 
@@ -82,6 +82,20 @@ class Conditions:
         if end is None:
             return bounded
         return bounded.with_condition(f"{column} < :{column}_to", **{f"{column}_to": end})
+
+    def with_any(self, column: str, values: Collection[Value], name: str = "") -> Conditions:
+        """Add the condition that a column has one of some values."""
+        text, named = build_any(column, values, name)
+        return self.with_condition(text, **named)
+
+    def with_times(self, since: int | None, before: int | None) -> Conditions:
+        """Add the bounds of `created_at`: inclusive and exclusive, microseconds UTC."""
+        bounded = self
+        if since is not None:
+            bounded = bounded.with_condition("created_at >= :since", since=since)
+        if before is not None:
+            bounded = bounded.with_condition("created_at < :before", before=before)
+        return bounded
 
     def with_equal(self, **values: Value) -> Conditions:
         """Add `column = value` for each column whose value is not None."""
@@ -173,6 +187,34 @@ class Listing:
         """Count the rows that match, and read a page of them."""
         total = yield from self.count(conditions, totals)
         return (yield from self.read(conditions, page, make, total))
+
+
+def narrow(
+    conditions: Conditions, page: Slice, since: int | None, before: int | None
+) -> tuple[Conditions, Slice]:
+    """Return the conditions and the page of a list by `created_at` within two times.
+
+    Of a time and a cursor that limit the same side, only the tighter one is a condition: a database
+    that starts at the other one reads all pages in between.
+    """
+    if page.after is not None and page.order == "asc" and since is not None:
+        since, page = (since, replace(page, after=None)) if since > page.after[0] else (None, page)
+    elif page.after is not None and page.order == "desc" and before is not None:
+        bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
+        before, page = bounds
+    return conditions.with_times(since, before), page
+
+
+def build_any(
+    column: str, values: Collection[Value], name: str = ""
+) -> tuple[str, dict[str, Value]]:
+    """Return the text and the parameters of the condition that a column has one of some values.
+
+    Args:
+        name: the beginning of the names of the parameters; by default that of the column.
+    """
+    named = {f"{name or column}_{number}": value for number, value in enumerate(values)}
+    return f"{column} IN ({', '.join(f':{key}' for key in named) or 'NULL'})", named
 
 
 def fold_prefix(prefix: str) -> str:

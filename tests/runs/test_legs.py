@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
-from agentctl.runs.decisions import NewDecision, build_change, expire_approvals, write_decisions
+from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.conversation import CallOutcome

@@ -46,6 +46,7 @@ class FakeContext:
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()
+        self.leg: Leg | None = None
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
         self.events: list[RunEvent] = []
@@ -80,7 +81,18 @@ class FakeContext:
         if self.checkpoints == self.cancel_at_checkpoint:
             raise asyncio.CancelledError
 
-    async def run_member(self, component: Component, message: str) -> MemberResult:
+    async def begin_call(self, approval_id: str) -> None:
+        """Store nothing: there is no database."""
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
+        """Store nothing: there is no database."""
+
+    async def begin_effect(self) -> None:
+        """Store nothing: there is no database."""
+
+    async def run_member(
+        self, component: Component, message: str, *, run_id: str | None = None
+    ) -> MemberResult:
         child = FakeContext(self.catalog)
         child.change_spec(
             parent_run_id="run",

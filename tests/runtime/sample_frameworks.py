@@ -25,7 +25,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
 from pydantic import SecretStr
 from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, FunctionToolset
 from pydantic_ai import RunContext as Run
@@ -276,15 +275,12 @@ def swallows_cancellation() -> Any:
     return built.compile()
 
 
-def interrupting() -> Any:
-    def ask(state: MessagesState) -> dict[str, Any]:
-        interrupt("may I?")
-        return {}
-
+def breaking() -> Any:
+    """Return a graph that stops before a node."""
     built = StateGraph(MessagesState)
-    built.add_node("ask", ask)
+    built.add_node("ask", lambda state: {})
     built.add_edge(START, "ask")
-    return built.compile(checkpointer=InMemorySaver())
+    return built.compile(checkpointer=InMemorySaver(), interrupt_before=["ask"])
 
 
 def endless() -> Any:

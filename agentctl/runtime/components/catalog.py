@@ -139,6 +139,13 @@ class Catalog:
     def _folder(self) -> Path | None:
         return self.settings.path.parent if self.settings.path is not None else None
 
+    def can_call(self, kind: ComponentKind, component_id: str, tool_name: str) -> bool:
+        """Return False if a call that was approved cannot be made: its component or tool is gone.
+
+        The tools of agents in code and of MCP servers are not known here.
+        """
+        return self.get(kind, component_id) is not None
+
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
         return component.kind == "agent" and bool(component.agent.object)

@@ -124,6 +124,11 @@ class HostedRun:
         return self._transcript.content
 
     @property
+    def open_calls(self) -> dict[str, str]:
+        """The names of the calls without a result so far, by their ids."""
+        return self._transcript.open_calls
+
+    @property
     def _transcript(self) -> Transcript:
         return self._environment.transcript
 
@@ -178,7 +183,7 @@ class HostedRun:
         delta = replace_unstorable(delta)
         if not delta:
             return
-        self._reserve(len(delta.encode()))
+        self.reserve(len(delta.encode()))
         if not self._transcript.is_answering:
             self._transcript.begin_answer()
         self._transcript.extend_answer(delta)
@@ -213,9 +218,32 @@ class HostedRun:
         delta = replace_unstorable(delta)
         if not delta:
             return
-        self._reserve(len(delta.encode()))
+        self.reserve(len(delta.encode()))
         self._transcript.add_reasoning(delta)
         self._environment.emit(ThinkingDelta(delta))
+
+    def replace_answers(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the answers and results so far, for a library that has their order at the end.
+
+        The content becomes the text of the answers.
+
+        Args:
+            messages: as for `Transcript.replace_answers`; the text of a result that the transcript
+                has is taken from there.
+        """
+        self.checkpoint()
+        results = {entry["tool_call_id"]: entry["result"] for entry in self._transcript.tools}
+        replaced: list[Mapping[str, Any]] = []
+        for message in messages:
+            text = replace_unstorable(message["content"])
+            if message["role"] == "tool":
+                text = results.get(message["tool_call_id"]) or text
+            replaced.append({**message, "content": text})
+        self._transcript.replace_answers(replaced)
+        texts = [message["content"] for message in replaced if message["role"] == "assistant"]
+        content = _SEPARATOR.join(text for text in texts if text)
+        if content != self._transcript.content:
+            self._transcript.replace_content(content)
 
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a tool call.
@@ -234,7 +262,7 @@ class HostedRun:
             replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
         }
         call = {"id": call_id, "name": name, "arguments": values}
-        self._reserve(len(orjson.dumps(call)))
+        self.reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
         self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
 
@@ -253,7 +281,7 @@ class HostedRun:
             text = result_to_text(result, self._environment.limits.tool_result_bytes)
         except NotSerializable:
             text = "The result has no JSON form"
-        self._reserve(len(text.encode()))
+        self.reserve(len(text.encode()))
         closed = self._transcript.close_call(replace_unstorable(call_id), text, error=failed)
         if closed is not None:
             self._environment.emit(ToolCallCompleted(closed))
@@ -295,7 +323,7 @@ class HostedRun:
             raise ExecutionError(
                 "AGENT_FAILED", "The result of the agent has no JSON form"
             ) from error
-        self._reserve(len(orjson.dumps(output)))
+        self.reserve(len(orjson.dumps(output)))
         self._transcript.output = output
 
     @property
@@ -338,7 +366,12 @@ class HostedRun:
         """
         self._transcript.unstopped.add(work, name)
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Count bytes that the run keeps.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
         self._kept_bytes += size
         if self._kept_bytes > self._environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)

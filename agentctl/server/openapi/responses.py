@@ -25,6 +25,18 @@ RUN_RESPONSES: Responses = {
 }
 """Responses of an operation that starts a run, in addition to the run record."""
 
+CONTINUE_RESPONSES: Responses = {
+    200: {
+        "description": "The run record or, with `stream`, the events that follow",
+        "content": _EVENTS,
+    },
+    202: {
+        "description": "The run continues in the background",
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
+    },
+}
+"""Responses of an operation that continues a run, in addition to the run record."""
+
 EVENT_STREAM_RESPONSES: Responses = {
     200: {"description": "The events of the run", "content": _EVENTS}
 }

@@ -16,6 +16,7 @@ from agentctl.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.openapi.responses import (
+    CONTINUE_RESPONSES,
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
     NOT_READY_RESPONSES,
@@ -31,6 +32,7 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "get_readiness": documents.get_readiness,
     "explain_auth": documents.explain_auth,
     "create_run": runs.create_run,
+    "continue_run": runs.continue_run,
     "resume_run": runs.resume_run,
     "follow_run": runs.follow_run,
     "get_session_by_id": documents.get_session_by_id,
@@ -41,6 +43,7 @@ _ENDPOINTS: dict[str, Endpoint] = {
 _RESPONSES: dict[str, Responses] = {
     "get_readiness": NOT_READY_RESPONSES,
     "create_run": RUN_RESPONSES,
+    "continue_run": CONTINUE_RESPONSES,
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,
     "export_session": EXPORT_RESPONSES,

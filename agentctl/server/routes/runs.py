@@ -6,12 +6,13 @@ from typing import Annotated, Literal, TypeVar
 
 from starlette.responses import Response
 
+from agentctl.approval_requests import IdempotencyKey
 from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
-from agentctl.operations import ComponentId, RunId
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, OfSession, ResumeRequest
+from agentctl.run_operations import ComponentId, RunId
 from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,
@@ -19,7 +20,7 @@ from agentctl.server.answers import (
     document_response,
     wait_for_first_events,
 )
-from agentctl.server.requests import BODIES, build_run_request
+from agentctl.server.requests import BODIES, build_continue_request, build_run_request
 from agentctl.server.state import Call
 
 T = TypeVar("T")
@@ -73,6 +74,28 @@ async def create_run(
         call.receive, operations.create_run(kind, component_id, request)
     )
     return document_response(run, 202 if request.background else 200)
+
+
+async def continue_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of the other kinds."""
+    operations = call.operations
+    try:
+        body = await BODIES["continue_run"].read(call)
+    except (BadRequest, TooLarge, UnsupportedMediaType):
+        await operations.require_run(kind, component_id, run_id, None)
+        raise
+    request = build_continue_request(body, idempotency_key)
+    goes_on = await operations.begin_continuation(kind, component_id, run_id, request)
+    if goes_on is not None and body.get("stream", True):
+        return EventStreamResponse(None, operations.follow_continuation(goes_on))
+    run = await operations.read_continuation(kind, component_id, run_id, request, goes_on)
+    return document_response(run, 202 if goes_on is not None and request.background else 200)
 
 
 async def resume_run(

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from agentctl.approval_requests import ApprovalFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice, narrow
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -110,7 +111,7 @@ _DECIDE = Sql(
     " executed_at = CASE WHEN cast(:execution as text) IS NULL THEN NULL ELSE"
     " cast(:decided_at as bigint) END"
     " WHERE approval_id = :approval_id AND status = 'pending'"
-    " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) <> 'approved')"
+    " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) = 'expired')"
     " RETURNING approval_id"
 )
 _BEGIN = Sql(
@@ -280,9 +281,34 @@ def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
 LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
 
 
-def list_page(conditions: Conditions, page: Slice) -> Work[RowPage[ApprovalRow]]:
-    """Return a page of the approvals that match."""
-    return LISTING.list_page(conditions, page, ApprovalRow)
+@unit
+def list_page(
+    filter: ApprovalFilter, visible: Conditions, page: Slice
+) -> Steps[RowPage[ApprovalRow]]:
+    """Read a page of the visible approvals that match a filter, and their total.
+
+    Args:
+        filter: the filter; its `page` is not read.
+        visible: the conditions of the approvals that the caller sees.
+        page: the page, in the order of `created_at`.
+    """
+    conditions = visible.with_equal(
+        status=filter.status,
+        execution=filter.execution,
+        kind=filter.kind,
+        component_type=filter.component_type,
+        component_id=filter.component_id,
+        session_id=filter.session_id,
+        user_id=filter.user_id,
+    )
+    if filter.run_id is not None:
+        conditions = conditions.with_condition(
+            "(run_id = :run_id OR root_run_id = :run_id)", run_id=filter.run_id
+        )
+    since, before = filter.created_after, filter.created_before
+    total = yield from LISTING.count(conditions.with_times(since, before))
+    matching, page = narrow(conditions, page, since, before)
+    return (yield from LISTING.read(matching, page, ApprovalRow, total))
 
 
 def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:

@@ -74,10 +74,18 @@ def claim_key(
 
 
 @single_unit
+def get_claim(principal: str, key: str, now: int) -> Steps[Claim | None]:
+    """Return the claim of a key that is younger than `KEY_LIFETIME`, or None."""
+    claims = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
+    if not claims or (claim := Claim(*claims[0])).created_at <= now - KEY_LIFETIME:
+        return None
+    return claim
+
+
+@unit
 def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     """Return True if a key belongs to a run."""
-    claims = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
-    return bool(claims) and Claim(*claims[0]).created_at > now - KEY_LIFETIME
+    return (yield from get_claim(principal, key, now)) is not None
 
 
 def has_older(before: int) -> Work[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import product
 
 from agentctl.records.items import SUMMARY_VIEWS
@@ -18,7 +18,7 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import Conditions, Listing, Order, RowPage, Slice
+from agentctl.store.listing import Listing, Order, RowPage, Slice, narrow
 from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -398,23 +398,8 @@ def list_page(
         conditions = conditions.with_condition(IS_LIVE)
     since, before = filter.created_after, filter.created_before
     # A run leaves the lists of live runs without being deleted, so these are always counted.
-    total = yield from LISTING.count(_within(conditions, since, before), None if live else totals)
-    # Of a time bound and a cursor that limit the same side, only the tighter one is a condition: a
-    # database that starts at the other one reads all pages in between.
-    if page.after is not None and page.order == "asc" and since is not None:
-        since, page = (since, replace(page, after=None)) if since > page.after[0] else (None, page)
-    elif page.after is not None and page.order == "desc" and before is not None:
-        bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
-        before, page = bounds
-    matching = _within(conditions, since, before)
+    total = yield from LISTING.count(conditions.with_times(since, before), None if live else totals)
+    matching, page = narrow(conditions, page, since, before)
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
     sort_ids = live or filter.id_prefix is not None
     return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))
-
-
-def _within(conditions: Conditions, since: int | None, before: int | None) -> Conditions:
-    if since is not None:
-        conditions = conditions.with_condition("created_at >= :since", since=since)
-    if before is not None:
-        conditions = conditions.with_condition("created_at < :before", before=before)
-    return conditions

@@ -16,7 +16,6 @@ from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.forms import FormBody
 from agentctl.interop.agentos.server.operation import read_repeated, translate_portions
 from agentctl.interop.agentos.server.runs import RunBuilder
-from agentctl.operations import ComponentId, RunId
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
@@ -29,6 +28,7 @@ from agentctl.requests import (
     ResumeRequest,
     RunFilter,
 )
+from agentctl.run_operations import ComponentId, RunId
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,

@@ -17,7 +17,7 @@ from agentctl.interop.agentos.server.operation import Seconds, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
-from agentctl.operations import RunId, SessionId
+from agentctl.operations import SessionId
 from agentctl.records.runs import RunRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -33,6 +33,7 @@ from agentctl.requests import (
     SessionRunsQuery,
     SortOrder,
 )
+from agentctl.run_operations import RunId
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import DeleteSessionsBody

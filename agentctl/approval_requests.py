@@ -1,0 +1,129 @@
+"""Requests of the operations on approvals; see `agentctl.requests`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from agentctl.declarations import Header, Option, Query
+from agentctl.records.approvals import ApprovalExecution, ApprovalKind, ApprovalStatus, Verb
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.times import ParsedTimestamp
+from agentctl.requests import DatabaseId, OfSession, Page, UserId
+
+MAXIMUM_DECISIONS = 100
+"""Decisions of one request that continues a run."""
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        "A unique name of this request; a repeated request with the same key changes nothing",
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """The filter of a list of approvals, ordered by `created_at`, newest first.
+
+    Times are microseconds UTC.
+    """
+
+    status: Annotated[
+        ApprovalStatus | None,
+        Query("Only approvals with this status"),
+        Option(
+            "--status",
+            "STATUS",
+            "Filter by status: pending, approved, rejected, answered, expired or cancelled",
+            any_case=True,
+        ),
+    ] = None
+    execution: Annotated[
+        ApprovalExecution | None,
+        Query("Only approvals whose call has this state"),
+        Option("--execution", "STATE", "Filter by the call: executing, done, failed or unknown"),
+    ] = None
+    kind: Annotated[
+        ApprovalKind | None,
+        Query("Only this kind of approval"),
+        Option("--kind", "KIND", "Filter by kind: approval, input, external or outcome"),
+    ] = None
+    component_type: Annotated[
+        ComponentKind | None,
+        Query("Only approvals of this kind of component"),
+        Option("--type", "TYPE", "Filter by component type: agent, team or workflow"),
+    ] = None
+    component_id: Annotated[
+        str | None,
+        Query("Only of this agent, team or workflow"),
+        Option("--component", "ID", "Filter by component id, of any type"),
+    ] = None
+    run_id: Annotated[
+        str | None,
+        Query("Only approvals of this run and of its members"),
+        Option("--run", "ID", "Filter by run, with its members", noun="run"),
+    ] = None
+    session_id: OfSession = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
+    page: Page = field(default_factory=Page)
+    created_after: Annotated[
+        ParsedTimestamp | None, Query("Only approvals created at or after this time")
+    ] = None
+    created_before: Annotated[
+        ParsedTimestamp | None, Query("Only approvals created before this time")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewDecision:
+    """A decision about an approval (docs/contract.md "Approvals").
+
+    Attributes:
+        decision: one of `records.approvals.VERBS` of the kind of approval.
+        arguments_hash: the hash of the call that the caller has seen; required to approve and to
+            retry.
+        arguments: edited arguments of an approved call.
+        note: a remark; the model reads the one of a rejection.
+        answer: the answer to a question, a JSON value.
+        result: the result of a call that the caller made, or knows, a JSON value.
+    """
+
+    decision: Verb
+    arguments_hash: str | None = None
+    arguments: dict[str, Any] | None = None
+    note: str | None = None
+    answer: Any = None
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest(NewDecision):
+    """A decision about the approval that the path names."""
+
+    idempotency_key: IdempotencyKey = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDecision(NewDecision):
+    """A decision about one approval of a run, named by its id or by that of its tool call."""
+
+    approval_id: str | None = None
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueRequest:
+    """The continuation of a paused run, with decisions of the user of the run.
+
+    `dependencies` is given to the code of the run, as that of `RunRequest`; it is not stored.
+    """
+
+    decisions: tuple[RunDecision, ...] = ()
+    background: bool = False
+    dependencies: dict[str, Any] | None = None
+    idempotency_key: IdempotencyKey = None

@@ -1,0 +1,213 @@
+"""The operations on runs and on the approvals that runs wait for: a part of `Operations`."""
+
+# The methods have no statements: `execute` or a backend executes them.
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
+from agentctl.declarations import Path, component_operation, dispatch, operation
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+from agentctl.records.document import Document
+from agentctl.records.items import RunViewPages, RunViews
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
+from agentctl.requests import (
+    FULL_VIEW,
+    CancelRequest,
+    DatabaseId,
+    OfSession,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    RunView,
+    StreamEvent,
+)
+
+ComponentId = Annotated[str, Path("Id of the component")]
+RunId = Annotated[str, Path("Id of the run")]
+ApprovalId = Annotated[str, Path("Id of the approval")]
+
+_PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
+_RUN = "/{component_id}/runs/{run_id}"
+_APPROVAL = "/{component_id}/approvals/{approval_id}"
+
+
+class RunDeclarations:
+    """The operations on runs and approvals.
+
+    The docstring of a method is its text in the OpenAPI document.
+    """
+
+    @component_operation("create_run", "POST", "/{component_id}/runs", errors=(409, 429))
+    async def create_run(
+        self, kind: ComponentKind, component_id: ComponentId, request: RunRequest
+    ) -> Document[RunRecord]:
+        """Start a run of a component.
+
+        Responds with server-sent events. With `stream` false it responds with the run record, after
+        the run has ended or, with `background`, when it has started. If the client disconnects, the
+        run is cancelled unless the server is configured otherwise; a background run and one with an
+        `Idempotency-Key` continue.
+
+        With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns
+        the same run, and another request with the same key is refused.
+        """
+
+    @dispatch
+    def stream_run(
+        self, kind: ComponentKind, component_id: str, request: RunRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Start a run and yield its events. Errors are raised before the first event."""
+
+    @component_operation(
+        "list_runs",
+        "GET",
+        "/{component_id}/runs",
+        summaries=RunViewPages,
+        without=("component_type", "component_id", "sort_by"),
+        order=_PAGE_LAST,
+    )
+    async def list_component_runs(
+        self, kind: ComponentKind, component_id: ComponentId, filter: RunFilter
+    ) -> Document[RunPage]:
+        """List the runs of a component.
+
+        One page of the runs that the caller can see.
+        """
+
+    @component_operation("get_run", "GET", _RUN, summaries=RunViews)
+    async def get_component_run(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        *,
+        session_id: OfSession = None,
+        form: RunView = FULL_VIEW,
+    ) -> Document[RunRecord]:
+        """Get a run of a component."""
+
+    @component_operation("cancel_run", "POST", f"{_RUN}/cancel")
+    async def cancel_run(
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: CancelRequest
+    ) -> Document[CancelRecord]:
+        """Cancel a run of a component.
+
+        Requests the cancel and waits for the run to stop. The field `cancel` is `stopped` if the
+        run has stopped, `requested` if it has not stopped yet, and `already_final` if it had ended
+        before.
+        """
+
+    @component_operation("resume_run", "POST", f"{_RUN}/resume")
+    def resume_run(
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Follow a run of a component.
+
+        Responds with the stored and future events of the run after the given one, until the run
+        ends. If the client disconnects, the run continues. A run that was started without `stream`
+        and `background`, or that ended more than 24 hours ago, has at most two events: its content,
+        if there is any, and its end.
+        """
+
+    @component_operation("follow_run", "GET", f"{_RUN}/events")
+    def follow_run(
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Read the events of a run of a component.
+
+        The same events as those of the resume operation, for callers that may read the component
+        and not run it. If the client disconnects, the run continues.
+        """
+
+    @component_operation("get_tool_call", "GET", f"{_RUN}/tools/{{tool_call_id}}")
+    async def get_tool_call(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        tool_call_id: Annotated[str, Path("Id of the tool call")],
+        *,
+        session_id: OfSession = None,
+    ) -> Document[ToolCallRecord]:
+        """Get a tool call of a run of a component.
+
+        The call with its whole result, once the run has ended.
+        """
+
+    @operation(
+        "GET", "/runs", tag="Runs", summaries=RunViewPages, without=("sort_by",), order=_PAGE_LAST
+    )
+    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+        """List runs.
+
+        One page of the runs that the caller can see, across sessions.
+        """
+
+    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunViews)
+    async def get_run(
+        self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
+        """Get a run."""
+
+    @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))
+    async def continue_run(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        run_id: RunId,
+        request: ContinueRequest,
+    ) -> Document[RunRecord]:
+        """Continue a paused run of a component.
+
+        Stores the decisions of the user of the run about approvals with the policy `user`, all or
+        none. If the run still waits for others, it responds with the record of the paused run.
+        Otherwise it responds with the server-sent events of what follows; with `stream` false with
+        the run record, after the run has ended or paused again or, with `background`, at once. If
+        the client disconnects, the run continues.
+
+        With an `Idempotency-Key` the request can be repeated for 24 hours.
+        """
+
+    @dispatch
+    def stream_continued_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Continue a paused run and yield the events that follow.
+
+        There are none if the run still waits for other decisions.
+        """
+
+    @operation("GET", "/approvals", tag="Approvals", without=("sort_by",), order=_PAGE_LAST)
+    async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
+        """List approvals.
+
+        One page of the approvals that the caller can see: those of all users for components about
+        whose approvals the caller decides, and its own.
+        """
+
+    @component_operation("get_approval", "GET", _APPROVAL)
+    async def get_approval(
+        self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
+    ) -> Document[ApprovalRecord]:
+        """Get an approval of a component."""
+
+    @component_operation("decide_approval", "POST", f"{_APPROVAL}/decide", errors=(409,))
+    async def decide_approval(
+        self,
+        kind: ComponentKind,
+        component_id: ComponentId,
+        approval_id: ApprovalId,
+        request: DecisionRequest,
+    ) -> Document[ApprovalRecord]:
+        """Decide about an approval of a component.
+
+        The decision counts for the call that was shown: `arguments_hash` names it. An approval is
+        decided once. The last decision that a run waits for lets the run continue.
+
+        With an `Idempotency-Key` the request can be repeated for 24 hours.
+        """

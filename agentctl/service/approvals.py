@@ -1,0 +1,371 @@
+"""The operations on approvals and on paused runs (docs/contract.md "Approvals")."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+
+from agentctl import errors
+from agentctl.approval_requests import (
+    MAXIMUM_DECISIONS,
+    ApprovalFilter,
+    ContinueRequest,
+    DecisionRequest,
+    NewDecision,
+    RunDecision,
+)
+from agentctl.auth import policy
+from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+from agentctl.records.document import Document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.records.runs import RunRecord
+from agentctl.records.validation import check_texts
+from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
+from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
+from agentctl.runs.decisions import Decided, build_change, check_approver, write_decisions
+from agentctl.runs.follow import flatten, follow_run, wait_until_final
+from agentctl.runs.states import is_final
+from agentctl.service import documents, paging
+from agentctl.service.approval_documents import build_approval_document
+from agentctl.service.audit_log import AppendEntry, AuditedCall
+from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import dump_checked_json
+from agentctl.service.keyed_requests import build_idempotency, find_repeated, prepare_keyed_entry
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.listing import Conditions, build_any
+from agentctl.store.repositories import approvals, events, run_reads
+from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
+from agentctl.store.visibility import EVERYONE, Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedRun:
+    """A run that continues.
+
+    Attributes:
+        after: number of its last event before it does.
+    """
+
+    database: Database
+    run_id: str
+    after: int
+
+
+class ApprovalOperations(OperationFamily):
+    """Operations on approvals."""
+
+    async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
+        async with self.audit("get_approvals"):
+            database = self.lookups.database(filter.db_id)
+            if filter.page.sort_by != "created_at":
+                raise errors.ValidationFailed(
+                    "sort_by must be created_at: approvals have no other order"
+                )
+            check_texts(
+                component_id=filter.component_id,
+                run_id=filter.run_id,
+                session_id=filter.session_id,
+                user_id=filter.user_id,
+            )
+            part = paging.build_slice("approvals", filter.page)
+            page = await database.read(
+                approvals.list_page(filter, self._visible_approvals(), part), size="large"
+            )
+            items = map(build_approval_document, page.rows)
+            return Document(documents.build_page_document("approvals", items, filter.page, page))
+
+    def _visible_approvals(self) -> Conditions:
+        readable = policy.allowed_ids(self.principal, "get_approvals")
+        conditions = Conditions()
+        if readable is not None:
+            conditions = conditions.with_any("component_id", sorted(readable))
+        decided = self._decided_ids()
+        if decided is None:
+            return conditions
+        if not decided:
+            own = self.lookups.visibility.conditions()
+            return Conditions((*conditions.texts, *own.texts), {**conditions.values, **own.values})
+        text, values = build_any("component_id", sorted(decided), "decided")
+        return conditions.with_condition(
+            f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
+            viewer=self.principal.subject,
+            **values,
+        )
+
+    def _decided_ids(self) -> frozenset[str] | None:
+        """Return the components about whose approvals the caller decides; None for all.
+
+        It sees their approvals of all users (docs/contract.md "Data scoping").
+        """
+        principal = self.principal
+        if principal.sees_all_users:
+            return None
+        if principal.caller is not None:  # it acts as a user
+            return frozenset()
+        if principal.admin or is_action_allowed(principal.scopes, "approvals", "write"):
+            return None
+        return ids_in_scopes(principal.scopes, "approvals", "write")
+
+    async def get_approval(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> Document[ApprovalRecord]:
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).get_approval, **path):
+            _, row = await self._find(kind, component_id, approval_id)
+            return Document(build_approval_document(row))
+
+    async def require_approval(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> None:
+        """Raise NotFound unless the caller can see the approval."""
+        await self._find(kind, component_id, approval_id)
+
+    async def _find(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> tuple[Database, ApprovalRow]:
+        """Return an approval and its database.
+
+        Raises:
+            NotFound: there is no such approval of this component, or it is not visible.
+        """
+        component = self.hosting.catalog.get(kind, component_id)
+        databases = self.hosting.databases
+        # A component that is not configured any more may have left approvals in any database.
+        names = list(databases) if component is None else [component.database]
+        decided = self._decided_ids()
+        sees_all = decided is None or component_id in decided
+        visibility = EVERYONE if sees_all else Visibility(False, self.principal.subject)
+        for name in names:
+            row = await databases[name].read(approvals.get(approval_id, visibility))
+            if row is not None and (row.component_type, row.component_id) == (kind, component_id):
+                return databases[name], row
+        raise errors.NotFound("Approval not found")
+
+    async def decide_approval(
+        self, kind: ComponentKind, component_id: str, approval_id: str, request: DecisionRequest
+    ) -> Document[ApprovalRecord]:
+        """Decide about an approval; the last decision lets its run continue.
+
+        Raises:
+            NotFound: there is no such approval of this component, or it is not visible.
+            FourEyes: the run is that of the caller, and another person has to decide.
+            Conflict: the approval was decided or has expired, or the call is another one.
+            ValidationFailed: the decision is not valid.
+            TooLarge: a part of it is too large.
+        """
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).decide_approval, **path) as call:
+            database, row = await self._find(kind, component_id, approval_id)
+            check_approver(row, self._names(), own=self.hosting.settings.approvals.own)
+            identity = self._build_identity([kind, component_id, approval_id], request)
+            if not await find_repeated(database, identity):
+                change = self._build_change(row, request)
+                decided = await self._write(
+                    call, database, row.root_run_id, [(approval_id, change)], identity
+                )
+                if decided is not None:
+                    if decided.continues and self.principal.via == "http":
+                        self._continue_soon(database, row.root_run_id)
+                    return Document(build_approval_document(decided.rows[0]))
+            _, row = await self._find(kind, component_id, approval_id)
+            return Document(build_approval_document(row))
+
+    def _names(self) -> frozenset[str]:
+        return frozenset({self.principal.actor, self.principal.identity})
+
+    def _build_identity(
+        self, place: Sequence[str], request: DecisionRequest | ContinueRequest
+    ) -> Idempotency | None:
+        fields = {name: value for name, value in asdict(request).items() if value is not None}
+        return build_idempotency(
+            self.principal, fields.pop("idempotency_key", None), [*place, fields]
+        )
+
+    def _build_change(self, row: ApprovalRow, decision: NewDecision) -> DecisionChange:
+        limits = self.hosting.settings.limits
+        dump_checked_json("arguments", decision.arguments, limits.state_bytes)
+        dump_checked_json("answer", decision.answer, limits.state_bytes)
+        dump_checked_json("result", decision.result, limits.tool_result_bytes)
+        change = build_change(row, decision, self.principal.actor)
+        if change.status == "approved" and not self.hosting.catalog.can_call(
+            row.component_type,  # type: ignore[arg-type]  # only kinds are stored
+            row.component_id,
+            row.tool_name,
+        ):
+            raise errors.Conflict(
+                f"The tool {row.tool_name} does not exist any more: the call cannot be made"
+            )
+        return change
+
+    async def _write(
+        self,
+        call: AuditedCall,
+        database: Database,
+        root_run_id: str,
+        changes: Sequence[tuple[str, DecisionChange]],
+        identity: Idempotency | None,
+    ) -> Decided | None:
+        """Store decisions with their audit entry; return None for a repeated request."""
+        call.add_resource("run", root_run_id)
+        note = await prepare_keyed_entry(self.hosting, call, database, identity)
+        with call.change():
+            try:
+                return await database.write(_write_once(root_run_id, changes, note, identity))
+            except IdempotentReplay:
+                return None
+
+    def _continue_soon(self, database: Database, run_id: str) -> None:
+        self.hosting.background.start(self._try_to_continue(database, run_id, None))
+
+    async def _try_to_continue(
+        self, database: Database, run_id: str, dependencies: str | None
+    ) -> None:
+        # Otherwise the next sweep of a serving process does it.
+        with contextlib.suppress(errors.Unavailable):
+            await self.hosting.engine.continue_run(database, run_id, dependencies=dependencies)
+
+    async def continue_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> Document[RunRecord]:
+        """Continue a paused run and wait for its end or its next pause, unless `background` is set.
+
+        Raises:
+            NotFound: there is no such run of this component, or it is not visible.
+            AgentctlError: see `begin_continuation`.
+        """
+        continued = await self.begin_continuation(kind, component_id, run_id, request)
+        return await self.read_continuation(kind, component_id, run_id, request, continued)
+
+    async def stream_continued_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> AsyncIterator[StreamEvent]:
+        continued = await self.begin_continuation(kind, component_id, run_id, request)
+        if continued is None:
+            return
+        async with contextlib.aclosing(flatten(self.follow_continuation(continued))) as following:
+            async for event in following:
+                yield event
+
+    async def begin_continuation(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> ContinuedRun | None:
+        """Store the decisions of a request, and start the next leg of the run if it may continue.
+
+        Returns:
+            None if the run still waits for other decisions.
+
+        Raises:
+            NotFound: there is no such run of this component, or it is not visible; or it has no
+                such approval.
+            FourEyes: an approver has to decide.
+            Conflict: the run has ended or is part of another one, an approval was decided or has
+                expired, or the call is another one.
+            ValidationFailed: a decision is not valid.
+            TooLarge: a part of the request is too large.
+        """
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audit(operation_ids(kind).continue_run, **path) as call:
+            database, state = await self.lookups.find_run(kind, component_id, run_id, None)
+            dependencies = dump_checked_json(
+                "dependencies", request.dependencies, self.hosting.settings.limits.state_bytes
+            )
+            identity = self._build_identity([kind, component_id, run_id], request)
+            rows = await database.read(approvals.list_of_root(run_id))
+            if await find_repeated(database, identity):
+                return await self._find_continued(database, run_id, BEFORE_FIRST_EVENT)
+            if state.parent_run_id is not None:
+                raise errors.Conflict(
+                    f"The run is part of run {state.parent_run_id}: continue that one"
+                )
+            changes = [
+                (row.approval_id, self._build_change(row, decision))
+                for row, decision in _match_decisions(rows, request.decisions)
+            ]
+            if not changes and is_final(state.status):
+                raise errors.Conflict(f"The run has ended as {state.status} already")
+            last = await database.read(events.get_last_seq(run_id))
+            if changes and await self._write(call, database, run_id, changes, identity) is None:
+                last = BEFORE_FIRST_EVENT
+            return await self._find_continued(database, run_id, last, dependencies)
+
+    async def _find_continued(
+        self, database: Database, run_id: str, after: int, dependencies: str | None = None
+    ) -> ContinuedRun | None:
+        """Start the next leg of a run if it may continue; None if it is paused."""
+        state = await database.read(run_reads.get_state(run_id))
+        if state is None:
+            raise errors.NotFound("Run not found")
+        if state.status == "PAUSED":
+            return None
+        if state.status == "PENDING":
+            await self._try_to_continue(database, run_id, dependencies)
+        return ContinuedRun(database, run_id, after)
+
+    def follow_continuation(self, continued: ContinuedRun) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events of a run that continues, in portions."""
+        hosting = self.hosting
+        return follow_run(
+            hosting.engine, continued.database, hosting.changes, continued.run_id, continued.after
+        )
+
+    async def read_continuation(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: ContinueRequest,
+        continued: ContinuedRun | None,
+    ) -> Document[RunRecord]:
+        """Return the record of a run after its continuation; with `background` at once."""
+        database = self.lookups.component_database(kind, component_id)
+        if continued is not None and not request.background:
+            hosting = self.hosting
+            await wait_until_final(hosting.engine, database, hosting.changes, run_id)
+        return await self.lookups.read_run(database, run_id)
+
+
+def _match_decisions(
+    rows: Sequence[ApprovalRow], decisions: Sequence[RunDecision]
+) -> list[tuple[ApprovalRow, RunDecision]]:
+    """Return the approval of each decision of the user of a run."""
+    if len(decisions) > MAXIMUM_DECISIONS:
+        raise errors.ValidationFailed(f"decisions must be at most {MAXIMUM_DECISIONS}")
+    matched: dict[str, tuple[ApprovalRow, RunDecision]] = {}
+    for decision in decisions:
+        row = _find_named(rows, decision)
+        if row.approval_id in matched:
+            raise errors.ValidationFailed(f"Two decisions about approval {row.approval_id}")
+        if row.policy != "user":
+            raise errors.FourEyes("The approval needs a decision of an approver")
+        matched[row.approval_id] = row, decision
+    return list(matched.values())
+
+
+def _find_named(rows: Sequence[ApprovalRow], decision: RunDecision) -> ApprovalRow:
+    if (decision.approval_id is None) == (decision.tool_call_id is None):
+        raise errors.ValidationFailed("A decision must have approval_id or tool_call_id")
+    if decision.approval_id is not None:
+        named = [row for row in rows if row.approval_id == decision.approval_id]
+    else:
+        named = [row for row in rows if row.tool_call_id == decision.tool_call_id]
+    pending = [row for row in named if row.status == "pending"]
+    if len(pending) > 1:
+        raise errors.ValidationFailed("tool_call_id names several approvals: use approval_id")
+    if not named:
+        raise errors.NotFound("Approval not found")
+    return (pending or named)[-1]
+
+
+@unit
+def _write_once(
+    root_run_id: str,
+    changes: Sequence[tuple[str, DecisionChange]],
+    note: AppendEntry | None,
+    identity: Idempotency | None,
+) -> Steps[Decided]:
+    if identity is not None:
+        yield from claim_key(root_run_id, identity)
+    return (yield from write_decisions(root_run_id, changes, note))

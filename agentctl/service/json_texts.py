@@ -1,0 +1,75 @@
+"""JSON texts of documents, joined from pieces without parsing stored JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import orjson
+
+from agentctl.errors import TooLarge
+from agentctl.records.times import format_rfc3339
+from agentctl.records.validation import check_json
+
+JsonText = bytes | list[bytes]
+"""A JSON text, possibly in pieces."""
+
+
+def join_object(members: Mapping[str, JsonText]) -> bytes:
+    """Join the members of an object, each a JSON text."""
+    pieces: list[bytes] = []
+    for key, text in members.items():
+        pieces.append(_member_label(key))
+        if isinstance(text, bytes):
+            pieces.append(text)
+        else:
+            pieces += text
+    pieces[0] = b"{" + pieces[0][1:]
+    pieces.append(b"}")
+    return b"".join(pieces)
+
+
+@cache
+def _member_label(key: str) -> bytes:
+    return b',"%b":' % key.encode()
+
+
+def join_array(items: Iterable[bytes]) -> bytes:
+    """Join documents into a JSON array."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | None:
+    """Return the JSON text of a value of a caller, None for None.
+
+    Args:
+        name: the field, for the error.
+        limit: maximum size in bytes; None for no limit.
+
+    Raises:
+        ValidationFailed: see `check_json`.
+        TooLarge: the text exceeds the limit.
+    """
+    if value is None:
+        return None
+    check_json(name, value)
+    text = orjson.dumps(value)
+    if limit is not None and len(text) > limit:
+        raise TooLarge(f"{name} must be at most {limit} bytes of JSON")
+    return text.decode()
+
+
+def dump(value: str | int | None) -> bytes:
+    """Return the JSON text of a scalar."""
+    return orjson.dumps(value)
+
+
+def stored_json(text: str | None) -> bytes:
+    """Return a stored JSON text; None is null."""
+    return b"null" if text is None else text.encode()
+
+
+def dump_time(microseconds: int | None) -> bytes:
+    """Return a time in RFC 3339; None is null."""
+    return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()

@@ -1,0 +1,67 @@
+"""An agent in code that waits for people; the tests write this file to a folder.
+
+The message is a list of words: what the agent asks for, in order. `|` separates legs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentctl import RunContext
+from agentctl.runtime.context import RunEnvironment
+from agentctl.runtime.conversation import CallOutcome
+from agentctl.runtime.pauses import NewApproval, Paused, perform_decided
+
+LEDGER = Path(__file__).with_name("ledger.jsonl")
+"""The payments that were made."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"amount": {"type": "integer"}, "to": {"type": "string"}},
+    "required": ["amount", "to"],
+}
+CHOICE = {"type": "string", "enum": ["left", "right"]}
+
+
+def build_ask(word: str, call_id: str) -> NewApproval:
+    match word:
+        case "ask":
+            return NewApproval("input", call_id, "ask", question="Which way?", schema=CHOICE)
+        case "open":
+            return NewApproval("external", call_id, "open_file", {"path": "a.txt"})
+        case "other" | "user":
+            call = {"amount": 10, "to": "bob"}
+            return NewApproval("approval", call_id, "pay", call, policy=word, schema=SCHEMA)
+    raise ValueError(word)
+
+
+async def pay(arguments: Mapping[str, Any]) -> CallOutcome:
+    with LEDGER.open("a") as ledger:
+        ledger.write(f"{json.dumps(arguments)}\n")
+    return CallOutcome("paid")
+
+
+async def wait_for_people(message: str, context: RunContext) -> str:
+    host: Any = context._host
+    environment: RunEnvironment = host._environment
+    legs = [leg.split() for leg in message.split("|")]
+    number = 0 if environment.leg is None else environment.leg.state["leg"] + 1
+    results = []
+    for index, _ in enumerate(legs[number - 1] if number else ()):
+        assert environment.leg is not None
+        decision = environment.leg.find(f"call-{number - 1}-{index}")
+        assert decision is not None
+        if decision.kind == "input":
+            results.append(str(decision.answer))
+        else:
+            results.append((await perform_decided(environment, decision, pay)).text)
+    if number < len(legs):
+        asks = [
+            build_ask(word, f"call-{number}-{index}") for index, word in enumerate(legs[number])
+        ]
+        raise Paused(asks, {"leg": number})
+    given = dict(context.dependencies)
+    return f"Results: {', '.join(results)}{f'; given {given}' if given else ''}"
