@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
 from agentctl.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
 
@@ -24,7 +24,66 @@ __all__ = [
     "ToolCompleted",
     "ToolStarted",
     "Usage",
+    "tool",
 ]
+
+Approver = Literal["user", "other"]
+"""Who approves a call: the user of the run, or an approver; or only an approver who is not that
+user."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = "__agentctl_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """The options of a tool that its code sets, see `tool`."""
+
+    approve: Approver | None = None
+    idempotent: bool = False
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(*, approve: Approver | None = None, idempotent: bool = False) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None, /, *, approve: Approver | None = None, idempotent: bool = False
+) -> F | Callable[[F], F]:
+    """Set options of a function that is a tool. The function itself stays as it is.
+
+    Args:
+        approve: who has to approve each call: `"user"`, `"other"`, or None for no one. The
+            configuration may ask for more, never for less.
+        idempotent: True if a call may be made again with the same `RunContext.call_id` after its
+            server died, without a second effect.
+
+    Raises:
+        TypeError: an option has another type.
+    """
+    if approve is not None and approve not in get_args(Approver):
+        raise TypeError(f"approve must be one of: {', '.join(get_args(Approver))}")
+    if not isinstance(idempotent, bool):
+        raise TypeError("idempotent must be True or False")
+
+    def set_options(target: F) -> F:
+        if not callable(target):
+            raise TypeError("a tool must be a function")
+        setattr(target, _OPTIONS, ToolOptions(approve, idempotent))
+        return target
+
+    return set_options if function is None else set_options(function)
+
+
+def get_tool_options(function: Callable[..., Any]) -> ToolOptions:
+    """Return the options that `tool` has set."""
+    options = getattr(function, _OPTIONS, None)
+    return options if isinstance(options, ToolOptions) else ToolOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +159,8 @@ class RunContext(WaitingContext):
         session_id: the session of the run.
         run_id: the run. A member of a team and a step of a workflow have a separate run.
         component_id: the agent or team that the run executes.
-        call_id: for a test of your own, see the property.
+        call_id: the tool call that the function executes: the same after a wait for people and
+            after every restart, and different from that of every other call. None outside a call.
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
         dependencies: the object `dependencies` of the request, read-only. It is not stored.
@@ -237,7 +297,8 @@ class RunContext(WaitingContext):
 
         No other call has it: pass it on as the idempotency key of an effect.
         """
-        return self._call_id if self._host is None else self._host.get_call_id()
+        current = None if self._host is None else self._host.get_call_id()
+        return current or self._call_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class FakeContext:
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
+        self.leg: Leg | None = None
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""
