@@ -39,6 +39,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpo
     """A configuration with agents that wait for people."""
     folder = tmp_path_factory.mktemp("waiting")
     shutil.copy(Path(__file__).with_name("paying_agent.py"), folder)
+    (folder / "ledger.jsonl").touch()
     return create_deployment(folder, model_endpoint.base_url, extra=AGENTS)
 
 
