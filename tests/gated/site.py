@@ -47,7 +47,7 @@ base_url = "{url}"
 id = "clerk"
 model = "plan"
 tools = ["ledger_tools:refund", "ledger_tools:book", "ledger_tools:mail_send", "ledger_tools:note",
-         "ledger_tools:shaky", "ledger_tools:slow"]
+         "ledger_tools:shaky", "ledger_tools:slow", "ledger_tools:linger"]
 external_tools = ["open_file.json"]
 approve = {{ "mail_*" = "other", shaky = "user", slow = "user" }}
 
