@@ -76,7 +76,7 @@ Tool = Annotated[
         '"package.module:function", "mcp:server" or "mcp:server.tool"',
     ),
 ]
-GatePattern = Annotated[
+ToolNamePattern = Annotated[
     str,
     Pattern(
         r"^[A-Za-z0-9_*?]{1,64}$",
@@ -418,7 +418,7 @@ class Agent:
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
-    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
@@ -444,7 +444,7 @@ class Team:
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
-    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 

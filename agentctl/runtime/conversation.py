@@ -23,7 +23,7 @@ from agentctl.runtime.spans import CurrentCall, current_call
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.tools.gates import Gate
+    from agentctl.runtime.tools.call_rules import CallRule
 
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
@@ -90,7 +90,7 @@ class Conversation:
 
     Args:
         actions: the tools that the model may call, by name.
-        gates: those of them whose calls wait for a person, by name.
+        rules: the rules of those whose calls wait for a person, by name.
         publishes: True if the text of the model is the content of the run. If False (the leader
             of a team in mode route, an answer with an output schema), the text is only added to
             the messages.
@@ -109,7 +109,7 @@ class Conversation:
         context: RunEnvironment,
         actions: Mapping[str, Action],
         *,
-        gates: Mapping[str, Gate] | None = None,
+        rules: Mapping[str, CallRule] | None = None,
         publishes: bool = True,
     ) -> None:
         self.context = context
@@ -121,7 +121,7 @@ class Conversation:
         self.has_answer_begun = False
         self.asks: list[NewApproval] = []
         self.waiting: dict[str, WaitingCall] = {}
-        self._gates = gates or {}
+        self._rules = rules or {}
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
@@ -275,11 +275,11 @@ class Conversation:
         """
         self.context.checkpoint()
         problem = None
-        gate = self._gates.get(name)
-        if gate is not None and NOT_AN_OBJECT not in arguments:
-            problem = await gate.check(arguments, self)
+        rule = self._rules.get(name)
+        if rule is not None and NOT_AN_OBJECT not in arguments:
+            problem = await rule.check(arguments, self)
             if problem is None:
-                self._ask(gate, call_id, name, arguments)
+                self._ask(rule, call_id, name, arguments)
                 return None
         self._open_call(call_id, name, arguments)
         outcome = problem or await self._perform(call_id, name, arguments)
@@ -333,17 +333,17 @@ class Conversation:
         self._kept_bytes = kept["kept_bytes"]
         return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
 
-    def _ask(self, gate: Gate, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+    def _ask(self, rule: CallRule, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.waiting[call_id] = WaitingCall(is_gated=True)
         self.asks.append(
             NewApproval(
-                gate.kind,
+                rule.kind,
                 call_id,
                 name,
                 arguments,
-                gate.policy,
+                rule.policy,
                 schema=self.actions[name].record()["parameters"],
-                idempotent=gate.idempotent,
+                idempotent=rule.idempotent,
             )
         )
 

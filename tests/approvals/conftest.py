@@ -18,6 +18,12 @@ from tests.server.threaded_server import serve_in_thread
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 AGENTS = """
+[openai]
+enabled = true
+
+[mcp_endpoint]
+enabled = true
+
 [[agents]]
 id = "payer"
 object = "paying_agent:wait_for_people"

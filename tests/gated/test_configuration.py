@@ -1,4 +1,4 @@
-"""`approve`, `external_tools` and `agentctl.tool`: what is refused, and what is gated."""
+"""`approve`, `external_tools` and `agentctl.tool`: refused values, and gated calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentctl.config.settings import Agent, Approvals, Authorization, Memory, Se
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.tools.gates import may_match
+from agentctl.runtime.tools.call_rules import may_match
 from tests.config.conftest import AGENT, Reads, Refuses, file, reads, refuses
 from tests.process import run_agentctl
 from tests.runtime.fake_context import settings
@@ -60,7 +60,7 @@ def catalog_of(configured: Settings) -> tuple[Catalog, Component]:
 
 
 def policies(catalog: Catalog, component: Component) -> dict[str, str]:
-    return {name: gate.policy for name, gate in catalog.runner(component).gates.items()}
+    return {name: rule.policy for name, rule in catalog.runner(component).rules.items()}
 
 
 def test_configuration_tightens_and_never_loosens(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_external_tool_is_in_the_record_and_has_a_unique_name(tmp_path: Path) ->
     path = tmp_path / "open.json"
     path.write_text(json.dumps(OPEN))
     catalog, component = build(tmp_path, external_tools=(path,), approve={"open_*": "other"})
-    gate = catalog.runner(component).gates["open_file"]
-    assert (gate.kind, gate.policy) == ("external", "other")
+    rule = catalog.runner(component).rules["open_file"]
+    assert (rule.kind, rule.policy) == ("external", "other")
     assert catalog.has_tool(component, "open_file") is True
     path.write_text(json.dumps({**OPEN, "name": "note"}))
     with pytest.raises(InvalidConfiguration, match="has two tools named note"):

@@ -29,8 +29,8 @@ async def test_no_call_of_a_killed_leg_is_repeated_unless_it_is_idempotent(own_s
         lost = await own_site.wait_for_end(server, runs["linger"]["run_id"])
         slow = runs["slow"]
         await own_site.wait_for_end(server, slow["run_id"], "PAUSED")
-        gate, asked = await own_site.approvals(slow["run_id"])
-        assert (gate.execution, asked.kind, asked.status) == ("unknown", "outcome", "pending")
+        rule, asked = await own_site.approvals(slow["run_id"])
+        assert (rule.execution, asked.kind, asked.status) == ("unknown", "outcome", "pending")
         await own_site.decide(slow["run_id"], "complete", result="seen by a person")
         settled = await own_site.wait_for_end(server, slow["run_id"])
     # An idempotent call is made again, with the same id.
@@ -40,6 +40,6 @@ async def test_no_call_of_a_killed_leg_is_repeated_unless_it_is_idempotent(own_s
     # A call that no one approves ends the run, and nothing of the leg is repeated.
     assert lost["error"]["code"] == "WORKER_LOST"
     assert own_site.tools_called(lost) == ["linger", "refund"]
-    # A person says what happened to the other one.
+    # A person reports the result of the other one.
     assert (settled["status"], settled["content"]) == ("COMPLETED", "seen by a person")
     assert own_site.tools_called(slow) == ["slow"]

@@ -100,8 +100,8 @@ async def test_gated_call_may_ask_after_its_approval(
     desk: Site, desk_server: ServerProcess
 ) -> None:
     run = await desk.run(desk_server, "guarded", [BOOK])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.kind, gate.policy) == ("approval", "other")
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.kind, rule.policy) == ("approval", "other")
     await desk.decide(run["run_id"], "approve", arguments={"place": "hut"})
     for values in ({"day": "Monday"}, {"sure": True}):
         await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
@@ -115,14 +115,14 @@ async def test_gated_call_may_ask_after_its_approval(
     assert booked["who"] == "decline"
     assert "The arguments were changed" in record["content"]
     rows = await desk.approvals(run["run_id"])
-    (gate,) = (row for row in rows if row.kind == "approval")
-    assert (gate.status, gate.execution) == ("approved", "done")
+    (rule,) = (row for row in rows if row.kind == "approval")
+    assert (rule.status, rule.execution) == ("approved", "done")
 
 
 async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: ServerProcess) -> None:
     run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place="inn"))])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.policy, gate.tool_name) == ("user", "desk_look")
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("user", "desk_look")
     await desk.decide(run["run_id"], "reject")
     record = await desk.wait_for_end(desk_server, run["run_id"])
     assert record["content"] == "The call was rejected"
@@ -132,8 +132,8 @@ async def test_pattern_without_a_tool_gates_the_whole_server(
     desk: Site, desk_server: ServerProcess
 ) -> None:
     run = await desk.run(desk_server, "mistaken", [answer(call("desk_look", place="inn"))])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.policy, gate.tool_name) == ("other", "desk_look")
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("other", "desk_look")
     assert '"desk_delete" in approve matches no tool' in desk_server.log_text
 
 

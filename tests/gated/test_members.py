@@ -1,4 +1,4 @@
-"""Gated calls below teams and workflows: who waits, and what is not done again."""
+"""Gated calls below teams and workflows: the members that wait, and those that have ended."""
 
 from __future__ import annotations
 

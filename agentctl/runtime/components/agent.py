@@ -62,7 +62,7 @@ async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog)
     runner = await catalog.prepare_runner(agent, context)
     output = catalog.output_schema(agent, context.spec.output_schema)
     conversation = Conversation(
-        context, runner.actions, gates=runner.gates, publishes=output is None
+        context, runner.actions, rules=runner.rules, publishes=output is None
     )
     if context.leg is not None:
         await continue_conversation(runner, context.leg.state, conversation, output)
