@@ -81,8 +81,8 @@ class DeferredCalls:
     """The deferred calls of one leg.
 
     Args:
-        approve: who approves the calls of tools, by names and patterns. A pattern that matches no
-            tool of a step gates all of its tools: a server may have renamed the tool.
+        approve: who approves the calls of tools, by names and patterns. If a pattern matches no
+            tool of a step, all of its calls wait: a server may have renamed the tool.
 
     Attributes:
         state: the state of the earlier legs; None in the first one.
