@@ -40,8 +40,8 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Decision, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.tools.gates import choose_strictest, find_policy, list_unmatched
 
 DEFERRED = "The call was deferred"
 
