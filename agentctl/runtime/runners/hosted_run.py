@@ -304,6 +304,10 @@ class HostedRun:
         self._counted |= usage
         self.add_usage(increase)
 
+    def restore_usage(self, usage: Mapping[str, int]) -> None:
+        """Continue the sums of an earlier leg, whose tokens the run has already."""
+        self._counted |= usage
+
     def set_output(self, value: object) -> None:
         """Set the structured result of the run.
 
