@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,10 +15,6 @@ from typing import Any
 import httpx2
 import orjson
 
-from agentctl.runs.decisions import NewDecision, build_change, write_decisions
-from agentctl.service.service import Service
-from agentctl.store.repositories import approvals
-from agentctl.store.repositories.approvals import ApprovalRow
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, start_server
 
@@ -27,7 +24,10 @@ SECONDS = 60.0
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
-MODULE = "waiting_agents"
+MODULES = ("waiting_functions", "waiting_library")
+
+AGENT = r"^(?:async )?(?:def )?(\w+)(?:\(message|: Any = build)"
+"""An agent in the source of a module: a function with a message, or an object that is built."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,44 @@ class WaitingServer:
         record = self._request("POST", f"/agents/{agent}/runs", sent)
         return self.wait_for(record["run_id"], "PAUSED", *FINAL)
 
-    async def decide(self, run: dict[str, Any], verb: Any, tool: str = "", **fields: Any) -> None:
-        """Decide about the pending approvals of a run, or about those of one tool."""
-        await self.deployment.decide(run["run_id"], verb, tool, **fields)
+    def list_approvals(self, run: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the approvals of a run, oldest first."""
+        path = f"/approvals?run_id={run['run_id']}&sort_order=asc"
+        data: list[dict[str, Any]] = self._request("GET", path)["data"]
+        return data
+
+    def decide(self, run: dict[str, Any], verb: str, tool: str = "", **fields: Any) -> None:
+        """Decide as another user about the pending approvals of a run, or those of one tool."""
+        approvals = self.list_approvals(run)
+        pending = [each for each in approvals if each["status"] == "pending"]
+        chosen = [each for each in pending if tool in ("", each["tool_name"])]
+        assert chosen, approvals
+        for each in chosen:
+            self.decide_one(each, verb, **fields)
+
+    def decide_one(self, approval: dict[str, Any], verb: str, **fields: Any) -> None:
+        """Decide about one approval as another user; fail with the status of a refusal."""
+        path = f"/agents/{approval['component_id']}/approvals/{approval['approval_id']}/decide"
+        body = {"decision": verb, "arguments_hash": approval["arguments_hash"], **fields}
+        self._request("POST", path, body, user="boss")
 
     def wait_for_end(self, run: dict[str, Any]) -> dict[str, Any]:
         """Wait until a run has ended, and return its record."""
         return self.wait_for(run["run_id"], *FINAL)
 
-    async def decide_and_wait(
-        self, run: dict[str, Any], verb: Any, tool: str = "", **fields: Any
+    def decide_and_wait(
+        self, run: dict[str, Any], verb: str, tool: str = "", **fields: Any
     ) -> dict[str, Any]:
         """Decide, and wait until the run has ended or waits for something else."""
-        await self.decide(run, verb, tool, **fields)
+        self.decide(run, verb, tool, **fields)
         deadline = time.monotonic() + SECONDS
         while True:
             now = self.wait_for(run["run_id"], "PAUSED", *FINAL)
-            rows = await self.deployment.list_approvals(run["run_id"])
-            if now["status"] != "PAUSED" or any(row.status == "pending" for row in rows):
+            pending = [each for each in now["approvals"] or () if each["status"] == "pending"]
+            if now["status"] != "PAUSED" or pending:
                 return now
             assert time.monotonic() < deadline, now
+            time.sleep(0.02)
 
     def get_run(self, run_id: str) -> dict[str, Any]:
         """Return the record of a run."""
@@ -87,25 +105,19 @@ class WaitingServer:
     def read_events(self, run_id: str) -> list[dict[str, Any]]:
         """Return the data of all stored events of a run."""
         path = f"/agents/{self.get_run(run_id)['agent_id']}/runs/{run_id}/events"
-        url, headers = self.process.url + path, self.deployment.headers
-        answer = httpx2.get(url, headers=headers, timeout=SECONDS)
-        lines = answer.text.splitlines()
+        lines = self._request("GET", path).text.splitlines()
         return [orjson.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
     def kill(self) -> None:
         """Kill the process, as a crash does."""
         self.process.stop(signal.SIGKILL)
 
-    def _request(self, method: str, path: str, body: object = None) -> Any:
-        answer = httpx2.request(
-            method,
-            self.process.url + path,
-            json=body,
-            headers=self.deployment.headers,
-            timeout=SECONDS,
-        )
-        assert answer.status_code < 300, answer.text
-        return answer.json()
+    def _request(self, method: str, path: str, body: object = None, user: str = "ann") -> Any:
+        headers = {"Authorization": f"Bearer {self.deployment.inner.token(user, ADMIN)}"}
+        url = self.process.url + path
+        answer = httpx2.request(method, url, json=body, headers=headers, timeout=SECONDS)
+        assert answer.status_code < 300, f"{answer.status_code} {answer.text}"
+        return answer if path.endswith("/events") else answer.json()
 
 
 @dataclass(frozen=True)
@@ -114,10 +126,6 @@ class WaitingDeployment:
 
     inner: Deployment
     model_url: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.inner.token('ann', ADMIN)}"}
 
     def ledger(self, run: dict[str, Any]) -> list[str]:
         """Return the lines that the agents and tools have written for the session of a run."""
@@ -133,34 +141,16 @@ class WaitingDeployment:
         with start_server(*options, log=path, environment=environment) as process:
             yield WaitingServer(self, process)
 
-    async def list_approvals(self, run_id: str) -> list[ApprovalRow]:
-        """Return the approvals of a run, oldest first."""
-        async with Service.open(self.inner.settings) as service:
-            return await service.hosting.databases.system.read(approvals.list_of_run(run_id))
-
-    async def decide(self, run_id: str, verb: Any, tool_name: str = "", **fields: Any) -> None:
-        """Decide about the pending approvals of a run, or about those of one tool."""
-        async with Service.open(self.inner.settings) as service:
-            database = service.hosting.databases.system
-            rows = await database.read(approvals.list_of_run(run_id))
-            pending = [row for row in rows if row.status == "pending"]
-            chosen = [row for row in pending if tool_name in ("", row.tool_name)]
-            assert chosen, rows
-            changes = [
-                (
-                    row.approval_id,
-                    build_change(row, NewDecision(verb, row.arguments_hash, **fields), "boss"),
-                )
-                for row in chosen
-            ]
-            await database.write(write_decisions(chosen[0].root_run_id, changes))
-
 
 def create_waiting_deployment(folder: Path, model_url: str) -> WaitingDeployment:
-    """Create a deployment with the agents of `waiting_agents.py`."""
-    source = (Path(__file__).parent / f"{MODULE}.py").read_text()
-    (folder / f"{MODULE}.py").write_text(source)
-    agents = source.partition("# agents: ")[2].partition("\n")[0].split()
-    tables = [f'[[agents]]\nid = "{name}"\nobject = "{MODULE}:{name}"' for name in agents]
+    """Create a deployment with the agents of `waiting_functions.py` and `waiting_library.py`."""
+    tables = []
+    for module in MODULES:
+        source = Path(__file__).with_name(f"{module}.py").read_text()
+        (folder / f"{module}.py").write_text(source)
+        tables += [
+            f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"'
+            for name in re.findall(AGENT, source, re.MULTILINE)
+        ]
     deployment = create_deployment(folder, model_url, extra="\n\n".join(tables))
     return WaitingDeployment(deployment, model_url)

@@ -30,6 +30,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
     OpenInterrupt,
     build_answers,
     read_interrupt,
+    read_tool_schemas,
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
@@ -232,17 +233,7 @@ class LangGraphRunner:
 
     @cached_property
     def _tool_schemas(self) -> dict[str, dict[str, Any]]:
-        """The JSON Schemas of the arguments of the tools, by their names."""
-        schemas: dict[str, dict[str, Any]] = {}
-        for node in self._graph.nodes.values():
-            for name, tool in (getattr(node.bound, "tools_by_name", None) or {}).items():
-                try:
-                    schemas[name] = tool.get_input_jsonschema()
-                    schemas[name] = tool.tool_call_schema.model_json_schema()
-                except Exception:
-                    # A tool with a schema of another form, or without one: any object is taken.
-                    continue
-        return schemas
+        return dict(read_tool_schemas(self._graph))
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
