@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ToolCompleted,
         ToolStarted,
         Usage,
+        tool,
     )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "__version__",
+    "tool",
 ]
 
 __version__ = "0.2.0"

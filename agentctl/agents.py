@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, get_args, overload
+
+from agentctl.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
 
 __all__ = [
     "Decision",
@@ -23,7 +24,66 @@ __all__ = [
     "ToolCompleted",
     "ToolStarted",
     "Usage",
+    "tool",
 ]
+
+Approver = Literal["user", "other"]
+"""Who approves a call: the user of the run, or an approver; or only an approver who is not that
+user."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = "__agentctl_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """The options of a tool that its code sets, see `tool`."""
+
+    approve: Approver | None = None
+    idempotent: bool = False
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(*, approve: Approver | None = None, idempotent: bool = False) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None, /, *, approve: Approver | None = None, idempotent: bool = False
+) -> F | Callable[[F], F]:
+    """Set options of a function that is a tool. The function itself stays as it is.
+
+    Args:
+        approve: who has to approve each call: `"user"`, `"other"`, or None for no one. The
+            configuration may ask for more, never for less.
+        idempotent: True if a call may be made again with the same `RunContext.call_id` after its
+            server died, without a second effect.
+
+    Raises:
+        TypeError: an option has another type.
+    """
+    if approve is not None and approve not in get_args(Approver):
+        raise TypeError(f"approve must be one of: {', '.join(get_args(Approver))}")
+    if not isinstance(idempotent, bool):
+        raise TypeError("idempotent must be True or False")
+
+    def set_options(target: F) -> F:
+        if not callable(target):
+            raise TypeError("a tool must be a function")
+        setattr(target, _OPTIONS, ToolOptions(approve, idempotent))
+        return target
+
+    return set_options if function is None else set_options(function)
+
+
+def get_tool_options(function: Callable[..., Any]) -> ToolOptions:
+    """Return the options that `tool` has set."""
+    options = getattr(function, _OPTIONS, None)
+    return options if isinstance(options, ToolOptions) else ToolOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,60 +127,7 @@ class Memories(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The decision about a call, as `RunContext.approve` returns it. It is true if approved.
-
-    Attributes:
-        approved: True if the call may be made.
-        arguments: the arguments that were approved: the edited ones after an edit.
-        note: the remark of the person who decided.
-        decided_by: the person who decided; `system:expiry` if no one did in time.
-        call_id: id of the call, see `RunContext.call_id`.
-        executed: True if the call was made in a leg whose server died. A step returns its known
-            result; code outside of a step must not make the call again.
-    """
-
-    approved: bool
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    note: str | None = None
-    decided_by: str | None = None
-    call_id: str = ""
-    executed: bool = False
-
-    def __bool__(self) -> bool:
-        return self.approved
-
-
-class Rejected(Exception):
-    """A question was rejected, or no one answered it in time.
-
-    Attributes:
-        note: the remark of the person who rejected it.
-        decided_by: that person.
-    """
-
-    def __init__(self, note: str | None = None, decided_by: str | None = None) -> None:
-        super().__init__(note or "the question was rejected")
-        self.note = note
-        self.decided_by = decided_by
-
-
-class StepFailed(Exception):
-    """The function of a step raised an exception. Later legs of the run raise this again.
-
-    Attributes:
-        name: name of the step.
-        reason: name of the class of the exception, which is the cause in the leg of the call.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the step {name} failed ({reason})")
-        self.name = name
-        self.reason = reason
-
-
-class ContextHost(Protocol):
+class ContextHost(WaitingHost, Protocol):
     """The server side of a `RunContext`. Its methods may be called in any thread."""
 
     def is_cancelled(self) -> bool:
@@ -139,24 +146,8 @@ class ContextHost(Protocol):
         """Return the id of the current call; None outside of one."""
         ...
 
-    def approve(
-        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
-    ) -> Awaitable[Decision]:
-        """Ask whether a call may be made."""
-        ...
 
-    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]:
-        """Ask a question."""
-        ...
-
-    def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> Awaitable[Any]:
-        """Call a function once in the run."""
-        ...
-
-
-class RunContext:
+class RunContext(WaitingContext):
     """The run that a function works for: its user, session, request and state.
 
     The server passes it to every parameter of a tool or of an agent function that has this type.
@@ -168,6 +159,8 @@ class RunContext:
         session_id: the session of the run.
         run_id: the run. A member of a team and a step of a workflow have a separate run.
         component_id: the agent or team that the run executes.
+        call_id: the tool call that the function executes: the same after a wait for people and
+            after every restart, and different from that of every other call. None outside a call.
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
         dependencies: the object `dependencies` of the request, read-only. It is not stored.
@@ -181,8 +174,8 @@ class RunContext:
     """
 
     __slots__ = (
+        "_call_id",
         "_host",
-        "_replies",
         "claims",
         "component_id",
         "dependencies",
@@ -202,6 +195,7 @@ class RunContext:
         session_id: str = "",
         run_id: str = "",
         component_id: str = "",
+        call_id: str | None = None,
         claims: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         dependencies: Mapping[str, Any] | None = None,
@@ -211,6 +205,7 @@ class RunContext:
         replies: Iterable[Any] = (),
         host: ContextHost | None = None,
     ) -> None:
+        super().__init__(host, replies)
         self.user_id = user_id
         self.session_id = session_id
         self.run_id = run_id
@@ -221,7 +216,7 @@ class RunContext:
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
         self.memories = memories
-        self._replies = iter(replies)
+        self._call_id = call_id
         self._host = host
 
     def __repr__(self) -> str:
@@ -302,111 +297,8 @@ class RunContext:
 
         No other call has it: pass it on as the idempotency key of an effect.
         """
-        return None if self._host is None else self._host.get_call_id()
-
-    def approve(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        *,
-        question: str | None = None,
-        policy: Literal["user", "other"] = "other",
-    ) -> Awaitable[Decision]:
-        """Wait until a person has decided whether a call may be made.
-
-        The run is paused: the function ends here, and runs again from its top when it is decided,
-        perhaps in another process. For async functions and generators that are agents.
-
-        Args:
-            tool: the name of the call.
-            arguments: its arguments, an object with a JSON form.
-            question: text for the person who decides.
-            policy: `other`: not the user of the run; `user`: also this user.
-
-        Raises:
-            TypeError, ValueError: an argument is not usable.
-            RuntimeError: there is no server, or this is not the async function of an agent.
-        """
-        if not isinstance(tool, str) or not tool:
-            raise TypeError("the tool must be a text")
-        if not isinstance(arguments, Mapping):
-            raise TypeError("the arguments must be a mapping")
-        if policy not in ("user", "other"):
-            raise ValueError("the policy must be 'user' or 'other'")
-        if self._host is not None:
-            return self._host.approve(tool, arguments, question, policy)
-        return self._reply_to_approve(arguments)
-
-    def ask(self, question: str, schema: Mapping[str, Any] | None = None) -> Awaitable[Any]:
-        """Wait for the answer to a question, a JSON value; the run is paused as by `approve`.
-
-        Args:
-            schema: JSON Schema of the answer; None for any JSON value.
-
-        Raises:
-            Rejected: the question was rejected, or has expired.
-            TypeError, RuntimeError: as for `approve`.
-        """
-        if not isinstance(question, str) or not question:
-            raise TypeError("the question must be a text")
-        if schema is not None and not isinstance(schema, Mapping):
-            raise TypeError("the schema must be a mapping")
-        if self._host is not None:
-            return self._host.ask(question, schema)
-        return self._reply_to_ask()
-
-    def step(self, name: str, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
-        """Call a function once in the run, and return its result as a JSON value.
-
-        The result is stored at the next pause. When the function runs again, the step returns the
-        stored result. A synchronous function is called in a thread.
-
-        Args:
-            name: name of the step.
-            function: a sync or async function; its result has a JSON form.
-            arguments: its arguments, with a JSON form.
-
-        Raises:
-            StepFailed: the function raised an exception, in this leg or in an earlier one.
-            TypeError, RuntimeError: as for `approve`.
-        """
-        if not isinstance(name, str) or not name:
-            raise TypeError("the name of the step must be a text")
-        if not callable(function):
-            raise TypeError("the step needs a function")
-        if self._host is not None:
-            return self._host.step(name, function, arguments)
-        return _call_step(name, function, arguments)
-
-    async def _reply_to_approve(self, arguments: Mapping[str, Any]) -> Decision:
-        reply = self._take_reply()
-        if isinstance(reply, bool):
-            reply = Decision(reply)
-        if not isinstance(reply, Decision):
-            raise TypeError("the reply to approve must be a Decision or a bool")
-        return replace(reply, arguments=reply.arguments or dict(arguments))
-
-    async def _reply_to_ask(self) -> Any:
-        reply = self._take_reply()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def _take_reply(self) -> Any:
-        try:
-            return next(self._replies)
-        except StopIteration:
-            raise RuntimeError(
-                "there is no server to ask: give the replies, RunContext(replies=[...])"
-            ) from None
-
-
-async def _call_step(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    try:
-        result = function(*arguments)
-        return await result if inspect.isawaitable(result) else result
-    except Exception as error:
-        raise StepFailed(name, type(error).__name__) from error
+        current = None if self._host is None else self._host.get_call_id()
+        return current or self._call_id
 
 
 @dataclass(frozen=True, slots=True)

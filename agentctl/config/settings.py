@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.types import Reference, Secret
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.ids import COMPONENT_ID
 from agentctl.records.value_types import Pattern, Range
 
@@ -73,6 +74,13 @@ Tool = Annotated[
     Pattern(
         r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
         '"package.module:function", "mcp:server" or "mcp:server.tool"',
+    ),
+]
+GatePattern = Annotated[
+    str,
+    Pattern(
+        r"^[A-Za-z0-9_*?]{1,64}$",
+        'the name of a tool as the model sees it, with "*" for any characters',
     ),
 ]
 ObjectName = Annotated[
@@ -243,7 +251,7 @@ class Approvals:
 
     Attributes:
         expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
-        own: True if an approver may decide about a run of its own.
+        own: True if an approver may decide about its own run.
         pending: maximum number of pending approvals in one database; a run that asks for more ends
             as ERROR with APPROVALS_FULL.
     """
@@ -390,6 +398,10 @@ class Agent:
 
     It has either a `model` or an `object`: an agent in code, which takes the place of the model,
     its instructions and its tools.
+
+    Attributes:
+        approve: who approves the calls of tools, by names and patterns; the strictest one counts.
+        external_tools: JSON files with tools that the caller of a run executes.
     """
 
     id: Id
@@ -405,13 +417,18 @@ class Agent:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
+    external_tools: tuple[Path, ...] = ()
+    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """An entry of `[[teams]]`. `members` are ids of agents and teams."""
+    """An entry of `[[teams]]`. `members` are ids of agents and teams.
+
+    `external_tools` and `approve` are those of the leader, as for an agent.
+    """
 
     id: Id
     model: ModelId
@@ -426,6 +443,8 @@ class Team:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
+    external_tools: tuple[Path, ...] = ()
+    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
@@ -484,6 +503,11 @@ class Settings:
     added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_approvers(self) -> bool:
+        """True if a call with the policy `other` can be approved at all."""
+        return self.authorization.enabled or self.approvals.own
 
     def get_table(self, table: type[T]) -> T:
         """Return a table of an extension, with its defaults if it was not loaded."""

@@ -17,11 +17,11 @@ from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
 ApprovalKind = Literal["approval", "input", "external", "outcome"]
-"""What is asked: may this call be made; an answer; the result of a tool that the caller executes;
-what happened to a call whose server died."""
+"""The question: may this call be made; an answer; the result of a tool that the caller executes;
+the outcome of a call whose server died."""
 
 ApprovalPolicy = Literal["user", "other"]
-"""Who decides: the user of the run, or an approver; or only an approver who is not that user."""
+"""The deciders: the user of the run, or an approver; or only an approver who is not that user."""
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "answered", "expired", "cancelled"]
 

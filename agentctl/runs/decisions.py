@@ -1,6 +1,6 @@
 """Decisions about approvals: their checks, the transaction that stores them, and expiry.
 
-A decision is bound to what was shown by the hash of the call. The conditional update of the pending
+A decision is bound to the shown call by its hash. The conditional update of the pending
 row decides which of several decisions counts. The last one that a root run waits for lets it go on
 in the same transaction (docs/decisions/0079).
 """
@@ -23,6 +23,7 @@ from agentctl.records.approvals import (
     Verb,
     hash_call,
 )
+from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
 from agentctl.runs.legs import release_if_decided
@@ -32,7 +33,7 @@ from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE
 
 EXPIRY = "system:expiry"
-"""The principal that rejects an approval whose time is over."""
+"""The principal that rejects an expired approval."""
 
 _STATUSES: dict[Verb, ApprovalStatus] = {
     "approve": "approved",
@@ -153,20 +154,10 @@ def _check_schema(name: str, value: Any, schema: str | None) -> None:
     """
     if schema is None:
         return
-    import jsonschema_rs
-
-    try:
-        validator = jsonschema_rs.validator_for(
-            orjson.loads(schema), pattern_options=jsonschema_rs.RegexOptions()
+    if (problem := find_schema_problem(orjson.loads(schema), value)) is not None:
+        raise errors.ValidationFailed(
+            f"{name}{problem.place} does not match its schema: {problem.text}"
         )
-    except (ValueError, jsonschema_rs.ValidationError):
-        # A tool with an unusable schema is called as its model asks, too.
-        return
-    for problem in validator.iter_errors(value):
-        place = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem.instance_path
-        )
-        raise errors.ValidationFailed(f"{name}{place} does not match its schema: {problem.message}")
 
 
 @unit
@@ -203,7 +194,7 @@ def write_decisions(
 
 @unit
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
-    """Store what is known now about the call whose server died."""
+    """Store the outcome, as a person knows it, of the call whose server died."""
     yield from approvals.settle_unknown(
         row.run_id,
         row.tool_call_id,
@@ -214,7 +205,7 @@ def _settle_outcome(row: ApprovalRow) -> Steps[None]:
 
 
 async def expire_approvals(database: Database) -> list[str]:
-    """Reject the pending approvals whose time is over.
+    """Reject the pending approvals that have expired.
 
     Returns:
         Ids of the root runs that may go on.

@@ -19,8 +19,8 @@ from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
+from agentctl.runs import legs
 from agentctl.runs.admission import (
     AdmittedRun,
     IdempotentReplay,
@@ -37,9 +37,8 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.legs import ClaimedLeg, build_continuation, claim_leg, claim_member, is_revoked
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.states import Ending, Pause, is_final
+from agentctl.runs.states import Ending, Pause
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots, Starts
@@ -51,7 +50,6 @@ from agentctl.runtime.spans import SPAN_STATUSES, Span
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
-from agentctl.store.visibility import EVERYONE
 
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
@@ -105,7 +103,6 @@ class Engine:
         self._databases = databases
         self._catalog = catalog
         self._settings = settings
-        self._concurrent_runs = settings.limits.concurrent_runs
         self._live: dict[str, LiveRun] = {}
         self._claiming: set[str] = set()
         self._has_live = asyncio.Event()
@@ -121,6 +118,10 @@ class Engine:
     @property
     def worker_id(self) -> str:
         return self._worker.id
+
+    @property
+    def _is_full(self) -> bool:
+        return self._starting + self._root_count >= self._settings.limits.concurrent_runs
 
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
@@ -160,7 +161,7 @@ class Engine:
         """
         if self.draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._starting + self._root_count >= self._concurrent_runs:
+        if self._is_full:
             raise errors.TooManyRequests("Too many runs at once")
         run = self._build_run(submission.spec, submission.component)
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
@@ -221,6 +222,8 @@ class Engine:
             recorded=False,
             survives_disconnect=False,
             earlier_messages=(),
+            # The schema is that of the answer to the user, not that of a member's report.
+            output_schema=None,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"
@@ -266,30 +269,24 @@ class Engine:
         async with self._member_slots.hold(parent):
             parent.checkpoint()
             claimed = await retry_while_unavailable(
-                lambda: parent.database.write(claim_member(run_id, parent.worker_id)),
+                lambda: parent.database.write(legs.claim_member(run_id, parent.worker_id)),
                 stopped=parent.stop_requested,
             )
             if claimed is not None:
-                spec, continuation = build_continuation(claimed)
+                spec, continuation = legs.build_continuation(claimed)
                 run = self._build_run(spec, component, parent, continuation)
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
                 return await self._wait_for_member(run, span, self._execute_leg(run, claimed))
-        row = await parent.database.read(run_reads.get(run_id, EVERYONE))
-        if row is None or not is_final(row.status):
+        result = await parent.database.read(legs.read_ended_member(run_id))
+        if result is None:
             raise asyncio.CancelledError
         if span is not None:
-            span.end(SPAN_STATUSES[row.status])
-        return MemberResult(
-            status=cast(FinalStatus, row.status),
-            content=row.content or "",
-            error_detail=row.error_detail,
-            error_code=row.error_code,
-            run_id=run_id,
-        )
+            span.end(SPAN_STATUSES[result.status])
+        return result
 
-    async def _execute_leg(self, run: LiveRun, claimed: ClaimedLeg) -> None:
-        admitted = AdmittedRun(run.spec, claimed.session_state)
-        self._execute(run, claimed.state.owner or "", admitted)
+    async def _execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        session_state = claimed.session_state
+        self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
 
     async def continue_run(
         self, database: Database, run_id: str, *, dependencies: str | None = None
@@ -307,7 +304,7 @@ class Engine:
             Unavailable: the database does not answer. A claim whose commit has an unknown outcome
                 is found by the next call in this process.
         """
-        if self.draining or self._starting + self._root_count >= self._concurrent_runs:
+        if self.draining or self._is_full:
             return None
         state = await database.read(run_reads.get_state(run_id))
         if state is None or (state.status, state.owner) != ("PENDING", None):
@@ -327,17 +324,17 @@ class Engine:
             await self._worker.register()
             # A claim with an unknown outcome is repeated: no one else would execute its leg.
             claimed = await retry_while_unavailable(
-                lambda: database.write(claim_leg(run_id, self._worker.id)),
+                lambda: database.write(legs.claim_leg(run_id, self._worker.id)),
                 stopped=asyncio.get_running_loop().create_future(),
             )
             if claimed is None:
                 return None
-            spec, continuation = build_continuation(claimed)
+            spec, continuation = legs.build_continuation(claimed)
             spec = replace(spec, dependencies=dependencies)
             run = self._build_run(spec, component, None, continuation)
             if claimed.has_effects:
                 run.stop(_WORKER_LOST)
-            elif await self._databases.system.read(is_revoked(spec.actor, now())):
+            elif await self._databases.system.read(legs.is_revoked(spec.actor, now())):
                 run.stop(_REVOKED)
             await self._execute_leg(run, claimed)
             return run

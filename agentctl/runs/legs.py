@@ -23,13 +23,14 @@ from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, Pause, is_final
 from agentctl.runs.stream import Batch
-from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import accounts, approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunRow, RunState
+from agentctl.store.visibility import EVERYONE
 
 KIND = "pause"
 """The kind of a checkpoint that a pause has written."""
@@ -128,7 +129,7 @@ def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approval
 
 
 def describe(row: ApprovalRow) -> dict[str, Any]:
-    """Return what the event of a pause says about an approval."""
+    """Return the part of the event of a pause about an approval."""
     return {
         "approval_id": row.approval_id,
         "kind": row.kind,
@@ -266,7 +267,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
-    # What a person has said about a lost call is part of the approval of that call.
+    # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
     leg = Leg(body["state"], [to_decision(row) for row in decided])
     return spec, Continuation(
@@ -297,6 +298,21 @@ def to_decision(row: ApprovalRow) -> Decision:
         note=row.note,
         result=orjson.loads(row.result) if row.result is not None else None,
         decided_by=row.decided_by,
+    )
+
+
+@unit
+def read_ended_member(run_id: str) -> Steps[MemberResult | None]:
+    """Return the stored result of a member's run; None if the run has not ended."""
+    row = yield from run_reads.get(run_id, EVERYONE)
+    if row is None or not is_final(row.status):
+        return None
+    return MemberResult(
+        status=cast(MemberStatus, row.status),
+        content=row.content or "",
+        error_detail=row.error_detail,
+        error_code=row.error_code,
+        run_id=run_id,
     )
 
 

@@ -39,7 +39,7 @@ with the given id."""
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a later leg of a run continues from.
+    """The start of a later leg of a run.
 
     Attributes:
         attempt: the attempt of the leg.

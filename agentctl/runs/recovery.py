@@ -182,7 +182,7 @@ def _return_tree(root_id: str, owner: str | None) -> Steps[None]:
         yield from _append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
     if has_effects:
-        # The run can only end once a person has said what happened to its call.
+        # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
     for run_id in (yield from approvals.list_checkpoints_below(root_id)):
         member = yield from run_reads.lock_state(run_id)
@@ -208,7 +208,7 @@ def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
     """Mark the calls that were executing, and ask what happened to those that must not be repeated.
 
     Returns:
-        What is asked now.
+        The new questions.
     """
     at, asked = now(), list[ApprovalRow]()
     for row in rows:

@@ -85,4 +85,4 @@ class Ending:
 
 
 LegEnd = Ending | Pause
-"""How a leg of a run ends."""
+"""The end of a leg of a run."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.event_loop import wait_until_done
+from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
@@ -36,9 +37,13 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories.approvals import ApprovalRow, WaitingCounts
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
+
+WAIT_BUCKETS = (1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 604_800.0)
+"""Bounds of the histogram of waits for a decision, in seconds: a second to a week."""
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
@@ -66,6 +71,9 @@ class RunCounters:
         started: committed rows, by kind of component.
         finished: by kind and final status, once that is stored by this process. Runs that another
             process ended after it declared this one dead are not counted.
+        waiting: what waits in each open database, by its id; empty without metrics.
+        decided: decisions that this process has stored, by the status that they gave.
+        wait_seconds: from the pause of a run to a decision about what it waits for.
         cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
             the stored final status.
     """
@@ -74,6 +82,15 @@ class RunCounters:
         self.started = Counter[ComponentKind]()
         self.finished = Counter[tuple[ComponentKind, FinalStatus]]()
         self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
+        self.waiting: dict[str, WaitingCounts] = {}
+        self.decided = Counter[ApprovalStatus]()
+        self.wait_seconds = DurationHistogram(WAIT_BUCKETS)
+
+    def count_decision(self, row: ApprovalRow) -> None:
+        """Count a stored decision and the time that its run waited for it."""
+        self.decided[cast(ApprovalStatus, row.status)] += 1
+        if row.decided_at is not None:
+            self.wait_seconds.add(max((row.decided_at - row.created_at) / 1_000_000, 0.0))
 
     def count_finished(self, kind: ComponentKind, ending: Ending) -> None:
         """Count a stored final status, and the time since the request of a cancelled run."""

@@ -21,10 +21,11 @@ from agentctl.runs import process
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.supervision import RunCounters
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import audit, events, idempotency, run_reads, workers
+from agentctl.store.repositories import approvals, audit, events, idempotency, run_reads, workers
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
@@ -39,6 +40,9 @@ DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 
 EVENT_RETENTION = DAY_MICROSECONDS
 """Time that the events of a run are kept after its end, in microseconds."""
+
+COUNT_SECONDS = 10.0
+"""Time between two counts of what waits, for the metrics."""
 
 MAXIMUM_LEGS = 100
 """Maximum number of runs of one database that one sweep goes on with."""
@@ -63,15 +67,18 @@ async def watch_workers(
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
     continue_run: ContinueRun | None = None,
+    counters: RunCounters | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled. Failures are logged and retried later.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
         continue_run: claims the next leg of a run, if this process can execute it.
+        counters: receive the numbers of what waits, every `COUNT_SECONDS`; None for no counts.
     """
     clock, guard, compared = asyncio.get_running_loop().time, ClockGuard(), False
     next_cleanup = clock() + cleanup_seconds
+    next_count = clock()
     while True:
         await asyncio.sleep(sweep_seconds)
         if not databases.get_open():
@@ -85,6 +92,9 @@ async def watch_workers(
             await sweep_dead_workers(databases, monitor, worker.id)
             if continue_run is not None:
                 await continue_waiting_runs(databases, continue_run)
+            if counters is not None and clock() >= next_count:
+                next_count = clock() + COUNT_SECONDS
+                await count_waiting_runs(databases, counters)
             if (started := clock()) >= next_cleanup:
                 next_cleanup = started + cleanup_seconds
                 await delete_expired(databases, audit_days=audit_days, rows=guard.is_trusted)
@@ -97,6 +107,12 @@ async def watch_workers(
 
 
 ContinueRun = Callable[[Database, str], Awaitable[object]]
+
+
+async def count_waiting_runs(databases: Databases, counters: RunCounters) -> None:
+    """Store what waits in each open database in the counters of this process."""
+    for database_id, database in databases.get_open().items():
+        counters.waiting[database_id] = await database.read(approvals.count_waiting())
 
 
 async def continue_waiting_runs(databases: Databases, continue_run: ContinueRun) -> None:

@@ -278,7 +278,7 @@ class RunHost:
 
 
 def format_call_id(run_id: str, tool_call_id: str) -> str:
-    """Return the id of a call that no call of another run has; models repeat their own ids."""
+    """Return an id that no call of another run has: models repeat theirs."""
     return f"{run_id}:{tool_call_id}"
 
 
@@ -298,12 +298,13 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
     Claims, metadata and history are copies, so that a function cannot change those of another one.
     The state is shared by all functions of the run and of its members.
     """
-    spec = environment.spec
+    spec, call = environment.spec, current_call.get()
     return RunContext(
         user_id=spec.user_id,
         session_id=spec.session_id,
         run_id=spec.run_id,
         component_id=spec.component_id,
+        call_id=format_call_id(spec.run_id, call.id) if call is not None else None,
         claims=json.loads(spec.claims) if spec.claims else None,
         metadata=json.loads(spec.metadata) if spec.metadata else None,
         dependencies=json.loads(spec.dependencies) if spec.dependencies else None,

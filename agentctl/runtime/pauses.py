@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from agentctl.records.approvals import (
     ApprovalExecution,
@@ -18,10 +18,6 @@ from agentctl.records.approvals import (
     ApprovalPolicy,
     ApprovalStatus,
 )
-
-if TYPE_CHECKING:
-    from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.conversation import CallOutcome
 
 REJECTED = "The call was rejected"
 EXPIRED = "The call was rejected: no one decided in time"
@@ -71,7 +67,7 @@ class Decision:
 
     Attributes:
         arguments: the arguments that were approved: the edited ones after an edit.
-        is_edited: True if the arguments differ from those that the component asked for.
+        is_edited: True if the arguments differ from those that the component requested.
         execution: None until the call begins; `done` and `failed` have a result.
         answer: the answer, a JSON value.
         result: the result of the call: text of a call that was made, or the JSON value that the
@@ -127,28 +123,68 @@ class Leg:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CallPause:
+    """What a call waits for that has begun: answers of people, or the run of a member.
+
+    Attributes:
+        asks: what is asked; empty if the run of a member asks.
+        state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
+    """
+
+    asks: Sequence[NewApproval]
+    state: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The result of a tool call.
+
+    Attributes:
+        text: the result that the model gets.
+        failed: True if the call failed.
+        counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
+        pause: set if the call has not ended: it waits.
+    """
+
+    text: str
+    failed: bool = False
+    counts_as_failure: bool = True
+    pause: CallPause | None = None
+
+
+class CallRecords(Protocol):
+    """The side of a run that stores the begin and the end of approved calls."""
+
+    async def begin_call(self, approval_id: str) -> None: ...
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None: ...
+
+
 async def perform_decided(
-    context: RunEnvironment,
+    context: CallRecords,
     decision: Decision,
     perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
 ) -> CallOutcome:
     """Return the outcome of a call that was decided about; make it at most once.
 
     A call that an earlier leg has made is not made again: its result is stored. `executing` is on
-    the disk before the call.
+    the disk before the call. A call that waits in the middle keeps it until it ends.
 
     Args:
         perform: makes the call with the approved arguments.
     """
-    from agentctl.runtime.conversation import CallOutcome
-
-    if decision.kind == "external" or decision.execution in ("done", "failed"):
+    if decision.execution in ("done", "failed"):
         text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
         return CallOutcome(text, failed=decision.execution == "failed")
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
-    await context.begin_call(decision.approval_id)
+    if decision.execution != "executing":
+        # Else an earlier leg has begun the call, and has waited in the middle of it.
+        await context.begin_call(decision.approval_id)
     outcome = await perform(decision.arguments)
+    if outcome.pause is not None:
+        return outcome
     await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
     return outcome
 

@@ -100,6 +100,7 @@ class Service:
                 self._worker,
                 audit_days=keep_days,
                 continue_run=self.hosting.engine.continue_run,
+                counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
         )
 

@@ -19,7 +19,7 @@ The file is TOML. It is searched in this order: `--config FILE`, the variable `A
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first eleven tables can be set by environment variables, which override the file. A list
+Keys of the first twelve tables can be set by environment variables, which override the file. A list
 is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable of
 this form that names no key is rejected, and so is every key that is unknown, has a wrong type,
 refers to nothing, or has no effect.
@@ -59,6 +59,10 @@ _MEANINGS = {
     "agents.memory": "[memory](#memory-of-an-agent-or-a-team) of the agent",
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
+    "agents.external_tools": "JSON files with `name`, `description` and `parameters` of tools that "
+    "the caller of a run executes ([agents](../agents.md#tools-that-the-caller-executes))",
+    "agents.approve": "calls that wait for a person, by names and patterns of tools; "
+    '"other": not the user of the run ([agents](../agents.md#calls-that-wait-for-a-person))',
     "agents.description": "description for people, and for the leader of a team",
     "agents.instructions": "the system message",
     "teams.id": "id in paths, commands and the other tables; never that of an agent",
@@ -71,6 +75,8 @@ _MEANINGS = {
     "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
+    "teams.external_tools": "as for an agent, for the leader",
+    "teams.approve": "as for an agent, for the tools of the leader",
     "teams.database": "empty: the first one",
     "teams.on_busy": '"reject": one run at a time in a session',
     "workflows.id": "id in paths and commands",

@@ -22,7 +22,9 @@ def test_sample_file_is_a_copy_of_the_packaged_one() -> None:
     assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE_CONFIG
 
 
-@pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits", "audit"])
+@pytest.mark.parametrize(
+    "table", ["server", "authorization", "signing", "runs", "limits", "approvals", "audit"]
+)
 def test_sample_has_every_key_with_its_default(table: str) -> None:
     shown = tomllib.loads(SAMPLE_CONFIG)[table]
     defaults = dataclasses.asdict(getattr(Settings(), table))

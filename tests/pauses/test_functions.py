@@ -8,92 +8,91 @@ from agentctl import Decision, Rejected, RunContext
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 
-async def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment) -> None:
+def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment) -> None:
     with waiting.serve() as server:
         run = server.start("refund")
         assert (run["status"], run["content"]) == ("PAUSED", "")
         assert waiting.ledger(run) == ["begin", "look up bob"]
+        (asked,) = server.list_approvals(run)
         server.kill()
-    (asked,) = await waiting.list_approvals(run["run_id"])
-    assert (asked.kind, asked.policy, asked.question) == ("approval", "other", "Refund?")
-    assert asked.arguments == '{"amount":10,"to":"BOB"}'
-    await waiting.decide(run["run_id"], "approve")
+    assert (asked["kind"], asked["policy"], asked["question"]) == ("approval", "other", "Refund?")
+    assert asked["arguments"] == {"amount": 10, "to": "BOB"}
     with waiting.serve("second.log") as server:
-        run = server.wait_for_end(run)
+        run = server.decide_and_wait(run, "approve")
+        (asked,) = server.list_approvals(run)
     assert (run["status"], run["content"]) == ("COMPLETED", "paid by boss")
     # The function ran again, its finished step did not.
     assert waiting.ledger(run) == ["begin", "look up bob", "begin", "pay 10 to BOB"]
-    (asked,) = await waiting.list_approvals(run["run_id"])
-    assert (asked.execution, asked.result) == ("done", '"\\"paid\\""')
+    assert (asked["execution"], asked["result"]) == ("done", '"paid"')
 
 
-async def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
+def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
     hold = waiting.inner.folder / "hold"
     hold.touch()
     with waiting.serve() as server:
         run = server.start("refund")
-        await server.decide(run, "approve")
+        server.decide(run, "approve")
         while "pay 10 to BOB" not in waiting.ledger(run):
             server.wait_for(run["run_id"], "RUNNING", "PENDING")
         server.kill()
     hold.unlink()
     with waiting.serve("second.log") as server:
         server.wait_for(run["run_id"], "PAUSED")
-        asked = await waiting.list_approvals(run["run_id"])
-        decided = [(row.kind, row.execution) for row in asked]
+        asked = server.list_approvals(run)
+        decided = [(each["kind"], each["execution"]) for each in asked]
         assert decided == [("approval", "unknown"), ("outcome", None)]
-        await server.decide(run, "complete", result="receipt 7")
+        server.decide(run, "complete", result="receipt 7")
         run = server.wait_for_end(run)
     assert run["content"] == "receipt 7 by boss"
     assert waiting.ledger(run).count("pay 10 to BOB") == 1
 
 
-async def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
+def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
     rejected, edited = shared.start("refund", "a"), shared.start("refund", "b")
-    await shared.decide(rejected, "reject", note="too much")
-    await shared.decide(edited, "approve", arguments={"amount": 5, "to": "C"})
+    shared.decide(rejected, "reject", note="too much")
+    shared.decide(edited, "approve", arguments={"amount": 5, "to": "C"})
     assert shared.wait_for_end(rejected)["content"] == "refused: too much"
     assert shared.wait_for_end(edited)["content"] == "paid by boss"
     assert shared.deployment.ledger(rejected) == ["begin", "look up a", "begin"]
     assert shared.deployment.ledger(edited)[-1] == "pay 5 to C"
-    (asked,) = await shared.deployment.list_approvals(rejected["run_id"])
-    assert asked.execution is None
+    (asked,) = shared.list_approvals(rejected)
+    assert asked["execution"] is None
 
 
-async def test_same_call_is_asked_for_twice(shared: WaitingServer) -> None:
+def test_same_call_is_asked_for_twice(shared: WaitingServer) -> None:
     run = shared.start("twice")
-    run = await shared.decide_and_wait(run, "approve")
-    await shared.decide(run, "reject")
+    run = shared.decide_and_wait(run, "approve")
+    shared.decide(run, "reject")
     run = shared.wait_for_end(run)
     assert run["content"] == "[{'account': 'BOB'}, 'no']"
     assert shared.deployment.ledger(run) == ["look up bob"]
 
 
-async def test_calls_of_several_tasks_are_asked_for_together(shared: WaitingServer) -> None:
+def test_calls_of_several_tasks_are_asked_for_together(shared: WaitingServer) -> None:
     run = shared.start("parallel")
-    asked = await shared.deployment.list_approvals(run["run_id"])
-    assert sorted(row.tool_name for row in asked) == ["first", "second", "third"]
-    await shared.decide(run, "approve", "first")
-    await shared.decide(run, "reject", "second")
-    await shared.decide(run, "approve", "third")
+    asked = shared.list_approvals(run)
+    assert sorted(each["tool_name"] for each in asked) == ["first", "second", "third"]
+    shared.decide(run, "approve", "first")
+    shared.decide(run, "reject", "second")
+    shared.decide(run, "approve", "third")
     run = shared.wait_for_end(run)
     assert run["content"] == "yes,no,yes"
     assert shared.deployment.ledger(run) == ["slow"]
 
 
-async def test_question_is_answered_or_rejected(shared: WaitingServer) -> None:
+def test_question_is_answered_or_rejected(shared: WaitingServer) -> None:
     answered, rejected = shared.start("form"), shared.start("form")
-    await shared.decide(answered, "answer", answer={"size": 3})
-    await shared.decide(rejected, "reject", note="no idea")
+    shared.decide(answered, "answer", answer={"size": 3})
+    shared.decide(rejected, "reject", note="no idea")
     assert shared.wait_for_end(answered)["content"] == "size 3"
     assert shared.wait_for_end(rejected)["content"] == "rejected: no idea"
 
 
-async def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
+def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
     run = shared.start("streamed")
     assert (run["status"], run["content"]) == ("PAUSED", "one ")
-    run = await shared.decide_and_wait(run, "approve")
-    await shared.decide(run, "answer", answer="because")
+    run = shared.decide_and_wait(run, "approve")
+    shared.decide(run, "answer", answer="because")
     run = shared.wait_for_end(run)
     events = shared.read_events(run["run_id"])
     assert run["content"] == "one two True three because"
@@ -109,41 +108,39 @@ async def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
 
 
 @pytest.mark.parametrize("agent", ["branching", "drifting", "drifting_call"])
-async def test_other_work_in_the_next_leg_is_an_error(shared: WaitingServer, agent: str) -> None:
+def test_other_work_in_the_next_leg_is_an_error(shared: WaitingServer, agent: str) -> None:
     run = shared.start(agent)
-    run = await shared.decide_and_wait(run, "approve")
+    run = shared.decide_and_wait(run, "approve")
     assert run["error"]["code"] == "REPLAY_MISMATCH"
 
 
-async def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:
+def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:
     run = shared.start("blocking")
     assert "context.approve is for async functions" in run["error"]["detail"]
 
 
-async def test_cancel_of_a_waiting_function_executes_nothing(shared: WaitingServer) -> None:
+def test_cancel_of_a_waiting_function_executes_nothing(shared: WaitingServer) -> None:
     run = shared.start("refund")
     assert shared.cancel("refund", run["run_id"])["status"] == "CANCELLED"
     assert shared.deployment.ledger(run) == ["begin", "look up bob"]
-    (asked,) = await shared.deployment.list_approvals(run["run_id"])
-    assert asked.status == "cancelled"
+    (asked,) = shared.list_approvals(run)
+    assert asked["status"] == "cancelled"
 
 
-async def test_call_outside_of_a_step_is_done_when_the_function_returns(
-    shared: WaitingServer,
-) -> None:
+def test_call_outside_of_a_step_is_done_when_the_function_returns(shared: WaitingServer) -> None:
     run = shared.start("inline")
-    await shared.decide(run, "approve")
+    shared.decide(run, "approve")
     shared.wait_for_end(run)
     failed = "the step broken failed (ValueError)"
     # The failure of the step is repeated, its function is not.
     assert shared.deployment.ledger(run) == ["failing", failed, failed, "inline"]
-    (asked,) = await shared.deployment.list_approvals(run["run_id"])
-    assert asked.execution == "done"
+    (asked,) = shared.list_approvals(run)
+    assert asked["execution"] == "done"
 
 
-async def test_state_of_the_session_is_changed_once(shared: WaitingServer) -> None:
+def test_state_of_the_session_is_changed_once(shared: WaitingServer) -> None:
     run = shared.start("counted")
-    await shared.decide(run, "approve")
+    shared.decide(run, "approve")
     assert shared.wait_for_end(run)["content"] == "1"
 
 

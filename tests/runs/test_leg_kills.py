@@ -1,8 +1,8 @@
 """SIGKILL before and after each write of a leg: an approved call is made at most once.
 
-The ledger of the payments is outside of the database. What is stored is compared with it after each
-kill. A person who knows the ledger answers what happened to a call in doubt; in the end the payment
-was made exactly once.
+The ledger of the payments is outside of the database. The stored rows are compared with it after
+each kill. A person who knows the ledger answers what happened to a call in doubt; in the end the
+payment was made exactly once.
 """
 
 from __future__ import annotations

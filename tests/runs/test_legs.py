@@ -13,9 +13,9 @@ from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.components import execute
-from agentctl.runtime.conversation import CallOutcome
 from agentctl.runtime.events import Content
-from agentctl.runtime.pauses import NewApproval, Paused, perform_decided
+from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
+from agentctl.service.runs_doctor.find import RunsDoctor
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import approvals, events, runs
@@ -210,7 +210,7 @@ async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: 
 
 
 async def lose_leg(service: Service, run_id: str, owner: str = "gone") -> None:
-    """Make a dead worker the owner of the leg of a run."""
+    """Turn a dead worker the owner of the leg of a run."""
     take = Sql(
         "UPDATE runs SET owner = :owner, status = 'RUNNING' WHERE run_id = :run_id"
         " AND status = 'PENDING'"
@@ -248,7 +248,7 @@ async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: P
 
 
 async def lose_call(service: Service, run_id: str) -> None:
-    """Make a dead worker the owner of a leg whose approved call was executing."""
+    """Turn a dead worker the owner of a leg whose approved call was executing."""
     await decide(service, run_id, "approve")
     await lose_leg(service, run_id)
     row = await approval_of(service, run_id)
@@ -319,3 +319,19 @@ async def test_full_database_ends_the_run(deployment: Deployment, payer: Payer) 
         record = await start(service)
         assert record["status"] == "ERROR"
         assert record["error"]["code"] == "APPROVALS_FULL"
+
+
+async def test_runs_doctor_reports_what_waits(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        database = database_of(service)
+        old, decided, lost = [await start(service) for _ in range(3)]
+        age = Sql("UPDATE runs SET paused_at = 1 WHERE run_id = :run_id")
+        await database.write(age.execute(run_id=old["run_id"]))
+        await decide(service, decided["run_id"], "approve")
+        await lose_call(service, lost["run_id"])
+        problems = await RunsDoctor(service.hosting, None).find_problems(lambda _: None)
+        assert [(problem.kind, problem.run_id) for problem in problems] == [
+            ("paused", old["run_id"]),
+            ("unclaimed", decided["run_id"]),
+            ("unknown_call", lost["run_id"]),
+        ]

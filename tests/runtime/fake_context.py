@@ -51,11 +51,11 @@ class FakeContext:
         self.catalog = catalog
         self.events: list[RunEvent] = []
         self.children: list[FakeContext] = []
-        self.leg: Leg | None = None
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
+        self.leg: Leg | None = None
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""
@@ -112,15 +112,6 @@ class FakeContext:
         except ExecutionError as failure:
             return child.ended("ERROR", failure.detail, failure.code)
         return child.ended("COMPLETED")
-
-    async def begin_call(self, approval_id: str) -> None:
-        """Do nothing: there is no database."""
-
-    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
-        """Do nothing: there is no database."""
-
-    async def begin_effect(self) -> None:
-        """Do nothing: there is no database."""
 
     def ended(
         self, status: Any, detail: str | None = None, code: str | None = None

@@ -26,7 +26,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from pydantic import SecretStr
-from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, FunctionToolset
+from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai import RunContext as Run
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -84,11 +84,6 @@ async def fail() -> str:
     raise ValueError(SECRET)
 
 
-async def approve() -> str:
-    """Need an approval."""
-    raise ApprovalRequired
-
-
 def with_deps() -> Any:
     return pydantic_agent("tool:who", deps_type=Deps, tools=[who])
 
@@ -99,10 +94,6 @@ def history() -> Any:
 
 def failing_tool() -> Any:
     return pydantic_agent("tool:fail", tools=[fail])
-
-
-def needs_approval() -> Any:
-    return pydantic_agent("tool:approve", tools=[approve], output_type=[str, DeferredToolRequests])
 
 
 def thinking() -> Any:

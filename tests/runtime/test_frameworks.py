@@ -327,7 +327,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
 # Failures
 
 
-@pytest.mark.parametrize("name", ["breaking", "needs_approval", "paused"])
+@pytest.mark.parametrize("name", ["breaking", "paused"])
 async def test_wait_for_input_is_a_failure(name: str) -> None:
     failure, _ = await fail_once(name)
     assert failure.code == "INTERRUPTED"

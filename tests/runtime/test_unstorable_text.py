@@ -75,6 +75,8 @@ class Returns:
     def record(self) -> Any:
         raise AssertionError
 
+    has_effects = True
+
     async def perform(self, arguments: object, conversation: Conversation) -> CallOutcome:
         try:
             return CallOutcome(

@@ -25,7 +25,7 @@ def test_a_scan_returns_every_run_once(store: Store) -> None:
         assert len(page) <= 2
         seen += page
     assert [run.run_id for run in seen] == ["r0", "r1", "r2", "r3", "r4"]
-    assert seen[0] == ScannedRun("r0", "s1", "w1", "PENDING", has_session=1, live=1, calls=0)
+    assert seen[0] == ScannedRun("r0", "s1", "w1", "PENDING", 1, has_session=1, live=1, calls=0)
 
 
 def test_only_ended_runs_report_tool_calls(store: Store) -> None:

@@ -88,6 +88,11 @@ class Attempts:
         """The model of the next attempt."""
         return self._models[self._index]
 
+    def choose(self, model_id: str) -> None:
+        """Go on with a model of an earlier leg of the run, if it is still configured."""
+        ids = [model.id for model in self._models]
+        self._index = ids.index(model_id) if model_id in ids else 0
+
     def begin_call(self) -> None:
         """Start a new model call, with a new budget."""
         self._failed = 0

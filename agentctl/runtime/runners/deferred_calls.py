@@ -57,24 +57,21 @@ class DeferredCalls:
     Attributes:
         state: the state of the earlier legs; None in the first one.
         usage: the tokens of the earlier legs, to which this leg adds.
-        open_calls: the names of the calls that were decided about, by their ids.
     """
 
     def __init__(self, run: HostedRun) -> None:
         self.state: Mapping[str, Any] | None = run.leg.state if run.leg is not None else None
         self.usage = RunUsage()
-        self.open_calls: dict[str, str] = {}
         self._run = run
         self._decisions: dict[str, Decision] = {}
         self._begun: set[str] = set()
         if self.state is None or run.leg is None:
             return
         self.usage = _usage_adapter.validate_python(self.state["usage"])
-        for call_id, (kind, name) in self.state["calls"].items():
+        for call_id, kind in self.state["calls"].items():
             decision = run.leg.find(call_id, kind)
             if decision is None:
                 raise ExecutionError("INTERNAL", "A decision of the run is missing")
-            self.open_calls[call_id] = name
             self._decisions[call_id] = decision
 
     def load_messages(self) -> list[ModelMessage]:
@@ -144,7 +141,7 @@ class DeferredCalls:
             "first_message": first,
             "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
             "metadata": metadata,
-            "calls": {asked.tool_call_id: (asked.kind, asked.tool_name) for asked in asks},
+            "calls": {asked.tool_call_id: asked.kind for asked in asks},
         }
         return Paused(asks, state)
 

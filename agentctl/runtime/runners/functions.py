@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from functools import partial
@@ -128,8 +128,7 @@ class GeneratorRunner(_PythonRunner):
         it again, and the generator is closed.
         """
         replay = start_replay(run)
-        events = run.leg.state["output"] if run.leg is not None else ()
-        output = ReplayedOutput(run.content, events)
+        output = ReplayedOutput(run.content, _read_state(run, "output"))
         await replay.execute(self._iterate(message, run, replay, output), output.finish)
 
     async def _iterate(
@@ -146,9 +145,13 @@ class GeneratorRunner(_PythonRunner):
 
 def start_replay(run: HostedRun) -> Replay:
     """Start `approve`, `ask` and `step` of the context of an async function."""
-    replay = Replay(run, run.leg.state["calls"] if run.leg is not None else ())
+    replay = Replay(run, _read_state(run, "calls"))
     run.context_host.replayer = replay
     return replay
+
+
+def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
+    return run.leg.state.get(name, ()) if run.leg is not None else ()
 
 
 def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:

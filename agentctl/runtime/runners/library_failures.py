@@ -34,13 +34,6 @@ class ToolCalls:
         self._open[call_id] = name
         self._run.start_call(call_id, name, arguments)
 
-    def restore(self, call_id: str, name: str) -> None:
-        """Continue a call that an earlier leg of the run has started."""
-        self._open[call_id] = name
-
-    def is_open(self, call_id: str) -> bool:
-        return call_id in self._open
-
     def end(self, call_id: str, result: object, *, failed: bool) -> None:
         self._open.pop(call_id, None)
         self._run.end_call(call_id, result, failed=failed)

@@ -113,8 +113,6 @@ class _Execution:
         else:
             prompt, history = None, deferred.load_messages()
             self._run.restore_usage(extract_usage(deferred.usage))
-            for call_id, name in deferred.open_calls.items():
-                self._calls.restore(call_id, name)
         async with agent.iter(
             prompt,
             message_history=history,
@@ -183,7 +181,7 @@ class _Execution:
     def _report_call(self, event: object) -> None:
         if isinstance(event, FunctionToolCallEvent):
             part = event.part
-            if not self._calls.is_open(part.tool_call_id):
+            if part.tool_call_id not in self._run.open_calls:
                 self._calls.start(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part

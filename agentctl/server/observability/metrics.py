@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agentctl import __version__
+from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import KINDS
 from agentctl.records.numbers import DurationHistogram
 from agentctl.records.runs import FinalStatus
@@ -104,6 +105,7 @@ class ServerMetrics:
         yield _build_gauge("members_live", text, (), [((), members)])
         text = "Members of teams that wait for a slot (limits.concurrent_members)."
         yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
+        yield from self._approval_metrics()
         models = self.engine.model_counters
         text = "Repetitions of model calls after temporary failures."
         retries = [((model,), count) for model, count in models.retries.items()]
@@ -113,6 +115,27 @@ class ServerMetrics:
         yield _build_counter("model_fallbacks", text, ("model",), passed)
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
+
+    def _approval_metrics(self) -> Iterator[Metric]:
+        counters = self.engine.counters
+        for name, field, text in (
+            ("runs_paused", "paused", "Root runs that wait for a decision."),
+            ("approvals_pending", "pending", "Approvals that no one has decided yet."),
+        ):
+            counts = [((db,), getattr(count, field)) for db, count in counters.waiting.items()]
+            yield _build_gauge(name, text, ("database",), counts)
+        unknown = [((db,), float(count.unknown)) for db, count in counters.waiting.items()]
+        text = "Approved calls of which no one knew whether they were made."
+        yield _build_counter("approvals_unknown", text, ("database",), unknown)
+        decided = [
+            ((status,), counters.decided[status])
+            for status in get_args(ApprovalStatus)
+            if status != "pending"
+        ]
+        text = "Decisions about approvals."
+        yield _build_counter("approvals_decided", text, ("decision",), decided)
+        text = "Time from the pause of a run to a decision."
+        yield _build_histogram("approval_wait_seconds", text, (), [((), counters.wait_seconds)])
 
     def _mcp_metrics(self) -> Iterator[Metric]:
         servers = self.mcp.hosted

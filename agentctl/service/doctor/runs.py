@@ -20,6 +20,9 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "no_session": ("belong to no session", True),
     "open_calls": ("have tool calls without a result", True),
     "unreadable": ("have messages that cannot be parsed", True),
+    "unclaimed": ("were decided, but no server goes on with them", True),
+    "unknown_call": ("calls have an unknown outcome", True),
+    "paused": ("have waited for a decision for more than a day", False),
     "silent": ("belong to workers without a recent heartbeat", False),
     "dead_worker": ("rows belong to dead workers", False),
 }

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 from agentctl import errors
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath
 from agentctl.runs.states import is_final
@@ -25,10 +26,26 @@ from agentctl.store.repositories.workers import WorkerRow
 PAGE_SIZE = 500
 """Runs of one read."""
 
+PAUSED_SECONDS = 86_400
+"""Age of a pause that is reported."""
+
+MAXIMUM_WAITING = 100
+"""Maximum number of waiting runs of each kind that are reported for a database."""
+
 MAXIMUM_NAMES_SHOWN = 3
 """Tools of open calls that a finding names."""
 
-ProblemKind = Literal["no_session", "lost", "silent", "open_calls", "unreadable", "dead_worker"]
+ProblemKind = Literal[
+    "no_session",
+    "lost",
+    "silent",
+    "open_calls",
+    "unreadable",
+    "dead_worker",
+    "paused",
+    "unclaimed",
+    "unknown_call",
+]
 RepairOutcome = Literal["repaired", "gone", "left"]
 
 
@@ -141,6 +158,7 @@ class RunsDoctor:
                 if problem is not None:
                     problems.append(problem)
             problems += scan.message_problems
+            problems += await _check_waiting(self._hosting, self._databases[db_id])
         if self._with_workers:
             listed = {problem.worker_id for problem in problems}
             problems += _check_workers(self._hosting.databases.system.id, survey, listed)
@@ -216,6 +234,9 @@ async def _check_live_run(
     database: Database, run: ScannedRun, survey: _WorkerSurvey
 ) -> Problem | None:
     owner = run.owner
+    if owner is None and run.attempt > 1:
+        # It goes on after a pause: any process may claim it.
+        return None
     if owner is not None and not survey.is_dead(owner):
         silent = survey.seconds_since_heartbeat(owner)
         if silent < DEAD_AFTER_SECONDS:
@@ -228,6 +249,31 @@ async def _check_live_run(
     text = f"it is {state.status}, but its worker is dead"
     end = "CANCELLED" if state.cancel_requested_at is not None else "ERROR, WORKER_LOST"
     return _build_problem("lost", database.id, run, text, f"end it as {end}")
+
+
+async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
+    """Report runs that wait for long, that no server goes on with, and calls in doubt."""
+    problems = list[Problem]()
+    at = now()
+    for run_id, session_id in await database.read(
+        integrity.list_long_paused(at - PAUSED_SECONDS * 1_000_000, MAXIMUM_WAITING), size="large"
+    ):
+        text = "it has waited for a decision for more than a day"
+        problems.append(Problem("paused", database.id, run_id, session_id, None, text, None))
+    for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_WAITING)):
+        kind = cast(ComponentKind, state.component_type)
+        text = "it was decided, but no server has gone on with it"
+        if hosting.catalog.get(kind, state.component_id) is None:
+            text += f": {kind} {state.component_id} is not configured here"
+        problems.append(
+            Problem("unclaimed", database.id, state.run_id, state.session_id, None, text, None)
+        )
+    for call in await database.read(integrity.list_unknown_calls(MAXIMUM_WAITING), size="large"):
+        text = f"no one knows whether its call {call.tool_call_id} of {call.tool_name} was made"
+        problems.append(
+            Problem("unknown_call", database.id, call.run_id, call.session_id, None, text, None)
+        )
+    return problems
 
 
 def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -> list[Problem]:

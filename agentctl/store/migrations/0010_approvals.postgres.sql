@@ -55,8 +55,9 @@ CREATE INDEX approvals_status_created ON approvals (status, created_at, approval
 CREATE INDEX approvals_user_created ON approvals (user_id, created_at, approval_id);
 CREATE INDEX approvals_component_created ON approvals (component_id, created_at, approval_id);
 CREATE INDEX approvals_run ON approvals (run_id, created_at, approval_id);
-CREATE INDEX approvals_root ON approvals (root_run_id, status);
+CREATE INDEX approvals_root ON approvals (root_run_id, created_at, approval_id);
 CREATE INDEX approvals_expires ON approvals (expires_at) WHERE status = 'pending';
+CREATE INDEX approvals_outcome ON approvals (run_id) WHERE kind = 'outcome';
 CREATE INDEX approvals_execution ON approvals (execution, created_at, approval_id)
     WHERE execution IS NOT NULL;
 

@@ -55,7 +55,24 @@ CREATE INDEX approvals_status_created ON approvals (status, created_at, approval
 CREATE INDEX approvals_user_created ON approvals (user_id, created_at, approval_id);
 CREATE INDEX approvals_component_created ON approvals (component_id, created_at, approval_id);
 CREATE INDEX approvals_run ON approvals (run_id, created_at, approval_id);
-CREATE INDEX approvals_root ON approvals (root_run_id, status);
+CREATE INDEX approvals_root ON approvals (root_run_id, created_at, approval_id);
 CREATE INDEX approvals_expires ON approvals (expires_at) WHERE status = 'pending';
+CREATE INDEX approvals_outcome ON approvals (run_id) WHERE kind = 'outcome';
 CREATE INDEX approvals_execution ON approvals (execution, created_at, approval_id)
     WHERE execution IS NOT NULL;
+
+-- Figures for the planner, as in migration 3.
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+    ('runs', 'runs_paused', '1000 1 1 noskipscan'),
+    ('approvals', 'sqlite_autoindex_approvals_1', '1000000 1 noskipscan'),
+    ('approvals', 'approvals_created',            '1000000 1 1 noskipscan'),
+    ('approvals', 'approvals_status_created',     '1000000 200000 1 1 noskipscan'),
+    ('approvals', 'approvals_user_created',       '1000000 10000 1 1 noskipscan'),
+    ('approvals', 'approvals_component_created',  '1000000 50000 1 1 noskipscan'),
+    ('approvals', 'approvals_run',                '1000000 1 1 1 noskipscan'),
+    ('approvals', 'approvals_root',               '1000000 1 1 1 noskipscan'),
+    ('approvals', 'approvals_expires',            '1000 1 noskipscan'),
+    ('approvals', 'approvals_outcome',            '100 1 noskipscan'),
+    ('approvals', 'approvals_execution',          '500000 200000 1 1 noskipscan'),
+    ('run_checkpoints', 'sqlite_autoindex_run_checkpoints_1', '1000 1 noskipscan');
+ANALYZE sqlite_schema;

@@ -11,7 +11,16 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from agentctl.approval_requests import ApprovalFilter
-from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
+from agentctl.store.database import (
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    Work,
+    build_insert,
+    single_unit,
+    unit,
+)
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, narrow
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
@@ -58,7 +67,7 @@ class ApprovalRow:
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on. `attempt` is that of the leg that wrote it; `body` is JSON."""
+    """The state from which a run goes on, as JSON, and the attempt of the leg that wrote it."""
 
     run_id: str
     attempt: int
@@ -145,8 +154,11 @@ _DUE = Sql(
     " ORDER BY expires_at LIMIT :limit"
 )
 _COUNTS = Sql(
-    "SELECT status, execution, count(*) FROM approvals"
-    " WHERE status = 'pending' OR execution = 'unknown' GROUP BY status, execution"
+    "SELECT (SELECT count(*) FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL),"
+    " (SELECT count(*) FROM approvals WHERE status = 'pending'),"
+    " (SELECT count(*) FROM approvals WHERE kind = 'outcome')"
+    " + (SELECT count(*) FROM approvals JOIN runs ON runs.run_id = approvals.run_id"
+    " WHERE execution = 'unknown' AND finished_at IS NOT NULL)"
 )
 
 _KEEP = Sql(
@@ -221,9 +233,22 @@ def count_pending(limit: int) -> Work[int]:
     return _COUNT_PENDING.value(limit=limit)
 
 
-def list_counts() -> Work[list[tuple[str, str | None, int]]]:
-    """Return status, execution and number of the approvals that are pending or unknown."""
-    return _COUNTS.rows(lambda status, execution, count: (status, execution, count))
+class WaitingCounts(NamedTuple):
+    """Numbers of paused root runs, pending approvals, and calls whose outcome was ever unknown.
+
+    The last one only grows: a call in doubt has a question about its outcome, unless its run ended.
+    """
+
+    paused: int = 0
+    pending: int = 0
+    unknown: int = 0
+
+
+@single_unit
+def count_waiting() -> Steps[WaitingCounts]:
+    """Count what waits in the database."""
+    (row,) = yield Statement(_COUNTS)
+    return WaitingCounts(*row)
 
 
 def decide(approval_id: str, change: DecisionChange) -> Work[bool]:
@@ -274,7 +299,7 @@ def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
 
 
 def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
-    """Return pending approvals whose time is over."""
+    """Return pending approvals that have expired."""
     return _DUE.rows(ApprovalRow, now=now, limit=limit)
 
 

@@ -9,6 +9,7 @@ condition.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
@@ -32,6 +33,7 @@ class ScannedRun:
     session_id: str
     owner: str | None
     status: str
+    attempt: int
     has_session: int
     live: int
     calls: int
@@ -48,7 +50,7 @@ class StoredMessages:
 _COUNT_RUNS = Sql("SELECT count(*) FROM runs")
 
 _SCAN = Sql(
-    "SELECT run_id, session_id, owner, status,"
+    "SELECT run_id, session_id, owner, status, attempt,"
     f" CASE WHEN {_HAS_SESSION} THEN 1 ELSE 0 END,"
     f" CASE WHEN {_LIVE} THEN 1 ELSE 0 END,"
     f" CASE WHEN NOT {_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
@@ -213,3 +215,32 @@ def find_violations() -> Steps[list[Violation]]:
         if rows:
             violations.append(Violation(rule, [row[0] for row in rows]))
     return violations
+
+
+_LONG_PAUSED = Sql(
+    "SELECT run_id, session_id FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL"
+    " AND paused_at < :before ORDER BY paused_at, run_id LIMIT :limit"
+)
+_UNKNOWN = Sql(
+    "SELECT run_id, session_id, tool_name, tool_call_id FROM approvals"
+    " WHERE execution = 'unknown' ORDER BY created_at, approval_id LIMIT :limit"
+)
+
+
+class UnknownCall(NamedTuple):
+    """An approved call of which no one knows whether it was made."""
+
+    run_id: str
+    session_id: str
+    tool_name: str
+    tool_call_id: str
+
+
+def list_long_paused(before: int, limit: int) -> Work[list[tuple[str, str]]]:
+    """Return run id and session id of root runs that paused before a time, oldest first."""
+    return _LONG_PAUSED.rows(lambda *row: row, before=before, limit=limit)
+
+
+def list_unknown_calls(limit: int) -> Work[list[UnknownCall]]:
+    """Return calls whose outcome is unknown, oldest first."""
+    return _UNKNOWN.rows(UnknownCall, limit=limit)

@@ -96,10 +96,9 @@ _RECENT_NATIVE = _select_recent(
 _LOCK_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id FOR UPDATE")
 
 _OPEN_IN_SESSION = Sql(
-    "SELECT run_id FROM (SELECT run_id, seq FROM runs"
+    "SELECT seq, run_id FROM runs"
     f" WHERE session_id = :session_id AND {IS_LIVE} AND purpose IS NULL"
-    " UNION ALL SELECT run_id, seq FROM runs"
-    " WHERE session_id = :session_id AND status = 'PAUSED') AS open ORDER BY seq"
+    " UNION ALL SELECT seq, run_id FROM runs WHERE session_id = :session_id AND status = 'PAUSED'"
 )
 
 _PAUSED_CHILDREN = Sql(
@@ -311,9 +310,11 @@ def lock_state(run_id: str) -> Work[RunState | None]:
     return _LOCK_STATE.first(RunState, run_id=run_id)
 
 
-def list_open_in_session(session_id: str) -> Work[list[str]]:
+@single_unit
+def list_open_in_session(session_id: str) -> Steps[list[str]]:
     """Return the runs of a session that have not ended, oldest first, without background work."""
-    return _OPEN_IN_SESSION.column(session_id=session_id)
+    rows = yield Statement(_OPEN_IN_SESSION, {"session_id": session_id})
+    return [run_id for _, run_id in sorted(map(tuple, rows))]
 
 
 def list_paused_children(run_id: str) -> Work[list[str]]:

@@ -1,8 +1,5 @@
 """Agents that wait for decisions. The servers of the tests import this module."""
 
-# agents: refund twice parallel form streamed branching drifting drifting_call blocking inline
-# counted
-
 from __future__ import annotations
 
 import asyncio
