@@ -86,8 +86,8 @@ KINDS: tuple[RunnerKind, ...] = (
         takes_deps=True,
     ),
     RunnerKind(
-        "a compiled graph of LangGraph",
-        lambda target: has_base(target, "langgraph", "Pregel"),
+        "a graph of LangGraph",
+        lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _build_langgraph_runner,
         takes_deps=True,
     ),
