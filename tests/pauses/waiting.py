@@ -59,9 +59,13 @@ class WaitingServer:
         chosen = [each for each in pending if tool in ("", each["tool_name"])]
         assert chosen, approvals
         for each in chosen:
-            path = f"/agents/{each['component_id']}/approvals/{each['approval_id']}/decide"
-            body = {"decision": verb, "arguments_hash": each["arguments_hash"], **fields}
-            self._request("POST", path, body, user="boss")
+            self.decide_one(each, verb, **fields)
+
+    def decide_one(self, approval: dict[str, Any], verb: str, **fields: Any) -> None:
+        """Decide about one approval as another user; fail with the status of a refusal."""
+        path = f"/agents/{approval['component_id']}/approvals/{approval['approval_id']}/decide"
+        body = {"decision": verb, "arguments_hash": approval["arguments_hash"], **fields}
+        self._request("POST", path, body, user="boss")
 
     def wait_for_end(self, run: dict[str, Any]) -> dict[str, Any]:
         """Wait until a run has ended, and return its record."""
@@ -112,7 +116,7 @@ class WaitingServer:
         headers = {"Authorization": f"Bearer {self.deployment.inner.token(user, ADMIN)}"}
         url = self.process.url + path
         answer = httpx2.request(method, url, json=body, headers=headers, timeout=SECONDS)
-        assert answer.status_code < 300, answer.text
+        assert answer.status_code < 300, f"{answer.status_code} {answer.text}"
         return answer if path.endswith("/events") else answer.json()
 
 

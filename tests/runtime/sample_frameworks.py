@@ -15,6 +15,7 @@ import httpx
 import httpx2
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
+from agno.team import Team as AgnoTeam
 from agno.tools import tool as agno_tool
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
@@ -324,6 +325,42 @@ def with_context() -> Any:
     return built.compile()
 
 
+@dataclass
+class DefaultContext:
+    """A context that can be made without arguments."""
+
+    name: str = "default"
+
+
+class DefaultKeys(TypedDict, total=False):
+    """A context without required keys."""
+
+    name: str
+
+
+def build_default(context: Any) -> Any:
+    async def answer(state: MessagesState, runtime: Runtime[Any]) -> dict[str, Any]:
+        # LangGraph gives no context in place of an empty one.
+        return {"messages": [AIMessage(getattr(runtime.context, "name", "default"))]}
+
+    built = StateGraph(MessagesState, context_schema=context)
+    built.add_node("answer", answer)
+    built.add_edge(START, "answer")
+    return built
+
+
+def with_default_context() -> Any:
+    return build_default(DefaultContext).compile()
+
+
+def with_default_keys() -> Any:
+    return build_default(DefaultKeys).compile()
+
+
+def not_compiled() -> Any:
+    return build_default(DefaultContext)
+
+
 class Question(TypedDict):
     """A state without messages."""
 
@@ -379,5 +416,7 @@ def confirm() -> str:
     return "confirmed"
 
 
-def paused() -> Any:
-    return agno_agent("tool:confirm", tools=[confirm])
+def paused_team() -> Any:
+    member = agno_agent("tool:confirm", tools=[confirm])
+    member.name = "helper"
+    return AgnoTeam(model=agno_agent("delegate").model, members=[member])

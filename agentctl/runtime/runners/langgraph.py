@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
+from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
@@ -30,6 +31,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
     OpenInterrupt,
     build_answers,
     read_interrupt,
+    read_tool_schemas,
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
@@ -41,23 +43,27 @@ _GRACE_SECONDS = 0.03
 
 
 class LangGraphRunner:
-    """The runner of a compiled graph whose state has the key `messages`.
+    """The runner of a graph whose state has the key `messages`.
 
     A graph with its own checkpointer gets the new message only; another one gets the messages of
     earlier runs as well. A member's run has neither. The context of a run is the result of the
-    configured function `deps`; without one, the `RunContext`.
+    configured function `deps`; without one, the `RunContext`, or a value of the graph's
+    `context_schema` if all of its fields have defaults. A graph that is not compiled is compiled
+    without options.
 
     Args:
         build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
 
     Raises:
-        UnusableObject: the state of the graph has no key `messages`, or its context is of a type
-            that the server cannot make.
+        UnusableObject: the state of the graph has no key `messages`, its context is of a type that
+            the server cannot make, or the graph cannot be compiled.
     """
 
     kind = "langgraph"
 
     def __init__(self, graph: Any, build_context: Callable[[RunContext], Any] | None) -> None:
+        if isinstance(graph, StateGraph):
+            graph = _compile(graph)
         if "messages" not in graph.channels:
             raise UnusableObject(
                 "the state of the graph has no key messages",
@@ -65,10 +71,12 @@ class LangGraphRunner:
             )
         schema = graph.context_schema
         if build_context is None and schema not in (None, RunContext):
-            raise UnusableObject(
-                f"the graph needs a context of the type {getattr(schema, '__name__', schema)}",
-                'set deps = "module:function": a function that makes it of the RunContext',
-            )
+            if not _has_defaults(schema):
+                raise UnusableObject(
+                    f"the graph needs a context of the type {getattr(schema, '__name__', schema)}",
+                    'set deps = "module:function": a function that makes it of the RunContext',
+                )
+            build_context = _ignore_context(schema)
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
@@ -232,17 +240,7 @@ class LangGraphRunner:
 
     @cached_property
     def _tool_schemas(self) -> dict[str, dict[str, Any]]:
-        """The JSON Schemas of the arguments of the tools, by their names."""
-        schemas: dict[str, dict[str, Any]] = {}
-        for node in self._graph.nodes.values():
-            for name, tool in (getattr(node.bound, "tools_by_name", None) or {}).items():
-                try:
-                    schemas[name] = tool.get_input_jsonschema()
-                    schemas[name] = tool.tool_call_schema.model_json_schema()
-                except Exception:
-                    # A tool with a schema of another form, or without one: any object is taken.
-                    continue
-        return schemas
+        return dict(read_tool_schemas(self._graph))
 
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
@@ -261,6 +259,30 @@ class LangGraphRunner:
             for call_id, name in find_open_calls(messages).items()
         ]
         return [*results, *to_langchain_messages(run.request_history)]
+
+
+def _compile(graph: Any) -> Any:
+    try:
+        return graph.compile()
+    except ValueError as error:
+        raise UnusableObject(
+            "the graph cannot be compiled", "call its method compile() to see the reason"
+        ) from error
+
+
+def _has_defaults(schema: Any) -> bool:
+    """Return True if a context can be made without arguments."""
+    if getattr(schema, "__required_keys__", None):
+        return False
+    try:
+        schema()
+    except Exception:
+        return False
+    return True
+
+
+def _ignore_context(schema: Any) -> Callable[[RunContext], Any]:
+    return lambda _: schema()
 
 
 @dataclass(slots=True)

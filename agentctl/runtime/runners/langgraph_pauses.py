@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
+from langgraph.pregel import Pregel
 
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
@@ -78,6 +79,22 @@ class OpenInterrupt:
     def from_json(cls, stored: Mapping[str, Any]) -> OpenInterrupt:
         """Return the interrupt of a stored state."""
         return cls(stored["id"], [Ask(**ask) for ask in stored["asks"]], stored["is_list"])
+
+
+def read_tool_schemas(graph: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of the tools of a graph and of its subgraphs, with their JSON Schemas."""
+    for node in graph.nodes.values():
+        for subgraph in node.subgraphs:
+            yield from read_tool_schemas(subgraph)
+        if isinstance(node.bound, Pregel):
+            yield from read_tool_schemas(node.bound)
+        for name, tool in (getattr(node.bound, "tools_by_name", None) or {}).items():
+            schema = tool.tool_call_schema
+            try:
+                yield name, schema if isinstance(schema, dict) else schema.model_json_schema()
+            except Exception:
+                # A schema of another form, or with a type without JSON: any object is taken.
+                continue
 
 
 def read_interrupt(

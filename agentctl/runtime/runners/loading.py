@@ -98,8 +98,8 @@ KINDS: tuple[RunnerKind, ...] = (
         takes=("deps", "approve"),
     ),
     RunnerKind(
-        "a compiled graph of LangGraph",
-        lambda target: has_base(target, "langgraph", "Pregel"),
+        "a graph of LangGraph",
+        lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _build_langgraph_runner,
         takes=("deps",),
     ),
