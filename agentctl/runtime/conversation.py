@@ -7,13 +7,14 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
@@ -23,7 +24,6 @@ from agentctl.runtime.spans import CurrentCall, current_call
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.tools.call_rules import CallRule
 
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
@@ -83,6 +83,26 @@ class Action(Protocol):
         Raises only ExecutionError and asyncio.CancelledError.
         """
         ...
+
+
+Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
+"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
+a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """The rule by which the calls of a tool wait.
+
+    Attributes:
+        kind: `approval`, or `external` for a tool that the caller executes.
+        idempotent: True if a call may be made again with its id after its server died.
+    """
+
+    kind: Literal["approval", "external"]
+    policy: ApprovalPolicy
+    check: Check
+    idempotent: bool = False
 
 
 class Conversation:

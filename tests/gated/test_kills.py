@@ -19,7 +19,7 @@ async def test_no_call_of_a_killed_leg_is_repeated_unless_it_is_idempotent(own_s
     with own_site.serve("first") as server:
         runs = {name: await own_site.run(server, "clerk", plan) for name, plan in plans.items()}
         for run in runs.values():
-            await own_site.decide(run["run_id"], "approve")
+            await own_site.decide(server, run["run_id"], "approve")
         for name, run in runs.items():
             await wait_until(lambda name=name, run=run: name in own_site.tools_called(run))
         kill(server)
@@ -31,7 +31,7 @@ async def test_no_call_of_a_killed_leg_is_repeated_unless_it_is_idempotent(own_s
         await own_site.wait_for_end(server, slow["run_id"], "PAUSED")
         rule, asked = await own_site.approvals(slow["run_id"])
         assert (rule.execution, asked.kind, asked.status) == ("unknown", "outcome", "pending")
-        await own_site.decide(slow["run_id"], "complete", result="seen by a person")
+        await own_site.decide(server, slow["run_id"], "complete", result="seen by a person")
         settled = await own_site.wait_for_end(server, slow["run_id"])
     # An idempotent call is made again, with the same id.
     assert booked["content"] == "booked inn"

@@ -80,13 +80,13 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
     assert all(row.tool_name == "desk_book" for row in asked.values())
     with site.serve("second") as server:
         when, who = asked["When\\x1b[31m?"], asked["For how many?"]
-        await site.decide_row(run["run_id"], when, "answer", answer={"day": "Monday"})
-        await site.decide_row(run["run_id"], who, "answer", answer={"count": 2})
+        await site.decide_rows(server, [when], "answer", answer={"day": "Monday"})
+        await site.decide_rows(server, [who], "answer", answer={"count": 2})
         await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
         (sure,) = await site.pending(run["run_id"])
         assert sure.question == "Sure?"
         assert bookings(site) == []
-        await site.decide(run["run_id"], "answer", answer={"sure": True})
+        await site.decide(server, run["run_id"], "answer", answer={"sure": True})
         record = await site.wait_for_end(server, run["run_id"])
     booked = {
         "place": "inn", "when": {"day": "Monday"}, "who": {"count": 2}, "sure": {"sure": True},
@@ -102,14 +102,14 @@ async def test_gated_call_may_ask_after_its_approval(
     run = await desk.run(desk_server, "guarded", [BOOK])
     (rule,) = await desk.pending(run["run_id"])
     assert (rule.kind, rule.policy) == ("approval", "other")
-    await desk.decide(run["run_id"], "approve", arguments={"place": "hut"})
+    await desk.decide(desk_server, run["run_id"], "approve", arguments={"place": "hut"})
     for values in ({"day": "Monday"}, {"sure": True}):
         await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
         if "day" in values:
             rows = await desk.pending(run["run_id"])
             (who,) = (row for row in rows if row.question == "For how many?")
-            await desk.decide_row(run["run_id"], who, "reject")
-        await desk.decide(run["run_id"], "answer", answer=values)
+            await desk.decide_rows(desk_server, [who], "reject")
+        await desk.decide(desk_server, run["run_id"], "answer", answer=values)
     record = await desk.wait_for_end(desk_server, run["run_id"])
     (booked,) = (entry for entry in bookings(desk) if entry["place"] == "hut")
     assert booked["who"] == "decline"
@@ -123,7 +123,7 @@ async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: Serve
     run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place="inn"))])
     (rule,) = await desk.pending(run["run_id"])
     assert (rule.policy, rule.tool_name) == ("user", "desk_look")
-    await desk.decide(run["run_id"], "reject")
+    await desk.decide(desk_server, run["run_id"], "reject")
     record = await desk.wait_for_end(desk_server, run["run_id"])
     assert record["content"] == "The call was rejected"
 

@@ -42,7 +42,7 @@ async def test_signed_thinking_is_sent_back_after_a_pause(
         assert run["status"] == "PAUSED"
         kill(server)
     with thinking.serve("second") as server:
-        await thinking.decide(run["run_id"], "approve")
+        await thinking.decide(server, run["run_id"], "approve")
         record = await thinking.wait_for_end(server, run["run_id"])
     assert record["status"] == "COMPLETED"
     *_, second = vendor_endpoint.requests()

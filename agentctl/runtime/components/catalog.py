@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.runners.hosted_run import Runner
-    from agentctl.runtime.tools.call_rules import CallRule
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
 
@@ -163,9 +162,10 @@ class Catalog:
     def can_call(self, kind: ComponentKind, component_id: str, tool_name: str) -> bool:
         """Return False if a call that was approved cannot be made: its component or tool is gone.
 
-        The tools of agents in code and of MCP servers are not known here.
+        A tool that is not known here, such as one of an agent in code, is taken as present.
         """
-        return self.get(kind, component_id) is not None
+        component = self.get(kind, component_id)
+        return component is not None and self.has_tool(component, tool_name) is not False
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""

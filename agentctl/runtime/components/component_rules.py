@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.call_rules import (
-    CallRule,
     build_rule,
     build_rules,
     choose_strictest,

@@ -5,14 +5,14 @@ The key `approve` of a component and the code of its tools name them. The strict
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.json_schema import find_schema_problem
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
@@ -21,27 +21,8 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.conversation import Action, Conversation
 
-Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
-"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
-a call."""
-
 Patterns = Mapping[str, ApprovalPolicy]
 """The key `approve` of a component."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallRule:
-    """The rule by which the calls of a tool wait.
-
-    Attributes:
-        kind: `approval`, or `external` for a tool that the caller executes.
-        idempotent: True if a call may be made again with its id after its server died.
-    """
-
-    kind: Literal["approval", "external"]
-    policy: ApprovalPolicy
-    check: Check
-    idempotent: bool = False
 
 
 def choose_strictest(policies: Iterable[ApprovalPolicy | None]) -> ApprovalPolicy | None:
