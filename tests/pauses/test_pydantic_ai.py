@@ -6,7 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.toolsets import DynamicToolset
 
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.runners.loading import RunnerOptions, build_runner
+from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
 from tests.endpoint import ModelEndpoint
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
@@ -128,6 +133,29 @@ def test_key_approve_gates_tools_of_the_agent(shared: WaitingServer) -> None:
     run = shared.decide_and_wait(run, "approve")
     assert run["content"] == "BOB | paid 10"
     assert sorted(shared.deployment.ledger(run)) == ["look up bob", "pay 10 to bob"]
+
+
+def build(approve: dict[str, Any], *toolsets: Any) -> PydanticAIRunner:
+    def pay(amount: int) -> str:
+        """Pay."""
+        return str(amount)
+
+    agent = Agent("test", tools=[pay], toolsets=toolsets)
+    return PydanticAIRunner(agent, None, approve)
+
+
+def test_pattern_of_no_tool_is_refused() -> None:
+    with pytest.raises(UnusableObject, match="matches none of its tools") as refused:
+        build({"pey": "other"})
+    assert "its tools are: pay" in (refused.value.hint or "")
+    build({"p*": "other"})
+    # The tools of other toolsets are known in a run only.
+    build({"pey": "other"}, DynamicToolset(lambda context: None))
+
+
+def test_key_approve_has_no_effect_for_functions() -> None:
+    with pytest.raises(UnusableObject, match="approve has no effect for a function"):
+        build_runner(plan, RunnerOptions(approve={"pay": "user"}))
 
 
 def test_next_turn_gets_what_happened(shared: WaitingServer, model_endpoint: ModelEndpoint) -> None:

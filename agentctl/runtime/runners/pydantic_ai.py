@@ -121,7 +121,7 @@ class _Execution:
         self._has_text = False
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
-        deferred = self._deferred
+        deferred, pause = self._deferred, None
         if deferred.state is None:
             prompt, history = message, load_history(self._run) or None
         else:
@@ -147,9 +147,13 @@ class _Execution:
             output, messages = steps.result.output, steps.all_messages()
             first = deferred.first_message(len(messages) - len(steps.new_messages()))
             if isinstance(output, DeferredToolRequests):
-                raise deferred.build_pause(output, messages, first, steps)
-            self._report_output(output)
-            self._keep_messages(messages[first:])
+                pause = deferred.build_pause(output, messages, first, steps)
+            else:
+                self._report_output(output)
+                self._keep_messages(messages[first:])
+        if pause is not None:
+            # Outside of the library: its context managers handle no pauses.
+            raise pause
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
