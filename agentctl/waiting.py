@@ -21,8 +21,8 @@ class Decision:
         note: the remark of the person who decided.
         decided_by: the person who decided; `system:expiry` if no one did in time.
         call_id: id of the call, see `RunContext.call_id`.
-        executed: True if the call was made in a leg whose server died. A step returns its known
-            result; code outside of a step must not make the call again.
+        executed: True if an earlier leg went on after the decision: code outside of a step must not
+            make the call again. A step is executed at most once.
     """
 
     approved: bool

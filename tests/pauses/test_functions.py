@@ -139,6 +139,22 @@ def test_call_outside_of_a_step_is_done_when_the_function_returns(shared: Waitin
     assert asked["execution"] == "done"
 
 
+def test_calls_are_made_by_the_steps_after_several_pauses(shared: WaitingServer) -> None:
+    run = shared.start("late")
+    run = shared.decide_and_wait(run, "approve")
+    run = shared.decide_and_wait(run, "approve")
+    asked = shared.list_approvals(run)
+    # Nothing is done yet: the function waits for the answer.
+    assert [each["execution"] for each in asked] == ["executing", "executing", None]
+    assert shared.deployment.ledger(run) == []
+    run = shared.decide_and_wait(run, "answer", answer="left")
+    assert [each["execution"] for each in shared.list_approvals(run)[:2]] == ["done", "done"]
+    run = shared.decide_and_wait(run, "answer", answer=None)
+    assert run["status"] == "COMPLETED", run
+    steps = ["left 1", "left 2", "slow"]
+    assert shared.deployment.ledger(run) == [*steps, "TimeoutError", "StepFailed"]
+
+
 def test_state_of_the_session_is_changed_once(shared: WaitingServer) -> None:
     run = shared.start("counted")
     shared.decide(run, "approve")

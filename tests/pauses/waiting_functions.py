@@ -178,6 +178,28 @@ async def inline(message: str, context: RunContext) -> str:
     return "done"
 
 
+async def late(message: str, context: RunContext) -> str:
+    """Get two decisions and an answer before the calls, and cancel a step."""
+    enter(context)
+    first = await context.approve("first", {"n": 1})
+    second = await context.approve("second", {"n": 2})
+    answer = await context.ask("Which?")
+    for decision in (first, second):
+        await context.step("record", record, f"{answer} {decision.arguments['n']}")
+    try:
+        await asyncio.wait_for(context.step("slow", record_slowly), 0.3)
+    except (TimeoutError, StepFailed) as error:
+        record(type(error).__name__)
+    await context.ask("Again?")
+    return "done"
+
+
+async def record_slowly() -> None:
+    """Record, and do not end in time."""
+    record("slow")
+    await asyncio.sleep(60)
+
+
 def look_up_failing() -> str:
     """Fail."""
     record("failing")

@@ -43,6 +43,8 @@ the same time are one pause."""
 
 CallKind = Literal["approve", "ask", "step"]
 
+_ENDED = ("done", "failed")
+
 _is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
 
 
@@ -75,16 +77,15 @@ class _Lane:
 
     Attributes:
         position: number of the calls that the task has made in this leg.
-        executing: approval whose call is executing; the next step ends it.
-        known: approval whose call was made in a leg that was lost: the next step gets its result.
+        approved: the approved calls that no step has made, in their order; the next step makes the
+            first one, or gets its result if a leg that was lost has made it.
     """
 
     number: int
     calls: list[LoggedCall] = field(default_factory=list)
     position: int = 0
     is_claimed: bool = False
-    executing: str | None = None
-    known: Decision | None = None
+    approved: list[Decision] = field(default_factory=list)
 
 
 class Replay:
@@ -146,7 +147,6 @@ class Replay:
                 return result
         finally:
             self._close()
-        await self._end_calls()
         self._run.discard_state_changes()
         calls = [asdict(call) for call in self._calls]
         raise Paused(self.paused, {"calls": calls, "output": state()})
@@ -166,18 +166,16 @@ class Replay:
         )
         decision = await self._wait_for_decision(asked)
         if decision.is_approved:
-            if decision.execution not in ("done", "failed"):
+            if decision.execution is None:
                 await self._run.begin_approved(decision.approval_id)
-                lane.executing = decision.approval_id
-            elif lane.position == len(lane.calls):
-                lane.known = decision
+            lane.approved.append(decision)
         return agents.Decision(
             approved=decision.is_approved,
             arguments=decision.arguments,
             note=EXPIRED if decision.status == "expired" else decision.note,
             decided_by=decision.decided_by,
             call_id=format_call_id(self._run.spec.run_id, call.call_id),
-            executed=lane.known is not None,
+            executed=decision.execution is not None,
         )
 
     async def ask(self, question: str, schema: Mapping[str, Any] | None) -> Any:
@@ -197,36 +195,42 @@ class Replay:
     ) -> Any:
         values = self._to_json(list(arguments), f"the arguments of the step {name} have")
         lane, call = self._begin("step", name, values)
+        approved = lane.approved.pop(0) if lane.approved else None
         if not call.is_done:
-            if lane.known is not None:
-                self._take_known_result(call, lane)
+            if approved is not None and approved.execution in _ENDED:
+                _take_known_result(call, approved)
             else:
-                await self._perform(call, lane, name, partial(function, *arguments))
+                await self._perform(call, approved, name, partial(function, *arguments))
         if call.reason is not None:
             raise agents.StepFailed(name, call.reason)
         return call.result
 
     async def _perform(
-        self, call: LoggedCall, lane: _Lane, name: str, function: Callable[[], Any]
+        self, call: LoggedCall, approved: Decision | None, name: str, function: Callable[[], Any]
     ) -> None:
-        approval_id = lane.executing
-        if approval_id is None:
+        if approved is None:
             await self._run.begin_effect()
         self._running += 1
         current, inside = current_call.set(CurrentCall(call.call_id, name)), _is_in_step.set(True)
         try:
             result = await self._call(function)
             call.result = self._to_json(result, f"the result of the step {name} has")
-        except ContextMisuse:
-            raise
         except Exception as error:
+            if isinstance(error, ContextMisuse):
+                raise
             call.is_done, call.reason = True, type(error).__name__
-            await self._end_call(lane, approval_id, call.reason, failed=True)
+            if approved is not None:
+                await self._run.end_approved(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
+        except BaseException as error:
+            # It may have had its effect: it is not executed again.
+            call.is_done, call.reason = True, type(error).__name__
+            raise
         else:
             call.is_done = True
-            text = orjson.dumps(call.result).decode()
-            await self._end_call(lane, approval_id, text, failed=False)
+            if approved is not None:
+                text = orjson.dumps(call.result).decode()
+                await self._run.end_approved(approved.approval_id, text, failed=False)
         finally:
             current_call.reset(current)
             _is_in_step.reset(inside)
@@ -240,34 +244,14 @@ class Replay:
         result = await self._run.call_in_thread(function)
         return await result if inspect.isawaitable(result) else result
 
-    async def _end_call(
-        self, lane: _Lane, approval_id: str | None, result: str, *, failed: bool
-    ) -> None:
-        if approval_id is not None and lane.executing == approval_id:
-            lane.executing = None
-            await self._run.end_approved(approval_id, result, failed=failed)
-
     async def _end_calls(self) -> None:
-        """Store that calls were made that are not in a step. They cannot be made again."""
+        """Store that the approved calls without a step were made: the function has ended."""
         for lane in self._lanes:
-            if lane.executing is not None:
-                await self._run.begin_effect()
-                await self._end_call(lane, lane.executing, "", failed=False)
-
-    @staticmethod
-    def _take_known_result(call: LoggedCall, lane: _Lane) -> None:
-        known, lane.known = lane.known, None
-        assert known is not None
-        call.is_done = True
-        result = known.result
-        if known.execution == "failed":
-            call.reason = str(result)
-            return
-        if isinstance(result, str):
-            # A step has stored JSON; a person may have given a text.
-            with suppress(orjson.JSONDecodeError):
-                result = orjson.loads(result)
-        call.result = result
+            for approved in lane.approved:
+                if approved.execution not in _ENDED:
+                    # The function must not run again between this and the end of the run.
+                    await self._run.begin_effect()
+                    await self._run.end_approved(approved.approval_id, "", failed=False)
 
     def _begin(self, kind: CallKind, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
         """Return the call of the log that this one repeats, or log a new one."""
@@ -374,6 +358,19 @@ class Replay:
             return to_json_value(value, self._run.limits.run_bytes)
         except NotSerializable as error:
             raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
+
+
+def _take_known_result(call: LoggedCall, made: Decision) -> None:
+    """Take the result of a call that a lost leg has made, or that a person has reported."""
+    call.is_done, result = True, made.result
+    if made.execution == "failed":
+        call.reason = str(result)
+        return
+    if isinstance(result, str):
+        # A step has stored JSON; a person may have given a text.
+        with suppress(orjson.JSONDecodeError):
+            result = orjson.loads(result)
+    call.result = result
 
 
 class ReplayedOutput:
