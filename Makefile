@@ -16,7 +16,7 @@ PEERS := 2.7.2 2.9.0 3.1.10
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-scale fuzz serve test-peers lock clean
+.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -64,6 +64,10 @@ bench: $(VENV)/.installed-test .bench/.installed
 # Compare the hot paths with the floors, under a minute; fails if a ratio has clearly fallen.
 bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
+
+# Measure the longest wait of a request while each of some seventy hostile peers works. Needs wrk.
+bench-hostile: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks.hostile_peers
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm.

@@ -205,6 +205,26 @@ class TooManyRequests(AgentctlError):
         return {"Retry-After": "1"}
 
 
+class QuotaExceeded(TooManyRequests):
+    """The data of a user has reached a quota (429); a retry does not help.
+
+    Args:
+        maximum: the number that the quota allows, with its unit.
+        key: the key of `[quotas]`.
+    """
+
+    error_code = "QUOTA_EXCEEDED"
+    exit_code = 6
+
+    def __init__(self, maximum: str, key: str = "") -> None:
+        # A client has the text of the response.
+        text = f"The quota of {maximum} for one user is used up: delete data, or ask the operator"
+        super().__init__(f"{text} to raise quotas.{key}" if key else maximum)
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
 class HeaderTooLarge(AgentctlError):
     """Header fields over the limit (431)."""
 
@@ -335,6 +355,8 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
         kind = FourEyes if body.get("error_code") == FourEyes.error_code else Forbidden
         return kind(text, required_scopes=names)
+    if body.get("error_code") == QuotaExceeded.error_code:
+        return QuotaExceeded(text)
     by_status = {
         kind.status: kind for kind in reversed([*iter_error_classes()]) if kind.status != 500
     } | {401: Unauthenticated}

@@ -52,8 +52,9 @@ def run_event_loop(
     """Run `work` on a new event loop and return its result, as `asyncio.run` does.
 
     Other than there, tasks that ignore their cancellation at the end are abandoned after
-    `LEFTOVER_SECONDS`. Then the process has to end by `finish_process`. A task that raises
-    SystemExit does not end the event loop: the exception stays in the task.
+    `LEFTOVER_SECONDS`. Then the process has to end by `finish_process`. Code of users does not end
+    the event loop: if a task raises SystemExit or KeyboardInterrupt, the exception stays in the
+    task, and a loop that was stopped continues.
 
     Raises:
         KeyboardInterrupt: SIGINT was received, and `work` has ended or SIGINT was repeated.
@@ -67,10 +68,16 @@ def run_event_loop(
         while True:
             try:
                 return runner.run(_wait_for(main))
-            except SystemExit:
+            except (SystemExit, KeyboardInterrupt) as error:
+                # SIGINT cancels `main` first; a second one raises KeyboardInterrupt anywhere.
+                if main.done() or main.cancelling():
+                    raise
+                name = type(error).__name__
+                _log.error("a task of a tool raised %s, which ends only this task", name)
+            except RuntimeError:
                 if main.done():
                     raise
-                _log.error("a task of a tool raised SystemExit, which ends only this task")
+                _log.error("a tool stopped the event loop, which continues")
     finally:
         if loop.run_until_complete(_end_remaining_work()):
             runner.close()
@@ -187,6 +194,10 @@ def retrieve_exception(done: asyncio.Future[Any]) -> None:
 
 
 async def _wait_for(main: asyncio.Task[T]) -> T:
+    waiter = asyncio.current_task()
+    assert waiter is not None
+    # If a task of a tool interrupts the loop, nothing awaits this waiter any more.
+    waiter.add_done_callback(retrieve_exception)
     return await main
 
 

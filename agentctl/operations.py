@@ -27,7 +27,13 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
 from agentctl.records.runs import RunRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.sessions import (
+    ExportFormat,
+    SessionDetail,
+    SessionHead,
+    SessionPage,
+    SessionView,
+)
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
@@ -63,6 +69,7 @@ from agentctl.run_operations import ComponentId, RunDeclarations, RunId
 
 SessionId = Annotated[str, Path("Id of the session")]
 MemoryId = Annotated[str, Path("Id of the memory")]
+Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
 _SESSION = "/sessions/{session_id}"
 _MEMORY = "/memories/{memory_id}"
@@ -141,13 +148,14 @@ class Operations(RunDeclarations):
     async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
         """Get a component."""
 
-    @operation("GET", _SESSION, tag="Sessions")
+    @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Get a session.
 
         One session with its metadata, configuration and history. The shape depends on its type.
+        With `view=summary` it has no history, and its cost does not depend on the number of runs.
         """
 
     @operation(
@@ -162,7 +170,7 @@ class Operations(RunDeclarations):
         One page of the sessions that the caller can see, as summaries.
         """
 
-    @operation("POST", "/sessions", tag="Sessions", status=201, errors=(409,))
+    @operation("POST", "/sessions", tag="Sessions", status=201, errors=(409, 429))
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create a session.
 
@@ -176,9 +184,14 @@ class Operations(RunDeclarations):
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
-    @operation("PATCH", _SESSION, tag="Sessions")
+    @operation("PATCH", _SESSION, tag="Sessions", summaries=SessionHead, errors=(429,))
     async def update_session(
-        self, session_id: SessionId, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Update a session.
 
@@ -201,15 +214,27 @@ class Operations(RunDeclarations):
         Deletes the session with its runs. A live run is a conflict, unless `cancel` is set.
         """
 
-    @operation("POST", f"{_SESSION}/rename", tag="Sessions")
+    @operation("POST", f"{_SESSION}/rename", tag="Sessions", summaries=SessionHead)
     async def rename_session(
-        self, session_id: SessionId, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: SessionId,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: Form = "full",
     ) -> Document[SessionDetail]:
         """Rename a session."""
 
-    @operation("POST", f"{_SESSION}/summarize", tag="Sessions", errors=(409,), wait=SUMMARY_WAIT)
+    @operation(
+        "POST",
+        f"{_SESSION}/summarize",
+        tag="Sessions",
+        summaries=SessionHead,
+        errors=(409,),
+        wait=SUMMARY_WAIT,
+    )
     async def summarize_session(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Summarize a session.
 
@@ -258,7 +283,7 @@ class Operations(RunDeclarations):
         One page of the memories that the caller can see.
         """
 
-    @operation("POST", "/memories", tag="Memories", status=201)
+    @operation("POST", "/memories", tag="Memories", status=201, errors=(429,))
     async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
         """Create a memory.
 

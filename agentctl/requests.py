@@ -159,7 +159,7 @@ class RunView:
     ] = None
 
 
-FULL_VIEW = RunView()
+FULL_VIEW, SUMMARY_VIEW = RunView(), RunView("summary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +217,12 @@ class RunFilter:
     ] = None
     id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
+    finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since then")] = None
+    at_work: Annotated[
+        bool,
+        Query("Only runs that have ended while their work goes on"),
+        Option("--at-work", None, "Filter for runs that have ended while their work goes on"),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
     try:
         if noun == "session":
             with suppress(NotFound):
-                await operations.get_session_by_id(text, where)
+                await operations.get_session_by_id(text, where, view="summary")
                 return text
         for _ in range(MAXIMUM_PAGES):
             page = await read(cursor)

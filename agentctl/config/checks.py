@@ -62,6 +62,7 @@ def check_settings(settings: Settings, places: Places) -> None:
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_authorization,
+        _check_console,
         _check_bounds,
         _check_metrics,
         *(extension.check_settings for extension in load_extensions()),
@@ -102,10 +103,30 @@ def _check_authorization(settings: Settings, places: Places) -> None:
     address = urlsplit(table.jwks_url or table.issuer)
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
+    _check_transport(address.geturl(), place)
+
+
+def _check_transport(url: str, place: Place) -> None:
+    address = urlsplit(url)
     if address.scheme != "https" and not (
         address.scheme == "http" and is_loopback_host(address.hostname or "")
     ):
         place.refuse("must be fetched with https, except from this machine")
+
+
+def _check_console(settings: Settings, places: Places) -> None:
+    table = settings.console
+    if bool(table.oidc_issuer) != bool(table.oidc_client_id):
+        given, missing = "oidc_issuer", "oidc_client_id"
+        if table.oidc_client_id:
+            given, missing = missing, given
+        places[f"console.{given}"].refuse(f"needs {missing}", hint=f"set {missing} in [console]")
+    if not table.oidc_issuer:
+        return
+    place = places["console.oidc_issuer"]
+    _check_transport(table.oidc_issuer, place)
+    if not settings.authorization.enabled:
+        place.refuse("has no effect while authorization is off")
 
 
 def _check_bounds(settings: Settings, places: Places) -> None:

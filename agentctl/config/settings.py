@@ -11,10 +11,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds, Tool, ToolNamePattern
+from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
+from agentctl.config.names import (
+    AdminScope,
+    ApiVersion,
+    DatabaseId,
+    DatabaseUrl,
+    HistoryRuns,
+    Host,
+    Id,
+    ListenAddress,
+    ModelId,
+    NotEmpty,
+    ObjectName,
+    Origin,
+    PasswordVariable,
+    Region,
+    SchemaName,
+    TokenPrefix,
+    Tool,
+    ToolNamePattern,
+    VariableName,
+)
 from agentctl.config.types import Reference, Secret
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.records.ids import COMPONENT_ID
 from agentctl.records.value_types import Pattern, Range
 
 Algorithm = Literal[
@@ -34,86 +54,6 @@ TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-Id = Annotated[
-    str,
-    Pattern(
-        COMPONENT_ID,
-        'an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a letter or a digit',
-    ),
-]
-Host = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?)$",
-        "a host name or an address without a port",
-    ),
-]
-Origin = Annotated[
-    str,
-    Pattern(
-        r"^(\*|https?://[^\s/?#@]+)$",
-        'an origin like "https://app.example.org" without a path, or "*"',
-    ),
-]
-AdminScope = Annotated[
-    str,
-    Pattern(
-        r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
-        'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
-    ),
-]
-TokenPrefix = Annotated[
-    str,
-    Pattern(
-        r"^[a-z][a-z0-9]{0,30}$", "1 to 31 lower-case letters and digits, starting with a letter"
-    ),
-]
-ObjectName = Annotated[
-    str,
-    Pattern(r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$", '"package.module:name", or empty'),
-]
-Region = Annotated[
-    str, Pattern(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')
-]
-ApiVersion = Annotated[
-    str, Pattern(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty')
-]
-VariableName = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable with the API key, never the key itself",
-    ),
-    Secret(masked=False),
-]
-PasswordVariable = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable with the password, never the password itself",
-    ),
-    Secret(masked=False),
-]
-DatabaseUrl = Annotated[str, Secret(masked=False)]
-SchemaName = Annotated[
-    str,
-    Pattern(
-        r"^([a-z_][a-z0-9_]{0,62})?$",
-        'the name of a schema: lower-case letters, digits and "_", not starting with a digit',
-    ),
-]
-ListenAddress = Annotated[
-    str,
-    Pattern(
-        r"^(([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        'a host and a port like "127.0.0.1:9464" or "[::1]:9464", or empty',
-    ),
-]
-NotEmpty = Annotated[str, Pattern(r"^(?s:.*\S.*)$", "a non-empty text")]
-ModelId = Annotated[str, Reference(("models",))]
-DatabaseId = Annotated[str, Reference(("databases",))]
-HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 T = TypeVar("T")
 
@@ -224,6 +164,15 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Quotas:
+    """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
+
+    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The table `[audit]`: entries for reads, and the days that entries are kept."""
 
@@ -272,9 +221,20 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The table `[console]`: the web page at `/console`."""
+    """The table `[console]`: the web page at `/console`, and its sign-in at an OIDC provider.
+
+    Attributes:
+        oidc_issuer: the provider; empty for a sign-in with a token only.
+        oidc_client_id: the public client of the console at the provider.
+        oidc_scopes: scopes to ask for besides `openid`.
+        oidc_token: the token of the provider that the console sends to this server.
+    """
 
     enabled: bool = True
+    oidc_issuer: BaseUrl = ""
+    oidc_client_id: str = ""
+    oidc_scopes: tuple[NotEmpty, ...] = ()
+    oidc_token: Literal["access_token", "id_token"] = "access_token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +435,7 @@ class Settings:
     runs: Runs = field(default_factory=Runs)
     limits: Limits = field(default_factory=Limits)
     approvals: Approvals = field(default_factory=Approvals)
+    quotas: Quotas = field(default_factory=Quotas)
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

@@ -32,6 +32,7 @@ SECTIONS: dict[str, type] = {
     "runs": settings.Runs,
     "limits": settings.Limits,
     "approvals": settings.Approvals,
+    "quotas": settings.Quotas,
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,

@@ -23,6 +23,7 @@ IDEMPOTENCY_KEY = r"^[!-~]{1,255}$"
 
 _component_id = re.compile(COMPONENT_ID[1:-1])
 _session_id = re.compile(SESSION_ID[1:-1])
+_unique_id = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _idempotency_key = re.compile(IDEMPOTENCY_KEY[1:-1])
 
 
@@ -39,6 +40,11 @@ def is_session_id(text: str) -> bool:
 def is_idempotency_key(text: str) -> bool:
     """Return True if a client may use this idempotency key."""
     return _idempotency_key.fullmatch(text) is not None
+
+
+def is_unique_id(text: str) -> bool:
+    """Return True for a text of the form of `new_id`."""
+    return _unique_id.fullmatch(text) is not None
 
 
 def new_id() -> str:

@@ -67,6 +67,11 @@ PAGE_ROUTES: dict[str, Route] = {
     "get_docs_asset": Route("GET", "/docs/assets/{name}"),
     "get_console": Route("GET", "/console"),
     "get_console_asset": Route("GET", "/console/assets/{version}/{folder}/{name}"),
+    "keep_console_token": Route("POST", "/console/sign-in/token"),
+    "restore_console_token": Route("GET", "/console/sign-in/token"),
+    "forget_console_token": Route("DELETE", "/console/sign-in/token"),
+    "start_console_sign_in": Route("POST", "/console/sign-in/start"),
+    "finish_console_sign_in": Route("POST", "/console/sign-in/finish"),
 }
 """Pages and their files, which the OpenAPI document does not contain."""
 

@@ -56,11 +56,13 @@ class RunRecord(TypedDict):
     whose work still executes. `holding` has the names of the tools that still work although the run
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
-    null if it is not known. `purpose` is set for background work, which is a child of the run after
-    which it is done. `paused_at` is the time of its last pause, and `approvals` are what it waits
-    or waited for, with those of its members. `spans` are the parts of the run with their times,
-    open ones in a live run. `request_id` is that of the request that started it, members' runs
-    included. `metadata` and `session_state` are the objects of the request.
+    null if it is not known. `total_tokens` includes the runs of members and steps, which `metrics`
+    does not; both are those so far of a live run, and null if another process executes it.
+    `purpose` is set for background work, which is a child of the run after which it is done.
+    `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
+    those of its members. `spans` are the parts of the run with their times, open ones in a live
+    run. `request_id` is that of the request that started it, members' runs included. `metadata` and
+    `session_state` are the objects of the request.
     """
 
     run_id: str
@@ -76,6 +78,7 @@ class RunRecord(TypedDict):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     metrics: dict[str, Any]
+    total_tokens: int | None
     output: Any
     reasoning_content: str | None
     purpose: Literal["summary", "memory"] | None
@@ -111,8 +114,8 @@ class ToolCallRecord(TypedDict):
 class RunSummary(TypedDict):
     """One run without its content, messages and tool calls, as `view=summary` returns it.
 
-    `input` has at most 200 characters. `total_tokens` includes the runs of members and steps, which
-    `metrics` does not. `tool_calls` is null until the run has ended, and if it is not known.
+    `input` has at most 200 characters. `tool_calls` is null until the run has ended, and if it is
+    not known.
     """
 
     run_id: str
@@ -126,7 +129,7 @@ class RunSummary(TypedDict):
     input: str
     purpose: Literal["summary", "memory"] | None
     metrics: dict[str, Any]
-    total_tokens: int
+    total_tokens: int | None
     tool_calls: int | None
     member_count: int
     error: RunErrorRecord | None

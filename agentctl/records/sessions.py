@@ -7,9 +7,12 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.phase import PhaseRecord
 from agentctl.records.times import Timestamp
 
 ExportFormat = Literal["jsonl", "json", "markdown"]
+
+SessionView = Literal["full", "summary"]
 
 
 class SessionMetrics(TypedDict):
@@ -86,11 +89,27 @@ class WorkflowSessionDetailSchema(TypedDict):
 SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSessionDetailSchema
 
 
+class LastRun(TypedDict):
+    """The newest run of a session that has no parent, with its end and the end of its work.
+
+    The fields are those of the run record; `phase` is that of `view=phase`.
+    """
+
+    run_id: str
+    status: RunStatus
+    cancel_requested_at: Timestamp | None
+    finished_at: Timestamp | None
+    stopped_at: Timestamp | None
+    holding: list[str] | None
+    phase: PhaseRecord
+
+
 class SessionSummary(TypedDict):
     """A session in a list: only columns whose cost does not depend on the history.
 
-    The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled;
-    `history_bytes` is the size of the stored history, `last_status` the state of the newest run.
+    The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
+    `run_count` counts all runs, also of members and steps, and background work; `history_bytes` is
+    the size of the stored history, `last_status` the status of `last_run`.
     """
 
     session_id: str
@@ -104,8 +123,22 @@ class SessionSummary(TypedDict):
     run_count: int
     history_bytes: int
     last_status: RunStatus | None
+    last_run: LastRun | None
     created_at: Timestamp
     updated_at: Timestamp
+
+
+class SessionHead(SessionSummary):
+    """A session without its history, as `view=summary` returns it.
+
+    `turn_count` is the number of its runs without a parent.
+    """
+
+    turn_count: int
+    metrics: dict[str, Any] | None
+    session_summary: dict[str, Any] | None
+    session_state: dict[str, Any] | None
+    metadata: dict[str, Any] | None
 
 
 class PageMeta(TypedDict):

@@ -32,6 +32,14 @@ def is_storable(text: str) -> bool:
 
 def replace_unstorable(text: str) -> str:
     """Return `text` with U+FFFD for each character that cannot be stored."""
+    # Ten times faster than the expression, which matters for texts of megabytes.
+    if "\0" not in text:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return text
     return _UNSTORABLE.sub("\ufffd", text)
 
 
@@ -65,6 +73,11 @@ def _escape_json(match: re.Match[str]) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def cut_text(text: str, length: int) -> str:
+    """Return a text of at most `length` characters; the last one of a cut text is `…`."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def quote_text(text: str) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -33,6 +33,10 @@ _SPACE = b" \t\r\n"
 
 MAXIMUM_DOCUMENT_BYTES = 268_435_456
 """Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
+
+HEAD_SECONDS = 1.0
+"""Time from the read timeout until the head of a response must be complete. A server that sends
+nothing has failed before."""
 
 MAXIMUM_PROBE_BYTES = 65_536
 """Bytes of the response from which a server is recognised."""
@@ -84,8 +88,8 @@ class Timeouts:
         read: for the next bytes of a response. The wait of a cancel is added; a run in the
             foreground has no limit.
         stream: for the next bytes of a stream, comments included.
-        whole: for all bytes of a response once it has begun, and for those of one event, however
-            often a byte arrives.
+        whole: for all bytes of a body once it has begun, and for those of one event, however often
+            a byte arrives. The head of a response has the time of `read`.
     """
 
     connect: float = 5.0
@@ -275,7 +279,9 @@ class Connection:
         outgoing = self._build_request(request, accept, wait)
         began = time.monotonic()
         try:
-            async with self._deadline(None if wait is None else wait + self._timeouts.whole):
+            async with self._deadline(None if wait is None else wait + self._timeouts.whole) as end:
+                if wait is not None:
+                    outgoing.extensions["trace"] = _build_trace(end, wait + HEAD_SECONDS)
                 response = await self._opened_client().send(outgoing, stream=True)
         except httpx2.HTTPError as error:
             raise failures.build_connection_error(self.address, error) from error
@@ -350,11 +356,11 @@ class Connection:
         )
 
     @contextlib.asynccontextmanager
-    async def _deadline(self, seconds: float | None) -> AsyncIterator[None]:
+    async def _deadline(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
         """Bound the time of the block, however often bytes arrive."""
         try:
-            async with asyncio.timeout(seconds):
-                yield
+            async with asyncio.timeout(seconds) as end:
+                yield end
         except TimeoutError:
             raise failures.build_slow_response_error(self.address) from None
 
@@ -370,6 +376,19 @@ class Connection:
         if self._client is None:
             raise RuntimeError("used outside of its 'async with'")
         return self._client
+
+
+def _build_trace(end: asyncio.Timeout, seconds: float) -> Callable[[str, Any], Awaitable[None]]:
+    """Return a callback that moves a deadline when the request was sent.
+
+    Bytes that arrive, such as interim responses (1xx), do not extend it.
+    """
+
+    async def trace(event: str, _: Any) -> None:
+        if event.endswith("send_request_body.complete"):
+            end.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    return trace
 
 
 def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:

@@ -11,12 +11,13 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import idempotency, run_reads, runs, sessions
+from agentctl.store.repositories import idempotency, quotas, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
@@ -90,6 +91,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
         IdempotentReplay: the request was made before.
+        QuotaExceeded: the owner of the session has as much as the quotas allow.
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
@@ -97,7 +99,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
-    name = " ".join(spec.input.split())[:SESSION_NAME_LENGTH]
+    name = cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH)
     new = sessions.build_session(
         spec.session_id,
         component.kind,
@@ -115,7 +117,13 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if isinstance(session, sessions.UnusableSession):
         if not submission.visibility.sees(session.row.user_id):
             raise errors.NotFound("Session not found")
-        raise errors.Conflict(f"The session is for {session.row.session_type} runs")
+        stored = session.row
+        raise errors.Conflict(
+            f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
+            f" {component.kind}s",
+            cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
+            hint="choose another session: --session NEW",
+        )
     if component.on_busy == "reject":
         busy = yield from run_reads.list_open_in_session(spec.session_id)
         if busy:
@@ -136,6 +144,9 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
     if submission.extra_write is not None:
         yield from submission.extra_write()
+    yield from quotas.check_added(
+        catalog.settings.quotas, spec.user_id, "sessions" if session is new else None
+    )
     return AdmittedRun(spec, state, is_first=session is new)
 
 

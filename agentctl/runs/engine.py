@@ -38,7 +38,7 @@ from agentctl.runs.background import (
     requires_background_work,
 )
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.states import Ending, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots, Starts
@@ -54,9 +54,6 @@ from agentctl.store.repositories import run_reads
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
 
-CLIENT_DISCONNECTED = "The client disconnected"
-"""Cancel reason of a run whose client did not wait for its end."""
-
 SEARCHES, SEARCH_SECONDS = 600, 1.0
 """Number of searches for a row after a commit with an unknown outcome, and the pause between them.
 PostgreSQL ends the transaction of a lost connection after twice the statement timeout."""
@@ -70,7 +67,6 @@ _REVOKED = Ending.cancelled(
 )
 
 _WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
-
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -130,6 +126,11 @@ class Engine:
         """Return the spans so far of a run that this process executes, or None."""
         run = self._live.get(run_id)
         return None if run is None else run.transcript.spans.records()
+
+    def find_metrics(self, run_id: str) -> dict[str, int | None] | None:
+        """Return the token counters so far of a run that this process executes, or None."""
+        run = self._live.get(run_id)
+        return None if run is None else run.transcript.metrics
 
     def live_runs(self) -> list[LiveRun]:
         return list(self._live.values())
@@ -301,8 +302,7 @@ class Engine:
             configured here, or this process takes no more runs.
 
         Raises:
-            Unavailable: the database does not answer. A claim whose commit has an unknown outcome
-                is found by the next call in this process.
+            Unavailable: the database does not answer.
         """
         if self.draining or self._is_full:
             return None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
 from typing import cast
 
@@ -20,6 +21,7 @@ from agentctl.runs.legs import cancel_waiting_run, close_approvals, prepare_paus
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
+from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions
@@ -79,7 +81,7 @@ async def store_end(
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             if end is None:
-                end = _build_live_end(run, ending)
+                end = await _build_live_end(run, ending)
             stored = await _store_or_read_end(run, ending, end)
         except errors.Unavailable:
             _rate_limited.log("ends of runs could not be stored yet")
@@ -209,9 +211,10 @@ def _end_waiting_parts(run_id: str, actor: str, at: int) -> Steps[None]:
     yield from close_approvals(run_id, actor, at)
 
 
-def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
+async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
     at, holding = run.finished_at or now(), _encode_holding(run)
-    return build_run_end(
+    build = partial(
+        build_run_end,
         run.spec,
         run.attempt,
         ending,
@@ -221,6 +224,9 @@ def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         stopped_at=at if holding is None else None,
         holding=holding,
     )
+    # In a thread the steps of a large run take turns with other runs. Nothing changes its
+    # transcript any more.
+    return await convert(build, run.transcript.size)
 
 
 def _encode_holding(run: LiveRun) -> str | None:

@@ -24,6 +24,7 @@ from agentctl.runs.legs import describe
 from agentctl.runs.states import is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
+from agentctl.runtime.bounds import Turns
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, sessions
 from agentctl.store.repositories.events import EventRow
@@ -117,7 +118,9 @@ class _Follower:
         self._done = False
 
     async def yield_portions(self) -> AsyncGenerator[list[StreamEvent]]:
+        turns = Turns()
         while not self._done:
+            await turns.take()
             in_memory = self._read_memory()
             try:
                 if in_memory is None:

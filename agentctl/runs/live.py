@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from agentctl.agents import Memory
-from agentctl.config.settings import Limits
+from agentctl.config.settings import Limits, Quotas
 from agentctl.errors import OutcomeUnknown, ValidationFailed
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
@@ -30,6 +30,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, memories, run_reads, runs
 from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import EVERYONE, Visibility
 
 MemberRunner = Callable[["LiveRun", Component, str, str | None], Awaitable[MemberResult]]
@@ -147,6 +148,7 @@ class LiveRun:
         self._effects: asyncio.Task[bool] | None = None
         self._run_member = run_member
         self._system_database = databases.system
+        self._quotas = databases.quotas
         self._stored_at = 0
 
     @property
@@ -157,7 +159,7 @@ class LiveRun:
     def memories(self) -> RunMemories | None:
         if self.spec.user_id is None:
             return None
-        return RunMemories(self._system_database, self.spec.user_id, self.spec)
+        return RunMemories(self._system_database, self.spec.user_id, self.spec, quotas=self._quotas)
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
@@ -283,16 +285,22 @@ class RunMemories:
     Args:
         database: the system database, which has the memories.
         run: the run, whose agent or team remembers.
+        quotas: bounds for the memories of the user.
     """
 
-    def __init__(self, database: Database, user_id: str, run: RunSpec) -> None:
+    def __init__(self, database: Database, user_id: str, run: RunSpec, *, quotas: Quotas) -> None:
         self._database = database
+        self._quotas = quotas
         self._user_id = user_id
         self._run = run
         self._visibility = Visibility(everyone=False, user_id=user_id)
 
     async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
-        """Store a fact; a memory with the same text is returned instead."""
+        """Store a fact; a memory with the same text is returned instead.
+
+        Raises:
+            QuotaExceeded: the user has as many memories as the quotas allow.
+        """
         run = self._run
         row = memories.build_memory(
             self._user_id,
@@ -303,7 +311,7 @@ class RunMemories:
             team_id=run.component_id if run.component_type == "team" else None,
             run_id=run.run_id,
         )
-        return _to_memory(await self._database.write(_create_once(row)))
+        return _to_memory(await self._database.write(_create_once(row, self._quotas)))
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
         if not 1 <= limit <= MAXIMUM_FOUND:
@@ -321,7 +329,7 @@ class RunMemories:
 
 
 @unit
-def _create_once(row: MemoryRow) -> Steps[MemoryRow]:
+def _create_once(row: MemoryRow, quotas: Quotas) -> Steps[MemoryRow]:
     """Store a memory, unless the user has one with the same text.
 
     Models repeat themselves, and a tool call that was interrupted may be made again.
@@ -330,6 +338,7 @@ def _create_once(row: MemoryRow) -> Steps[MemoryRow]:
         if known.memory == row.memory:
             return known
     yield from memories.create(row)
+    yield from check_added(quotas, row.user_id, "memories")
     return row
 
 

@@ -24,6 +24,10 @@ def is_final(status: str) -> bool:
     return status in FINAL_STATUSES
 
 
+CLIENT_DISCONNECTED = "The client disconnected"
+"""Cancel reason of a run whose client did not wait for its end."""
+
+
 def is_settled(status: str) -> bool:
     """Return True for a run that is final or paused: nothing happens without a decision."""
     return is_final(status) or status == "PAUSED"

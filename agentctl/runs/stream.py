@@ -30,6 +30,10 @@ WINDOW_BYTES = 262_144
 BATCH_BYTES = 65_536
 """Maximum size of the events of one stored batch, unless a single event is larger."""
 
+PORTION_EVENTS = 4_096
+"""Maximum number of events that are taken at a time. To copy all that wait, again and again, would
+take quadratic time."""
+
 BATCH_SECONDS = 0.1
 """Interval of the writes. All runs of a process write at the same ticks of its clock, so that their
 batches share one transaction."""
@@ -125,10 +129,13 @@ class Stream:
             self.close(None)
 
     def events_from(self, number: int) -> list[StreamEvent] | None:
-        """Return the events from `number` on; None if they are only in the database."""
+        """Return the next events from `number` on, at most `PORTION_EVENTS`; None if they are only
+        in the database.
+        """
         if self._abandoned or number < self._first:
             return None
-        return self._events[number - self._first :]
+        start = number - self._first
+        return self._events[start : start + PORTION_EVENTS]
 
     async def wait_for_change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -140,7 +147,8 @@ class Stream:
 
     def next_batch(self) -> Batch | None:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
-        batch = limit_size(self._events[self._stored - self._first :], BATCH_BYTES)
+        start = self._stored - self._first
+        batch = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
         return Batch(batch[0].seq, batch[-1].seq, _encode_lines(batch)) if batch else None
 
     def last_batch(self, last: tuple[str, bytes]) -> Batch:

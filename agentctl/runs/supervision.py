@@ -28,7 +28,7 @@ from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, LegEnd, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
@@ -132,6 +132,9 @@ class Supervision:
             # A tool cancelled every task of the process: store the end in a new one, for which
             # nothing waits. If another end is stored already, it remains.
             interrupted = run.requested_end or _INTERRUPTED
+            if interrupted.reason == CLIENT_DISCONNECTED:
+                # The task of its request was cancelled as well; the client may still wait.
+                interrupted = _INTERRUPTED
             run.stop(interrupted)
             run.detach()
             self._run_tasks.start(self._store(run, interrupted))

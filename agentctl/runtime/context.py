@@ -211,6 +211,8 @@ class RunHost:
         """Publish a progress event, unless the run has stopped or published too many."""
         if self._drops_reports:
             return
+        if self._environment.transcript.progress_events >= MAXIMUM_PROGRESS_EVENTS:
+            return
         if text is not None:
             text = replace_unstorable(text[:MAXIMUM_PROGRESS_LENGTH])
         self._call(self._publish, Progress(text, fraction))

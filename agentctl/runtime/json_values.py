@@ -6,10 +6,10 @@ import dataclasses
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -21,6 +21,7 @@ _LONG_TEXT = 1_024
 _MAXIMUM_ENCODED_DEPTH = 255
 
 _ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
+_NUMBERS = {bool, float, int, type(None)}
 _SCALARS = {bool, float, int, str, type(None)}
 
 _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
@@ -45,6 +46,41 @@ def encode_json(value: object, limit: int) -> Iterator[str]:
     return _Encoder(limit).encode(value, ())
 
 
+class _Array(NamedTuple):
+    """The items of a value, and the number of them that is converted at a time."""
+
+    items: Iterator[Any]
+    batch: int
+
+
+class _Object(NamedTuple):
+    """The names and values of the members of a value."""
+
+    items: Iterator[tuple[Any, Any]]
+
+
+def _open(value: Any, outer: tuple[int, ...]) -> _Array | _Object | None:
+    """Return the parts of a value; None for a leaf.
+
+    Args:
+        outer: identities of the values that contain it.
+    """
+    if id(value) in outer or len(outer) > _MAXIMUM_ENCODED_DEPTH:
+        raise ValueError("the value contains itself, or is too deep")
+    if isinstance(value, _ARRAYS):
+        # Call the method of the base class: a subclass can replace it.
+        base: Any = next(kind for kind in _ARRAYS if isinstance(value, kind))
+        return _Array(base.__iter__(value), _BATCH)
+    if isinstance(value, Iterator):
+        return _Array(value, 1)
+    if isinstance(value, dict):
+        return _Object(iter(dict.items(value)))
+    if _is_plain_dataclass(value):
+        names = (field.name for field in dataclasses.fields(value))
+        return _Object((name, getattr(value, name)) for name in names)
+    return None
+
+
 class _Encoder:
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,21 +91,11 @@ class _Encoder:
         Args:
             outer: identities of the values that contain it.
         """
-        if id(value) in outer or len(outer) > _MAXIMUM_ENCODED_DEPTH:
-            raise ValueError("the value contains itself, or is too deep")
-        if isinstance(value, _ARRAYS):
-            # Call the method of the base class: a subclass can replace it.
-            base: Any = next(kind for kind in _ARRAYS if isinstance(value, kind))
-            return self._encode_array(base.__iter__(value), _BATCH, (*outer, id(value)))
-        if isinstance(value, Iterator):
-            return self._encode_array(value, 1, (*outer, id(value)))
-        if isinstance(value, dict):
-            return self._encode_object(dict.items(value), (*outer, id(value)))
-        if _is_plain_dataclass(value):
-            fields = (
-                (field.name, getattr(value, field.name)) for field in dataclasses.fields(value)
-            )
-            return self._encode_object(fields, (*outer, id(value)))
+        opened = _open(value, outer)
+        if isinstance(opened, _Array):
+            return self._encode_array(opened.items, opened.batch, (*outer, id(value)))
+        if isinstance(opened, _Object):
+            return self._encode_object(opened.items, (*outer, id(value)))
         return self._encode_leaf(value)
 
     def _encode_leaf(self, value: object) -> Iterator[str]:
@@ -84,7 +110,7 @@ class _Encoder:
     ) -> Iterator[str]:
         start = "["
         while batch := [*islice(items, size)]:
-            if all(_is_short(item) for item in batch):
+            if _are_short(batch):
                 yield start + _dumps(batch)[1:-1]
                 start = ","
                 continue
@@ -95,11 +121,10 @@ class _Encoder:
         yield "[]" if start == "[" else "]"
 
     def _encode_object(
-        self, items: Iterable[tuple[Any, Any]], outer: tuple[int, ...]
+        self, items: Iterator[tuple[Any, Any]], outer: tuple[int, ...]
     ) -> Iterator[str]:
         start = "{"
-        remaining = iter(items)
-        while batch := [*islice(remaining, _BATCH)]:
+        while batch := [*islice(items, _BATCH)]:
             if all(_is_short(item) and type(key) is str for key, item in batch):
                 yield start + _dumps(dict(batch))[1:-1]
                 start = ","
@@ -109,6 +134,10 @@ class _Encoder:
                 start = ","
                 yield from self.encode(item, outer)
         yield "{}" if start == "{" else "}"
+
+
+def _are_short(batch: list[Any]) -> bool:
+    return _NUMBERS.issuperset(map(type, batch)) or all(map(_is_short, batch))
 
 
 def _is_short(value: Any) -> bool:
@@ -157,19 +186,87 @@ def to_json_value(value: object, limit: int) -> Any:
         ValueTooLarge: the JSON is longer.
         NotSerializable: the value has no JSON form, or is nested too deeply.
     """
-    pieces: list[str] = []
-    size = 0
+    steps = convert_in_steps(value, limit)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def convert_in_steps(value: object, limit: int) -> Generator[None, None, Any]:
+    """Convert a value as `to_json_value`, and yield after each short step.
+
+    The rest of a value that is too large is not converted.
+    """
     try:
-        for piece in encode_json(value, limit):
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise ValueTooLarge
-        return clean_json_value(json.loads("".join(pieces)))
-    except ValueTooLarge:
+        return (yield from _Converter(limit).convert(value, ()))
+    except (GeneratorExit, ValueTooLarge):
         raise
     except Exception as error:
         raise NotSerializable from error
+
+
+class _Converter:
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def convert(self, value: Any, outer: tuple[int, ...]) -> Generator[None, None, Any]:
+        opened, inner = _open(value, outer), (*outer, id(value))
+        if isinstance(opened, _Array):
+            return (yield from self._convert_array(opened, inner))
+        if isinstance(opened, _Object):
+            return (yield from self._convert_object(opened, inner))
+        if isinstance(value, str):
+            self._spend(len(value) + 2)
+            return replace_unstorable(str.__str__(value))
+        plain = value if type(value) in _SCALARS else to_jsonable_python(value)
+        self._spend(len(_dumps(plain)))
+        return clean_json_value(plain, len(outer) + 1)
+
+    def _convert_array(
+        self, array: _Array, outer: tuple[int, ...]
+    ) -> Generator[None, None, list[Any]]:
+        converted: list[Any] = []
+        self._spend(2)
+        while batch := [*islice(array.items, array.batch)]:
+            yield
+            if _are_short(batch):
+                self._spend(len(_dumps(batch)) - 1)
+                converted += clean_json_value(_copy(batch), len(outer))
+                continue
+            for item in batch:
+                self._spend(1)
+                converted.append((yield from self.convert(item, outer)))
+        return converted
+
+    def _convert_object(
+        self, members: _Object, outer: tuple[int, ...]
+    ) -> Generator[None, None, dict[str, Any]]:
+        converted: dict[str, Any] = {}
+        self._spend(2)
+        while batch := [*islice(members.items, _BATCH)]:
+            yield
+            if all(_is_short(item) and type(key) is str for key, item in batch):
+                self._spend(len(_dumps(dict(batch))) - 1)
+                converted |= clean_json_value(_copy(dict(batch)), len(outer))
+                continue
+            for key, item in batch:
+                text = _dumps(to_jsonable_python({key: None}))
+                self._spend(len(text) - len("null}"))
+                (name,) = json.loads(text)
+                converted[replace_unstorable(name)] = yield from self.convert(item, outer)
+        return converted
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ValueTooLarge
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of which tuples are lists."""
+    return json.loads(_dumps(value))
 
 
 def clean_json_value(value: Any, depth: int = 1) -> Any:

@@ -45,6 +45,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
         spans: the times of its parts.
+        size: the bytes of its texts and results, as far as the run counts them.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
@@ -55,6 +56,7 @@ class Transcript:
         self.native_history: str | None = None
         self.progress_events = 0
         self.spans = Spans()
+        self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._knows_usage = True

@@ -14,6 +14,7 @@ from typing import Any, cast
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.records.strict import parse_json
 from agentctl.records.value_types import WrongValue, compile_type, field_types
+from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
 from agentctl.server.parameters import parse_pairs
 from agentctl.server.state import Call
 
@@ -45,7 +46,7 @@ class RequestBody:
 
         Raises:
             UnsupportedMediaType: another content type, or a content encoding.
-            TooLarge: more than `limits.body_bytes`.
+            TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
             BadRequest: not JSON, or several content types.
             ValidationFailed: an unknown or missing field, or a field of another type.
         """
@@ -108,7 +109,7 @@ async def read_json_body(call: Call) -> object:
 
     Raises:
         UnsupportedMediaType: another content type, or a content encoding.
-        TooLarge: more than `limits.body_bytes`.
+        TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
         BadRequest: not JSON, or several content types.
     """
     if read_content_type(call).partition(";")[0].strip().lower() != JSON:
@@ -152,6 +153,8 @@ async def read_content(call: Call) -> bytes:
 
 
 def _parse_json(content: bytes) -> object:
+    if has_too_many_values(content):
+        raise TooLarge(f"The body has more than {MAXIMUM_VALUES} values")
     try:
         return parse_json(content.decode("utf-8"))
     except ValueError:

@@ -17,6 +17,7 @@ from agentctl.errors import Unauthenticated, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agentctl.auth.oidc import OidcClient
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
     from agentctl.server.observability.log import RequestObserver
@@ -87,6 +88,7 @@ class AppState:
         stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
         response_budget: the bytes of large responses under way.
+        oidc_client: signs users of the console in; None without a provider.
         request_observers: callables that receive every finished request.
     """
 
@@ -97,9 +99,14 @@ class AppState:
     verifier: Verifier | None = None
     request_observers: Sequence[RequestObserver] = ()
     response_budget: ResponseBudget = field(init=False)
+    oidc_client: OidcClient | None = field(init=False)
 
     def __post_init__(self) -> None:
+        from agentctl.auth.oidc import OidcClient
+
         self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
+        console = self.settings.console
+        self.oidc_client = OidcClient(console) if console.oidc_issuer else None
 
     @property
     def running_service(self) -> Service:

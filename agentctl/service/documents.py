@@ -1,18 +1,12 @@
-"""Documents built from rows.
-
-Stored JSON is copied into the document and not parsed. A history may be large, so a document is
-joined once from the pieces that the database returns; memory holds the pieces and the result.
-"""
+"""Documents of runs, and pages, built from rows."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
-import agentctl
 from agentctl.records.items import (
     SUMMARY_VIEWS,
     WHOLE_FIELDS,
@@ -24,7 +18,8 @@ from agentctl.records.items import (
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord
-from agentctl.records.times import format_rfc3339
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.text import cut_text
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
@@ -32,6 +27,7 @@ from agentctl.runs.states import is_final, is_settled
 from agentctl.service.json_texts import (
     JsonText,
     dump,
+    dump_holding,
     dump_time,
     join_array,
     join_object,
@@ -41,8 +37,8 @@ from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, run_reads, sessions
-from agentctl.store.repositories.run_rows import RunRow, RunState
-from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow, parse_counters
+from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
 
 INPUT_LENGTH = 200
@@ -50,116 +46,6 @@ INPUT_LENGTH = 200
 
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
-
-
-def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
-    pieces = [piece for text in inner if text for piece in (b",", text)]
-    pieces[:1] = [b"["]
-    pieces.append(b"]")
-    return pieces
-
-
-def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
-    """Build a session in the detail schema of its type (docs/contract.md "Session records").
-
-    Args:
-        row: the session.
-        histories: the chat history of each run, as `runs` reads them; empty for workflows.
-    """
-    shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    return join_object(shape[row.session_type](row, histories))
-
-
-def build_session_version(row: SessionRow) -> str:
-    """Return a text that changes whenever the detail document of a session changes.
-
-    The history is part of it: each run that ends adds to `history_bytes`.
-    """
-    content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        "agent_session_id": dump(row.session_id),
-        **_common_members(row),
-        "session_summary": stored_json(row.summary),
-        "session_state": stored_json(row.session_state),
-        "agent_id": dump(row.component_id),
-        "total_tokens": dump(row.total_tokens),
-        "agent_data": stored_json(row.component_data),
-        "metrics": stored_json(row.metrics),
-        "metadata": stored_json(row.metadata),
-        "chat_history": _join_arrays(histories),
-        **_time_members(row),
-    }
-
-
-def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        **_common_members(row),
-        "team_id": dump(row.component_id),
-        "session_summary": stored_json(row.summary),
-        "session_state": stored_json(row.session_state),
-        "metrics": stored_json(row.metrics),
-        "team_data": stored_json(row.component_data),
-        "metadata": stored_json(row.metadata),
-        "chat_history": _join_arrays(histories),
-        **_time_members(row),
-        "total_tokens": dump(row.total_tokens),
-    }
-
-
-def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
-    data = {
-        "session_name": dump(row.session_name),
-        "session_state": stored_json(row.session_state),
-        "session_metrics": stored_json(row.metrics),
-    }
-    return {
-        **_common_members(row),
-        "workflow_id": dump(row.component_id),
-        "workflow_name": dump(row.component_name),
-        "session_data": join_object(data),
-        "session_state": stored_json(row.session_state),
-        "workflow_data": stored_json(row.component_data),
-        "metadata": stored_json(row.metadata),
-        **_time_members(row),
-    }
-
-
-def _common_members(row: SessionRow) -> dict[str, bytes]:
-    return {
-        "session_id": dump(row.session_id),
-        "session_name": dump(row.session_name),
-        "user_id": dump(row.user_id),
-    }
-
-
-def _time_members(row: SummaryRow) -> dict[str, bytes]:
-    return {"created_at": dump_time(row.created_at), "updated_at": dump_time(row.updated_at)}
-
-
-_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
-
-
-def build_summary_document(row: SummaryRow) -> bytes:
-    """Build a session of a list."""
-    summary = {
-        "session_id": row.session_id,
-        "session_name": row.session_name,
-        "session_type": row.session_type,
-        "user_id": row.user_id,
-        **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
-        "total_tokens": row.total_tokens,
-        "run_count": row.run_count,
-        "history_bytes": row.history_bytes,
-        "last_status": row.last_status,
-        "created_at": format_rfc3339(row.created_at),
-        "updated_at": format_rfc3339(row.updated_at),
-    }
-    return orjson.dumps(summary)
 
 
 def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
@@ -185,21 +71,44 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
 FindSpans = Callable[[str], list[dict[str, Any]] | None]
 """Returns the spans of a live run by its id, None if they are not known."""
 
+FindMetrics = Callable[[str], dict[str, int | None] | None]
+"""Returns the token counters so far of a live run by its id, None if they are not known."""
+
+UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
+"""The counters of a live run that another process executes: a JSON object."""
+
+
+class RelatedFacts(NamedTuple):
+    """The facts about a run that come from other rows.
+
+    Attributes:
+        metrics: its token counters as JSON.
+        total_tokens: its tokens with those of the runs below it. None if no counter is known: of a
+            live run that another process executes, and of an agent in code that reports none.
+        member_count: number of the runs that it started.
+        approvals: what it waits for, or waited for.
+    """
+
+    metrics: str
+    total_tokens: int | None
+    member_count: int
+    approvals: Sequence[Mapping[str, str]] = ()
+
 
 def build_run_document(
     row: RunRow,
+    facts: RelatedFacts,
     member_runs: Sequence[str],
     cut: int | None = None,
     spans: list[dict[str, Any]] | None = None,
-    approvals: Sequence[Mapping[str, str]] = (),
 ) -> bytes:
     """Build a run record (docs/contract.md "Run record").
 
     Args:
+        facts: its tokens and approvals.
         member_runs: the ids of the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
         spans: the spans of a live run; those of a run that has ended are in its row.
-        approvals: what it waits for, or waited for.
     """
     stored_spans = stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
@@ -209,45 +118,37 @@ def build_run_document(
         "content": dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
         "tools": _cut_entries(row.tools, "result", cut),
-        "metrics": stored_json(row.metrics or NO_USAGE),
+        "metrics": stored_json(facts.metrics),
+        "total_tokens": dump(facts.total_tokens),
         "output": stored_json(row.output),
         "reasoning_content": dump(row.reasoning_content),
         "purpose": dump(row.purpose),
         "metadata": stored_json(row.metadata),
         "session_state": stored_json(row.session_state),
         "error": orjson.dumps(error),
-        **_life_members(row, approvals),
+        **_life_members(row, facts.approvals),
         "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return join_object(members)
 
 
-def build_run_summary(
-    row: RunRow, member_count: int, total_tokens: int, approvals: Sequence[Mapping[str, str]] = ()
-) -> bytes:
-    """Build the summary of a run (docs/contract.md "Run summary").
-
-    Args:
-        row: the run, read with `SUMMARY_COLUMNS`.
-        member_count: number of runs that it started.
-        total_tokens: its tokens, with those of the runs below it.
-        approvals: what it waits for, or waited for.
-    """
+def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
+    """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
     members = {
         **_first_members(row),
-        "input": dump(_cut_text(row.input, INPUT_LENGTH)),
+        "input": dump(cut_text(row.input, INPUT_LENGTH)),
         "purpose": dump(row.purpose),
-        "metrics": stored_json(row.metrics or NO_USAGE),
-        "total_tokens": dump(total_tokens),
+        "metrics": stored_json(facts.metrics),
+        "total_tokens": dump(facts.total_tokens),
         "tool_calls": dump(
             None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
         ),
-        "member_count": dump(member_count),
+        "member_count": dump(facts.member_count),
         "error": orjson.dumps(error),
-        **_life_members(row, approvals),
+        **_life_members(row, facts.approvals),
     }
     return join_object(members)
 
@@ -274,14 +175,10 @@ def _life_members(row: RunRow, approvals: Sequence[Mapping[str, str]]) -> dict[s
         "cancel_reason": dump(row.cancel_reason),
         "stopped_at": dump_time(row.stopped_at),
         "late_result": dump("dropped" if row.late_result else None),
-        "holding": _dump_holding(row),
+        "holding": dump_holding(row),
         "request_id": dump(row.request_id),
         "approvals": orjson.dumps(approvals),
     }
-
-
-def _cut_text(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
@@ -300,47 +197,39 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
     return orjson.dumps(entries)
 
 
-def _dump_holding(run: RunRow | RunState) -> bytes:
-    if not is_final(run.status) or run.stopped_at is not None:
-        return b"[]"
-    return stored_json(run.holding)
-
-
 @unit
 def read_run_documents(
-    rows: Sequence[RunRow], view: RunView = FULL_VIEW, find_spans: FindSpans = lambda _: None
+    rows: Sequence[RunRow],
+    view: RunView = FULL_VIEW,
+    find_spans: FindSpans = lambda _: None,
+    find_metrics: FindMetrics = lambda _: None,
 ) -> Steps[list[bytes]]:
     """Build the documents of runs, each with the runs that it started.
 
     Args:
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
         find_spans: finds the spans of live runs; without it they have none.
+        find_metrics: finds the tokens of live runs; without it they are not known.
     """
     if view.view in SUMMARY_VIEWS:
-        summaries = yield from _read_run_summaries(rows)
+        summaries = yield from _read_run_summaries(rows, find_metrics)
         if view.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]
         return summaries
     if view.view == "items":
-        return (yield from _read_run_items(rows, view.cut, find_spans))
+        return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
     members = yield from run_reads.list_children([row.run_id for row in rows])
-    asked = yield from _read_approvals(rows)
+    related = yield from _read_related(rows, find_metrics)
     return [
         build_run_document(
             row,
+            related[row.run_id],
             members[row.run_id],
             view.cut,
             None if is_final(row.status) else find_spans(row.run_id),
-            asked.get(row.run_id, ()),
         )
         for row in rows
     ]
-
-
-@unit
-def _read_approvals(rows: Sequence[RunRow]) -> Steps[dict[str, list[dict[str, str]]]]:
-    paused = [row.run_id for row in rows if row.paused_at is not None]
-    return (yield from approvals.list_summaries(paused)) if paused else {}
 
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
@@ -350,10 +239,11 @@ def _add_phase(summary: bytes) -> dict[str, Any]:
 
 @unit
 def _read_run_items(
-    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans, find_metrics: FindMetrics
 ) -> Steps[list[bytes]]:
     child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
-    summaries = yield from _read_run_summaries([*child_rows, *rows])
+    related = yield from _read_related([*child_rows, *rows], find_metrics)
+    summaries = [build_run_summary(row, related[row.run_id]) for row in (*child_rows, *rows)]
     children: dict[str | None, list[Child]] = {}
     for child, summary in zip(child_rows, summaries, strict=False):
         below = children.setdefault(child.parent_run_id, [])
@@ -364,8 +254,7 @@ def _read_run_items(
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
         member_ids = [child.run["run_id"] for child in own]
-        known = orjson.loads(summary)
-        run = orjson.loads(build_run_document(row, member_ids, None, spans, known["approvals"]))
+        run = orjson.loads(build_run_document(row, related[row.run_id], member_ids, None, spans))
         items = build_items(run, own, cut)
         if not is_settled(row.status):
             root_id = yield from find_root_id(row)
@@ -379,29 +268,59 @@ def _read_run_items(
 
 
 @unit
-def _read_run_summaries(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
-    counts = dict.fromkeys((row.run_id for row in rows), 0)
-    tokens = {row.run_id: _total_tokens(row.metrics) for row in rows}
+def _read_run_summaries(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[list[bytes]]:
+    related = yield from _read_related(rows, find_metrics)
+    return [build_run_summary(row, related[row.run_id]) for row in rows]
+
+
+@unit
+def _read_related(
+    rows: Sequence[RunRow], find_metrics: FindMetrics
+) -> Steps[dict[str, RelatedFacts]]:
+    metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
+    counts = dict.fromkeys(metrics, 0)
+    tokens = {run_id: _total_tokens(text) for run_id, text in metrics.items()}
     # By id of a run below one of the rows: the rows above it.
-    above = {row.run_id: [row.run_id] for row in rows}
+    above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
     for depth in range(MAXIMUM_DEPTH):
         children = yield from run_reads.list_children_usage(level)
         if not children:
             break
         following: dict[str, list[str]] = {}
-        for parent_run_id, run_id, metrics in children:
+        for parent_run_id, run_id, stored in children:
             if not depth:
                 counts[parent_run_id] += 1
             following[run_id] = above[parent_run_id]
+            live = None if stored else find_metrics(run_id)
+            own = _total_tokens(stored) if live is None else live["total_tokens"] or 0
             for root in above[parent_run_id]:
-                tokens[root] += _total_tokens(metrics)
+                tokens[root] += own
         above, level = following, list(following)
-    asked = yield from _read_approvals(rows)
-    return [
-        build_run_summary(row, counts[row.run_id], tokens[row.run_id], asked.get(row.run_id, ()))
-        for row in rows
-    ]
+
+    def is_known(run_id: str, text: str) -> bool:
+        if text is UNKNOWN_USAGE:
+            return False
+        return bool(tokens[run_id]) or orjson.loads(text).get("total_tokens") is not None
+
+    paused = [row.run_id for row in rows if row.paused_at is not None]
+    asked = (yield from approvals.list_summaries(paused)) if paused else {}
+    return {
+        run_id: RelatedFacts(
+            text,
+            tokens[run_id] if is_known(run_id, text) else None,
+            counts[run_id],
+            asked.get(run_id, ()),
+        )
+        for run_id, text in metrics.items()
+    }
+
+
+def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
+    if row.metrics or is_final(row.status) or row.status == "PENDING":
+        return row.metrics or NO_USAGE
+    live = find_metrics(row.run_id)
+    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
 
 
 def _total_tokens(metrics: str | None) -> int:
@@ -438,7 +357,7 @@ def build_cancel_document(cancellation: CancelResult) -> bytes:
         "cancel_requested_by": dump(state.cancel_requested_by),
         "finished_at": dump_time(state.finished_at),
         "stopped_at": dump_time(state.stopped_at),
-        "holding": _dump_holding(state),
+        "holding": dump_holding(state),
         "reason": dump(state.cancel_reason),
     }
     return join_object(members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,8 @@ import orjson
 from agentctl.errors import TooLarge
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
+from agentctl.runs.states import is_final
+from agentctl.store.repositories.run_rows import RunRow, RunState
 
 JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
@@ -73,3 +75,18 @@ def stored_json(text: str | None) -> bytes:
 def dump_time(microseconds: int | None) -> bytes:
     """Return a time in RFC 3339; None is null."""
     return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()
+
+
+def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
+    """Join the inner texts of JSON arrays into one array, without a copy of them."""
+    pieces = [piece for text in inner if text for piece in (b",", text)]
+    pieces[:1] = [b"["]
+    pieces.append(b"]")
+    return pieces
+
+
+def dump_holding(run: RunRow | RunState) -> bytes:
+    """Return the names of the work that goes on after the end of a run, `null` if not known."""
+    if not is_final(run.status) or run.stopped_at is not None:
+        return b"[]"
+    return stored_json(run.holding)

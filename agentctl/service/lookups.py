@@ -28,6 +28,9 @@ from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
+LARGE_RUN_BYTES = 262_144
+"""Size of the texts of a run from which its document is read and built on a reader thread."""
+
 
 class Lookups:
     """Databases, components, sessions and runs as one principal finds them.
@@ -67,6 +70,21 @@ class Lookups:
                 )
             return check_text("user_id", user_id)
         return self._principal.subject
+
+    def require_owner(self, user_id: str | None) -> str | None:
+        """Return the owner of new data as `resolve_owner`; another user needs an administrator.
+
+        Raises:
+            Forbidden: `user_id` is another user, whose data the caller may not create or delete.
+            ValidationFailed: `user_id` is not a valid user id.
+        """
+        if user_id not in (None, self._principal.subject) and not self._may_set_owner:
+            scopes = (self._hosting.settings.authorization.admin_scope,)
+            raise errors.Forbidden(
+                "user_id is another user, and only administrators can name another one",
+                required_scopes=() if self._principal.admin else scopes,
+            )
+        return self.resolve_owner(user_id)
 
     def run_visibility(self, user_id: str | None) -> Visibility:
         """Return the visibility of the sessions in which a new run may start."""
@@ -191,15 +209,24 @@ class Lookups:
         """Read the document of a run.
 
         Args:
-            replay: False returns None if the stored events of the run would have to be read.
+            replay: False returns None if the stored events of the run would have to be read, or
+                its texts are large.
 
         Raises:
             NotFound: the run does not exist or is not visible.
         """
+        if not replay and (yield from self._is_large(run_id, view)):
+            return None
         row = yield from run_reads.get(run_id, self.visibility, summary=view.view in SUMMARY_VIEWS)
         if row is None:
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, view, replay))
+
+    @unit
+    def _is_large(self, run_id: str, view: RunView) -> Steps[bool]:
+        if view.view in SUMMARY_VIEWS:
+            return False
+        return ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES
 
     @unit
     def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
@@ -209,7 +236,8 @@ class Lookups:
             return None
         if is_live and spans is None:
             spans = yield from read_stored_spans(row)
-        (document,) = yield from read_run_documents([row], view, lambda _: spans)
+        find_metrics = self._hosting.engine.find_metrics
+        (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
 
     @unit
@@ -231,6 +259,8 @@ class Lookups:
             NotFound: the session is not found, or the run is not one of its runs.
         """
         yield from self.session(session_id, where)
+        if not replay and (yield from self._is_large(run_id, view)):
+            return None
         # The session is visible, so its runs are: a run belongs to the owner of its session.
         row = yield from run_reads.get(run_id, EVERYONE, summary=view.view in SUMMARY_VIEWS)
         if row is None or row.session_id != session_id:

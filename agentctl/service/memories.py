@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Quotas
 from agentctl.records.document import Document, build_document
 from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
 from agentctl.records.times import format_rfc3339, now
@@ -21,6 +22,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import memories
 from agentctl.store.repositories.memories import MemoryRow
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import Visibility
 
 
@@ -55,10 +57,12 @@ class MemoryOperations(OperationFamily):
 
         Raises:
             BadRequest: the caller has no subject, and so no memories.
+            Forbidden: `user_id` is another user and the caller no administrator.
+            QuotaExceeded: the owner has as much as the quotas allow.
             ValidationFailed: a value is not allowed.
         """
         async with self.audit("create_memory") as call:
-            owner = self.lookups.resolve_owner(memory.user_id)
+            owner = self.lookups.require_owner(memory.user_id)
             if owner is None:
                 raise errors.BadRequest(
                     "A memory belongs to a user, and the caller has no subject",
@@ -74,7 +78,8 @@ class MemoryOperations(OperationFamily):
                 team_id=memory.team_id,
             )
             call.add_created("memory", row.memory_id)
-            await call.write(self.hosting.databases.system, memories.create(row))
+            work = _create(row, self.hosting.settings.quotas)
+            await call.write(self.hosting.databases.system, work)
             return build_document(build_memory_record(row))
 
     async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
@@ -118,6 +123,7 @@ class MemoryOperations(OperationFamily):
         """Delete memories by id, all or none, or every memory of a user.
 
         Raises:
+            Forbidden: `all` of another user, and the caller is no administrator.
             NotFound: a memory does not exist or is not visible.
             ValidationFailed: neither ids nor `all`, both, too many ids, or `all` without a user.
         """
@@ -133,8 +139,10 @@ class MemoryOperations(OperationFamily):
                 if user_id is None:
                     raise errors.ValidationFailed("user_id is required with all")
                 call.add_resource("user", user_id)
-                if visibility.sees(user_id):
-                    await call.write(database, memories.delete_all_of_user(user_id))
+                if not visibility.sees(user_id):
+                    # An erasure that deletes nothing must not look like one that did.
+                    self.lookups.require_owner(user_id)
+                await call.write(database, memories.delete_all_of_user(user_id))
                 return
             if len(deletion.memory_ids) > MAXIMUM_MEMORIES_DELETED:
                 raise errors.ValidationFailed(
@@ -167,6 +175,12 @@ def build_memory_record(row: MemoryRow) -> MemoryRecord:
         created_at=format_rfc3339(row.created_at),
         updated_at=format_rfc3339(row.updated_at),
     )
+
+
+@unit
+def _create(row: MemoryRow, quotas: Quotas) -> Steps[None]:
+    yield from memories.create(row)
+    yield from check_added(quotas, row.user_id, "memories")
 
 
 @unit

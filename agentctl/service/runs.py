@@ -31,10 +31,10 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import CLIENT_DISCONNECTED, KeyedRun
+from agentctl.runs.engine import KeyedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
@@ -316,8 +316,10 @@ class RunOperations(OperationFamily):
     @unit
     def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
         page = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
-        find_spans = self.hosting.engine.find_spans
-        items = yield from documents.read_run_documents(page.rows, filter.form, find_spans)
+        engine = self.hosting.engine
+        items = yield from documents.read_run_documents(
+            page.rows, filter.form, engine.find_spans, engine.find_metrics
+        )
         return documents.build_page_document("runs", items, filter.page, page)
 
     async def get_run(

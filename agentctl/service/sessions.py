@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Container
+from functools import partial
 from typing import cast
 
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Team
+from agentctl.config.settings import Agent, Quotas, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
@@ -35,12 +36,14 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
-from agentctl.service import documents, json_texts, paging
-from agentctl.service.audit_log import AuditedCall
+from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Database, ReadSize, Steps, unit
+from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -63,17 +66,23 @@ class SessionOperations(OperationFamily):
             )
             paging.check_id_prefix(filter.id_prefix)
             part = paging.build_slice("sessions", filter.page)
-            work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
-            page = await database.read(work, size="unknown")
-            items = map(documents.build_summary_document, page.rows)
-            return Document(documents.build_page_document("sessions", items, filter.page, page))
+            work = self._list(filter, part, database.totals)
+            return Document(await database.read(work, size="unknown"))
+
+    @unit
+    def _list(self, filter: SessionFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
+        page = yield from sessions.list_page(filter, self.lookups.visibility, part, totals)
+        items = yield from session_documents.read_session_summaries(page.rows)
+        return documents.build_page_document("sessions", items, filter.page, page)
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.
 
         Raises:
             Conflict: a session with the id exists, of any owner.
+            Forbidden: `user_id` is another user and the caller no administrator.
             NotFound: the component or the database does not exist.
+            QuotaExceeded: the owner has as much as the quotas allow.
         """
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
@@ -88,7 +97,7 @@ class SessionOperations(OperationFamily):
             row = sessions.build_session(
                 session_id or new_id(),
                 session.type,
-                user_id=self.lookups.resolve_owner(session.user_id),
+                user_id=self.lookups.require_owner(session.user_id),
                 now=now(),
                 component_id=session.component_id,
                 component_name=name,
@@ -98,16 +107,20 @@ class SessionOperations(OperationFamily):
                 metadata=json_texts.dump_checked_json("metadata", session.metadata),
             )
             call.add_resource("session", row.session_id)
-            await call.write(database, _insert(row))
-            return Document(documents.build_session_document(row, []))
+            await call.write(database, _insert(row, self.hosting.settings.quotas))
+            return Document(session_documents.build_session_document(row, []))
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
+            return await self._detail(database, row, view)
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
@@ -115,15 +128,20 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            version = documents.build_session_version(row)
+            version = session_documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
-    async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
+    async def _detail(
+        self, database: Database, row: SessionRow, view: SessionView = "full"
+    ) -> Document[SessionDetail]:
+        if view == "summary":
+            return Document(await database.read(session_documents.read_session_head(row)))
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
             histories = await database.read(run_reads.list_histories(row.session_id), size=size)
-        return Document(documents.build_session_document(row, histories))
+        build = partial(session_documents.build_session_document, row, histories)
+        return Document(await convert(build, row.history_bytes))
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -131,30 +149,37 @@ class SessionOperations(OperationFamily):
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         async with self.audit("update_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
-            return await self._change(call, session_id, patch, where)
-
-    async def _change(
-        self, call: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
-    ) -> Document[SessionDetail]:
-        database = self.lookups.session_database(where)
-        row = await call.write(database, self._update(session_id, patch, where))
-        return await self._detail(database, row)
+            database = self.lookups.session_database(where)
+            row = await call.write(database, self._update(session_id, patch, where))
+            return await self._detail(database, row, view)
 
     @unit
     def _update(
         self, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
-        yield from self.lookups.session(session_id, where, lock=True)
+        stored = yield from self.lookups.session(session_id, where, lock=True)
         changes: dict[str, str | None] = {}
         for name, value in patch.changes.items():
             if name == "session_name":
@@ -164,10 +189,21 @@ class SessionOperations(OperationFamily):
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")
+        # A user at the quota can make data smaller.
+        if any(
+            len(text or "") > len(getattr(stored, name) or "")
+            for name, text in changes.items()
+            if name != "session_name"
+        ):
+            yield from check_added(self.hosting.settings.quotas, row.user_id)
         return row
 
     async def summarize_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[SessionDetail]:
         """Summarize a session now and return it; without new runs the summary stays.
 
@@ -199,7 +235,7 @@ class SessionOperations(OperationFamily):
                         "The session was not summarized", cause=ending.error_detail
                     )
             row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row)
+            return await self._detail(database, row, view)
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -276,7 +312,9 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(json_texts.join_array(await database.read(work, size="large")))
+            runs = await database.read(work, size="large")
+            build = partial(json_texts.join_array, runs)
+            return Document(await convert(build, sum(map(len, runs))))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
@@ -293,8 +331,12 @@ class SessionOperations(OperationFamily):
             order=query.order,
             summary=query.form.view in SUMMARY_VIEWS,
         )
-        find_spans = self.hosting.engine.find_spans
-        return (yield from documents.read_run_documents(rows, query.form, find_spans))
+        engine = self.hosting.engine
+        return (
+            yield from documents.read_run_documents(
+                rows, query.form, engine.find_spans, engine.find_metrics
+            )
+        )
 
     async def get_session_run(
         self,
@@ -340,9 +382,10 @@ class SessionOperations(OperationFamily):
 
 
 @unit
-def _insert(row: SessionRow) -> Steps[None]:
+def _insert(row: SessionRow, quotas: Quotas) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
+    yield from check_added(quotas, row.user_id, "sessions")
 
 
 @unit

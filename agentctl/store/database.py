@@ -21,6 +21,8 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
   commit. SQLite has one writer, so it does not get these words. A transaction that has locked the
   row of a session must not wait for a live run of the session: the end of a run locks the row of
   the run first and that of the session second;
+- `exclusive(:x)` locks a text until the end of the transaction, after those that hold its lock; on
+  SQLite, which has one writer, it does nothing;
 - `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it.
 
 The tests prepare every statement on a real PostgreSQL.
@@ -302,11 +304,13 @@ _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
 
+_EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
+
 
 @cache
 def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
-    return _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql))
+    return _EXCLUSIVE.sub("NULL", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql)))
 
 
 @cache
@@ -325,7 +329,9 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
             return token[0]
         return f"${numbers.setdefault(name, len(numbers) + 1)}"
 
-    text = _TOKEN.sub(numbered, _UTF8.sub(r"convert_to(\1, 'UTF8')", sql))
+    sql_text = _UTF8.sub(r"convert_to(\1, 'UTF8')", sql)
+    sql_text = _EXCLUSIVE.sub(r"pg_advisory_xact_lock(hashtextextended(\1, 0))", sql_text)
+    text = _TOKEN.sub(numbered, sql_text)
     return text, tuple(numbers)
 
 

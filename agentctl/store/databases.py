@@ -66,9 +66,13 @@ class Databases(Mapping[str, Database]):
     Args:
         configured: the settings.
         create: create the file or the tables of a missing database.
+
+    Attributes:
+        quotas: the table `[quotas]`.
     """
 
     def __init__(self, configured: settings.Settings, *, create: bool) -> None:
+        self.quotas = configured.quotas
         self._entries = {entry.id: entry for entry in configured.databases}
         self._create = create
         self._open: dict[str, Database] = {}

@@ -42,6 +42,9 @@ DIALOG_SECONDS = 0.5
 DRAW_SECONDS = 0.2
 """Seconds between two drawings of events that arrive."""
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 FORMS: tuple[Form, ...] = ("timeline", "events")
 
 
@@ -80,6 +83,7 @@ class TopApp(App[None]):
         Binding("p", "pause", "pause"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "interrupt", "quit", show=False, priority=True),
         Binding("r", "list_runs", "runs", show=False),
         Binding("u", "update", "update", show=False),
         Binding("y", "copy", "copy id", show=False),
@@ -92,6 +96,7 @@ class TopApp(App[None]):
         self, target: Target, feed: RunFeed, views: Sequence[View], settings: ScreenSettings
     ) -> None:
         super().__init__()
+        self.theme = "ansi-dark"  # the colors of the terminal, light or dark
         self._target = target
         self.feed = feed
         self._views = views
@@ -309,7 +314,7 @@ class TopApp(App[None]):
         self._write("#head", head)
         problem = state.describe()
         self.query_one("#counts").set_class(bool(problem), "lost")
-        self._write("#counts", Text(problem or count_runs(self.feed)))
+        self._write("#counts", Text(problem or count_runs(self.feed, width)))
         sort = self._view.sorts[self._sorts[self._view.name]]
         names = [view.name for view in self._views]
         self._write("#tabs", draw_tabs(names, self._view.name, sort, self._words))
@@ -345,6 +350,10 @@ class TopApp(App[None]):
         self._show()
         self._drawn = self._drawn[:3] if self._form == "events" else ()
         self._pane_wake.set()
+
+    def action_interrupt(self) -> None:
+        """End as an interrupted command does; the runs go on."""
+        self.exit(return_code=INTERRUPTED)
 
     def action_close(self) -> None:
         """Go back by one step: the pane, the filter, the view."""

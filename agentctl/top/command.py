@@ -63,6 +63,8 @@ async def show_top(
         await app.run_async()
     finally:
         io.quiet = was_quiet
+    if app.return_code:
+        raise typer.Exit(app.return_code)
 
 
 def create_app(

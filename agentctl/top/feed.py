@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.progress import run_all, successes
-from agentctl.errors import NotFound
+from agentctl.errors import NotFound, Unsupported
 from agentctl.records.phase import describe_run
-from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView
+from agentctl.records.runs import FINAL_STATUSES, FinalStatus
+from agentctl.records.times import now
+from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ MAXIMUM_SINGLE_READS = 20
 """Runs that one refresh reads by their ids."""
 
 CONCURRENT_READS = 4
-
-SUMMARY = RunView("summary")
 
 Run = dict[str, Any]
 
@@ -83,6 +83,8 @@ class RunFeed:
     _ended_at: dict[str, float] = field(default_factory=dict)
     _ends: deque[_Ended] = field(default_factory=deque)
     _counted_from: float | None = None
+    _gap_at: float | None = None
+    _totals: Counter[str] | None = None
 
     async def refresh(self) -> None:
         """Read the runs.
@@ -106,15 +108,43 @@ class RunFeed:
         older.update(await self._read_each(gone[:MAXIMUM_SINGLE_READS]))
         self._newest = set(newest)
         self._take({**older, **live, **newest}, first=first, is_whole=is_whole)
+        if has_gap or (first and not is_whole):
+            self._gap_at = time.monotonic()
+        await self._count_all()
+
+    async def _count_all(self) -> None:
+        """Read the totals of ended runs while some of them may not have been seen."""
+        gap_at = self._gap_at
+        if gap_at is None or time.monotonic() - gap_at > COUNTED_SECONDS:
+            self._gap_at = self._totals = None
+            return
+        since = now() - int(COUNTED_SECONDS * 1e6)
+        totals: Counter[str] = Counter()
+
+        async def count(status: FinalStatus) -> None:
+            page = Page(limit=1)
+            counted = replace(
+                self.filter, status=status, finished_after=since, form=SUMMARY_VIEW, page=page
+            )
+            meta = (await self.operations.get_runs(counted)).value["meta"]
+            totals[describe_run({"status": status})["name"]] = meta["total_count"]
+
+        try:
+            await asyncio.gather(*map(count, FINAL_STATUSES))
+        except Unsupported:
+            return
+        self._totals = totals
 
     def _read_page(self, cursor: str | None, *, live: bool) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return self.operations.get_runs(replace(self.filter, live=live, form=SUMMARY, page=page))
+        return self.operations.get_runs(
+            replace(self.filter, live=live, form=SUMMARY_VIEW, page=page)
+        )
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
         async def read(run_id: str) -> Run:
             try:
-                return dict((await self.operations.get_run(run_id, form=SUMMARY)).value)
+                return dict((await self.operations.get_run(run_id, form=SUMMARY_VIEW)).value)
             except NotFound:
                 last = self.runs[run_id]
                 return {**last, "status": "deleted", "stopped_at": last.get("created_at")}
@@ -153,17 +183,28 @@ class RunFeed:
     @property
     def counted_seconds(self) -> float:
         """The seconds of which the ends of runs are counted, at most `COUNTED_SECONDS`."""
+        if self._totals is not None:
+            return COUNTED_SECONDS
+        return self._seen_seconds
+
+    @property
+    def _seen_seconds(self) -> float:
         if self._counted_from is None:
             return 0.0
         return min(COUNTED_SECONDS, time.monotonic() - self._counted_from)
 
     def count_ended(self) -> Counter[str]:
         """Return the number of runs that ended within `counted_seconds`, by phase."""
-        return Counter(end.phase for end in self._ends)
+        return self._totals or Counter(end.phase for end in self._ends)
+
+    @property
+    def has_unseen(self) -> bool:
+        """True if some of the runs that ended were not read: only their number is known."""
+        return self._totals is not None and self._totals.total() > len(self._ends)
 
     def count_tokens(self) -> float:
-        """Return the tokens per minute of the runs that ended within `counted_seconds`."""
-        minutes = max(self.counted_seconds, 60.0) / 60
+        """Return the tokens per minute of the runs that were read and ended."""
+        minutes = max(self._seen_seconds, 60.0) / 60
         return sum(end.tokens for end in self._ends) / minutes
 
     def count_live(self) -> Counter[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from agentctl.records.times import format_span
+from agentctl.requests import MAXIMUM_OFFSET
 from agentctl.top.connection import ConnectionState
 from agentctl.top.feed import RunFeed
 from agentctl.transcripts.model import clean_line
@@ -52,15 +53,27 @@ def draw_head(
     return head.append(f"  {clock}", "none")
 
 
-def count_runs(feed: RunFeed) -> str:
-    """Return the numbers of runs by state, and the tokens per minute."""
+def count_runs(feed: RunFeed, width: int) -> str:
+    """Return the numbers of runs by state, and the tokens per minute, in one line if it fits."""
     live, ended = feed.count_live(), feed.count_ended()
-    states = "  ".join(f"{live[name]} {name}" for name in PHASES)
-    ends = "  ".join(f"{ended[name]} {glyph}" for name, glyph in ENDS)
+    ends = "  ".join(f"{_format_total(ended[name])} {glyph}" for name, glyph in ENDS)
+    since = format_span(feed.counted_seconds)
     tokens = feed.count_tokens()
     rate = f"{tokens / 1000:.1f} k" if tokens >= 1000 else f"{tokens:.0f}"
-    since = format_span(feed.counted_seconds)
-    return f"{states} · ended in {since}: {ends} · {rate} tokens/min"
+    # Of the runs that ended unseen only the number is known.
+    rate += " tokens/min seen" if feed.has_unseen else " tokens/min"
+    whole = "  ".join(f"{live[name]} {name}" for name in PHASES)
+    brief = "  ".join(f"{live[name]} {name}" for name in PHASES if live[name] or name == "running")
+    lines = [
+        f"{whole} · ended in {since}: {ends} · {rate}",
+        f"{brief} · ended in {since}: {ends} · {rate}",
+        f"{brief} · ended in {since}: {ends}",
+    ]
+    return next((line for line in lines if len(line) <= width), lines[-1])
+
+
+def _format_total(total: int) -> str:
+    return f"{total:,}{'+' if total >= MAXIMUM_OFFSET else ''}"
 
 
 def draw_tabs(names: Sequence[str], selected: str, sort: str, words: str) -> Text:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rich.text import Text
 
+from agentctl.cli.show.columns import get_last_run
 from agentctl.errors import AgentctlError, Forbidden
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_elapsed, format_span
@@ -198,13 +199,10 @@ class SessionsView(View):
 
     def _build_cells(self, session: Record) -> list[Text]:
         kind, component = find_component(session) or ("", "")
-        state = Text("")
-        if session.get("last_status"):
-            # The list has no times of the last run, so its work is not known.
-            state = format_state({"status": session["last_status"]})
+        last = get_last_run(session)
         return [
             cell(session["session_id"]),
-            state,
+            format_state(last) if last else Text(""),
             cell(component if kind == "agent" else f"{component} {kind}"),
             cell(session.get("user_id") or ""),
             number(session.get("run_count")),
@@ -218,7 +216,7 @@ class SessionsView(View):
 
     def get_version(self, key: str) -> object:
         session = self._sessions.get(key)
-        is_busy = session is not None and session.get("last_status") in ("PENDING", "RUNNING")
+        is_busy = session is not None and not is_settled(get_last_run(session))
         return time.monotonic() if is_busy else session
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:

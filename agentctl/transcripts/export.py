@@ -49,10 +49,10 @@ async def _write_json(
 async def _write_markdown(
     operations: SessionReads, session_id: str, where: SessionLocator
 ) -> AsyncGenerator[bytes]:
-    session = (await operations.get_session_by_id(session_id, where)).value
+    session = (await operations.get_session_by_id(session_id, where, view="summary")).value
     look = Look(full=True, members=True)
     runs = SessionRuns(operations, session_id, where, look.run_view)
-    part = await runs.find_last(None)
+    part = await runs.find_last(None, session)
     yield _encode(format_session(session, part.describe()))
     async for number, run in runs.draw(part):
         # A long run takes a while: other requests go on.

@@ -161,7 +161,7 @@ def count_seconds(began: object, ended: object) -> float | None:
 
 
 def find_tokens(record: Record) -> int | None:
-    """Return the tokens of the summary of a run or session; of a run record, without members."""
+    """Return the tokens of a run or session, those of members included; None if not known."""
     total = record.get("total_tokens", (record.get("metrics") or {}).get("total_tokens"))
     return total if isinstance(total, int) else None
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentctl.errors import NotFound
 from agentctl.records.kinds import Record
-from agentctl.requests import MAXIMUM_LIMIT, RunView, SessionLocator, SessionRunsQuery
+from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, RunView, SessionLocator, SessionRunsQuery
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
+    from agentctl.records.sessions import SessionView
 
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""
@@ -29,7 +29,7 @@ class SessionReads(Protocol):
     """The operations that read a session and its runs."""
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = ...
+        self, session_id: str, where: SessionLocator = ..., *, view: SessionView = ...
     ) -> Document[Any]: ...
 
     async def get_session_runs(
@@ -72,16 +72,31 @@ class SessionRuns:
         self._session_id = session_id
         self._where = where
 
-    async def find_last(self, count: int | None) -> RunRange:
-        """Return the range of the newest `count` runs, None: of all."""
-        newest: deque[str | None] = deque([None], maxlen=(count or 0) + 1)
-        total = 0
-        async for run in self._read(None, MAXIMUM_LIMIT, RunView("summary")):
-            newest.append(run["run_id"])
-            total += 1
+    async def find_last(self, count: int | None, session: Record) -> RunRange:
+        """Return the range of the newest `count` runs, None: of all.
+
+        Only the summaries of these runs are read, from the newest on.
+
+        Args:
+            session: the summary of the session, read before.
+        """
+        total = session.get("turn_count")
+        if total is None:  # another product
+            total = len([run async for run in self._read(None, MAXIMUM_LIMIT, SUMMARY_VIEW)])
         if count is None or total <= count:
             return RunRange(None, 1, total)
-        return RunRange(newest[0], total - count + 1, total)
+        newest: list[str] = []
+        while len(newest) <= count:
+            limit = min(count + 1 - len(newest), MAXIMUM_LIMIT)
+            before = newest[-1] if newest else None
+            page = await self._read_page(limit, SUMMARY_VIEW, before=before, order="desc")
+            newest += [run["run_id"] for run in page]
+            if len(page) < limit:
+                return RunRange(None, 1, total)  # runs were deleted
+        # Runs that began since the session was read have later numbers.
+        last = (session.get("last_run") or {}).get("run_id")
+        total += newest.index(last) if last in newest else 0
+        return RunRange(newest[-1], total - count + 1, total)
 
     def read(self, after: str | None) -> AsyncIterator[Record]:
         """Yield the runs after a run, with one page in memory."""
@@ -97,14 +112,22 @@ class SessionRuns:
 
     async def _read(self, after: str | None, limit: int, form: RunView) -> AsyncIterator[Record]:
         while True:
-            query = SessionRunsQuery(self._where, limit, after, parent="none", form=form)
-            page = (await self._operations.get_session_runs(self._session_id, query)).value
+            page = await self._read_page(limit, form, after=after)
             for run in page:
                 if run["parent_run_id"] is None:
                     yield run
             if len(page) < limit:
                 return
             after = page[-1]["run_id"]
+
+    async def _read_page(
+        self, limit: int, form: RunView, *, order: Literal["asc", "desc"] = "asc", **bound: Any
+    ) -> list[Record]:
+        query = SessionRunsQuery(self._where, limit, parent="none", order=order, form=form, **bound)
+        runs: list[Record] = (
+            await self._operations.get_session_runs(self._session_id, query)
+        ).value
+        return runs
 
 
 async def read_members(

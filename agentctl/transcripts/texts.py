@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.requests import RunView
-from agentctl.transcripts.model import DrawnRun, clean_line
+from agentctl.transcripts.model import DrawnRun, clean_line, find_tokens
 
 SHORT_RESULT = 200
 """Characters of a result of a tool that is shown without `full`; of a longer one its size is."""
@@ -38,7 +38,8 @@ class PhaseLook(NamedTuple):
     @property
     def style(self) -> str:
         """The color as a style of rich."""
-        return "bright_black" if self.color == "grey" else self.color
+        # The gray of the 16 colors is that of the background in some themes of terminals.
+        return "dim" if self.color == "grey" else self.color
 
 
 PHASE_LOOKS: dict[str, PhaseLook] = {
@@ -108,7 +109,7 @@ def format_day(moment: datetime, look: Look) -> str:
 
 def format_tokens(run: DrawnRun, *, split: bool = False) -> str:
     """Return the tokens of a run with its members: `464 tokens (318 in, 146 out)`, or ''."""
-    total = run.count_tokens("total_tokens")
+    total = find_tokens(run.record) or run.count_tokens("total_tokens")
     if not total:
         return ""
     text = f"{total:,} token{'' if total == 1 else 's'}{' so far' if run.is_live else ''}"

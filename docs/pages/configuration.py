@@ -199,7 +199,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if isinstance(value, bool):
         return code("true" if value else "false")
     if isinstance(value, tuple):
-        return code("[]")
+        return code(str(list(value)).replace("'", '"'))
     if isinstance(value, str | Path):
         return code(f'"{value}"')
     return code(f"{value:_}" if value > 9_999 else str(value))

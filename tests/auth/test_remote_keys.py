@@ -114,6 +114,17 @@ def test_discovery_finds_the_keys_of_the_issuer(server: KeyServer, build: Build)
     assert verifier.remote_state.error == "issuer_mismatch"
 
 
+def test_issuer_elsewhere_names_no_key_set_of_this_machine(server: KeyServer, build: Build) -> None:
+    # 0.0.0.0 reaches this machine and is no loopback address: an issuer with another name.
+    server.issuer = server.url.replace("127.0.0.1", "0.0.0.0")
+    verifier = build(jwks_url="", oidc_discovery=True, issuer=server.issuer)
+    with pytest.raises(Unavailable):
+        identify(verifier, Signer("one").sign(iss=server.issuer))
+    assert verifier.remote_state is not None
+    assert verifier.remote_state.error == "insecure_url"
+    assert server.requests == ["/.well-known/openid-configuration"]
+
+
 def test_rotated_key_is_fetched_at_a_bounded_rate(
     server: KeyServer, build: Build, clock: Clock
 ) -> None:

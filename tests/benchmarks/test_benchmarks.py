@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import orjson
+import pytest
 
 from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
-from tests.benchmarks import report
+from tests.benchmarks import hostile_peers, report
 from tests.benchmarks.load import resident_megabytes, wait_until_idle
 from tests.benchmarks.measure import (
     at_least,
@@ -69,3 +70,12 @@ def test_what_is_seeded_is_there(tmp_path: Path) -> None:
         "system", "user", "assistant", "user", "assistant",
     ]  # fmt: skip
     assert found["total_tokens"] == 120
+
+
+@pytest.mark.slow
+def test_health_is_answered_while_hostile_peers_work(tmp_path: Path) -> None:
+    """A short version of the benchmark, with a lenient limit: the figures were 8 to 50 seconds."""
+    names = ["none", "endpoint: details-with-text", "endpoint: trailer-line", "agent: many_outputs"]
+    waits = dict(hostile_peers.measure_all(tmp_path, names))
+    assert set(waits) == set(names)
+    assert max(wait.quiet for times in waits.values() for wait in times) < 4

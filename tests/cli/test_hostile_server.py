@@ -340,3 +340,29 @@ def test_one_event_for_each_connection_does_not_watch_forever(agentctl: Agentctl
     assert ended.code == 7
     assert "the stream was interrupted and could not be resumed" in ended.stderr
     assert next(numbers) <= watch.MAXIMUM_SHORT_STREAMS + 2
+
+
+def test_interim_responses_do_not_extend_the_time_of_a_command(agentctl: Agentctl) -> None:
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            while not ended.wait(0.02):
+                self.wfile.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            url, begun = f"http://127.0.0.1:{server.server_address[1]}", time.monotonic()
+            result = agentctl("sessions", "list", "--timeout", "0.5", "--url", url)
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
+    assert result.code == 7, result.stderr
+    assert "did not complete its response" in result.stderr
+    assert time.monotonic() - begun < 60

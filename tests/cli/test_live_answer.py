@@ -11,10 +11,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from rich.console import Console
 
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.event_lines import EventLines, create_event_lines
 from agentctl.cli.show.terminal import display_width, note
+from agentctl.cli.show.transcript.markdown import draw_markdown
 from agentctl.records.events import parse_event
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
@@ -158,3 +160,21 @@ def test_a_draft_is_one_safe_line_that_fits(lines: EventLines, screen: Screen) -
     assert drawn[0].startswith("\\x1b[2J\\r\\u202e日本")
     assert max(map(len, drawn)) > 40
     assert drawn[-2:] == ["", "next"]
+
+
+def test_wide_tables_and_pictures_lose_nothing() -> None:
+    names = [f"column {n} of the table" for n in range(14)]
+    line = "| {} |\n".format
+    table = line(" | ".join(names)) + line(" | ".join("---" for _ in names))
+    table += line(" | ".join(f"{n}-of-2026-11-22" for n in range(14)))
+    text = f"{table}\n[![alt text](https://a.example/b.png)](https://c.example/d)\n"
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(draw_markdown(text))
+    shown = console.export_text()
+    assert "…" not in shown
+    for number, name in enumerate(names):
+        assert f"{name}: {number}-of-2026-11-22" in shown
+    assert "alt text (https://a.example/b.png)" in shown
+    assert "https://c.example/d" in shown
+    console.print(draw_markdown("| a | b |\n| --- | --- |\n| 1 | 2 |\n"))
+    assert "a  b" in console.export_text()

@@ -72,7 +72,7 @@ def test_a_dry_run_changes_nothing(
     records = json.loads(shown.raw)
     assert shown.code == 0
     assert {record["run_id"] for record in records} == three
-    assert "input" not in records[0]
+    assert "messages" not in records[0]
     assert shown.stderr.splitlines()[-1].startswith("3 runs would be cancelled ")
     assert statuses(agentctl, demo, session) == ["RUNNING"] * 3
 

@@ -30,19 +30,22 @@ def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:
     lines = demo.said.partition("paste this into another terminal:")[2].strip().splitlines()
     assert lines[0].startswith("export PATH=")
     assert "AGENTCTL_CONFIG=" in lines[0]
-    assert len(lines) == 4
+    assert len(lines) == 5
     ended = subprocess.run(
         ["sh", "-e"],
         input="\n".join(lines).encode(),
-        env={"PATH": os.defpath, "HOME": str(home)},
+        # A browser that opens nothing.
+        env={"PATH": os.defpath, "HOME": str(home), "BROWSER": "true", "USER": "you"},
         capture_output=True,
         cwd=home,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
     out = ended.stdout.decode().splitlines()
-    assert out[0].startswith("team_id\t")
-    assert out[-1] == "hello"
+    assert out[0].startswith("agent_id\t")
+    assert {"echo", "greet", "count", "slow"} <= {line.partition("\t")[0] for line in out}
+    assert out[-2] == "hello"
+    assert f"console: {demo.url}/console" in ended.stderr.decode()
 
 
 def test_the_demo_has_an_agent_of_each_kind(agentctl: Agentctl, demo: Demo) -> None:

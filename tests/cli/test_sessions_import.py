@@ -187,6 +187,16 @@ REFUSED: dict[str, Change] = {
     ),
     "tools[0].tool_call_id is missing": change_run(tools=[{"tool_name": "f"}]),
     "metrics.total_tokens is not": change_run(metrics={"total_tokens": 10**30}),
+    "session.user_id is not the name": change_session(user_id="sa:x"),
+    "runs[1].user_id is not the name": change_run(user_id="__internal"),
+    "session.session_state is larger": change_session(session_state={"a": "x" * 5_000_000}),
+    "session.metadata is larger": change_session(metadata={"a": "x" * 1_100_000}),
+    "runs[1].content is larger": change_run(content="é" * 9_000_000),
+    "runs[1].messages is larger": change_run(
+        messages=[{"role": "user", "content": "x" * 17_000_000}]
+    ),
+    "session.agent_id has control characters": change_session(agent_id="a\x1b[2J"),
+    "runs[1].agent_id has control characters": change_run(agent_id="echo\x1b"),
 }
 
 
@@ -240,6 +250,25 @@ def test_live_and_taken_runs_are_left_out(
     ended = import_file(agentctl, config, json.dumps(first).encode())
     assert "s1: a session of another type or user has the id" in ended.stderr
     assert agentctl("db", "check", "--config", str(config)).code == 0
+
+
+def test_sessions_beyond_a_quota_are_left_out(
+    agentctl: Agentctl, config: Path, exported: bytes
+) -> None:
+    config.write_text(CONFIG + "[quotas]\nsessions_per_user = 1\n")
+    owners = {json.loads(line)["session"]["user_id"] for line in exported.splitlines()}
+    assert len(owners) == 2
+    ended = import_file(agentctl, config, exported)
+    assert (ended.code, count(ended)["sessions"]) == (1, 2), ended.stderr
+    assert ended.stderr.count("raise quotas.sessions_per_user") == 2
+    again = import_file(agentctl, config, exported)
+    assert count(again)["sessions that existed"] == 2
+    config.write_text(CONFIG + "[quotas]\nbytes_per_user = 100\n")
+    ended = import_file(agentctl, config, exported)
+    assert "raise quotas.bytes_per_user" in ended.stderr
+    config.write_text(CONFIG)
+    assert import_file(agentctl, config, exported).code == 0
+    assert export(agentctl, config) == exported
 
 
 def test_a_dry_run_changes_nothing(agentctl: Agentctl, config: Path, exported: bytes) -> None:

@@ -26,6 +26,7 @@ from agentctl.top.app import TopApp
 from agentctl.top.command import create_app
 from agentctl.top.connection import LONGEST_PAUSE, ConnectionState, describe_failure
 from agentctl.top.feed import RunFeed
+from agentctl.top.head import count_runs
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import build_cells, draw_facts, draw_runs
 from agentctl.top.tree import Row, arrange_runs, matches
@@ -455,6 +456,48 @@ def test_live_runs_behind_many_newer_ones_are_read(
             assert feed.runs[old]["status"] == "CANCELLED"
 
     asyncio.run(main())
+
+
+def test_burst_of_runs_is_counted_as_a_whole(
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More runs end between two readings than one of them has."""
+    monkeypatch.setattr("agentctl.top.feed.MAXIMUM_LIMIT", 2)
+
+    async def main() -> None:
+        token = server.deployment.token("boss", ADMIN)
+        async with RemoteOperations(server.url, token) as operations:
+            feed = RunFeed(operations, RunFilter(user_id="burst"))
+            await feed.refresh()
+            for number in range(5):
+                start(server, "agents/echo", f"burst-{number}", "x", waits=True, user="burst")
+            for number in range(3):
+                agent = "agents/http-500"
+                start(server, agent, f"burst-e{number}", "x", waits=True, user="burst")
+            await feed.refresh()
+            assert feed.count_ended() == {"completed": 5, "failed": 3, "stopped": 0}
+            assert feed.counted_seconds == 300
+            assert "ended in 5 min: 5 ✓  3 ✗  0 ■" in count_runs(feed, 200)
+            assert "tokens/min seen" in count_runs(feed, 200)
+
+    asyncio.run(main())
+
+
+def test_interrupt_ends_the_screen(server: ThreadedServer) -> None:
+    async def journey(screen: Screen) -> None:
+        await screen.see("agentctl top")
+        await screen.press("ctrl+c")
+        await screen.until(lambda: screen.app.return_code == 130)
+
+    on_screen(server, journey)
+
+
+def test_numbers_of_runs_fit_one_line() -> None:
+    feed = RunFeed(None, RunFilter())  # type: ignore[arg-type]
+    feed.runs = {str(n): {"status": "RUNNING"} for n in range(1_200)}
+    assert "queued" in count_runs(feed, 120)
+    assert len(count_runs(feed, 80)) <= 80
+    assert count_runs(feed, 60).startswith("1200 running · ended in ")
 
 
 def test_local_screen_has_the_workers(demo: Demo) -> None:

@@ -242,7 +242,7 @@ def test_follow_goes_on_with_live_and_new_runs(
             assert process.returncode == 130
     assert "interrupted: session" in log.read_text()
     refused = agentctl(*get, "-o", "json", *here)
-    assert (refused.code, "--follow shows a transcript only" in refused.stderr) == (2, True)
+    assert (refused.code, "has no effect with -o json" in refused.stderr) == (2, True)
 
 
 def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:

@@ -135,6 +135,14 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
         "get_session_by_id second database": lambda operations: operations.get_session_by_id(
             "a1", SessionLocator(db_id="second")
         ),
+        **{
+            f"get_session_by_id {session} summary": lambda operations, s=session: (
+                operations.get_session_by_id(s, view="summary")
+            )
+            for session in ("a1", "t1", "w1", "e1", "none")
+        },
+        "get_runs at work": lambda operations: operations.get_runs(RunFilter(at_work=True)),
+        "get_runs ended": lambda operations: operations.get_runs(RunFilter(finished_after=1)),
         "get_session_by_id odd id": lambda operations: operations.get_session_by_id("b c%é?x=1"),
         "get_session_runs part": lambda operations: operations.get_session_runs(
             "t1", SessionRunsQuery(limit=1, after=ids["t1"])

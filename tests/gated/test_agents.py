@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentctl.requests import RunRequest
 from tests.endpoint import ModelEndpoint
-from tests.gated.site import Site, answer, call, kill
+from tests.gated.site import SCOPES, Site, answer, call, kill
 from tests.process import ServerProcess
 
 PAY = call("refund", amount=10, to="bob")
@@ -196,3 +197,51 @@ async def test_next_leg_sends_the_same_conversation_to_the_model(
     assert [message["role"] for message in added] == ["assistant", "tool"]
     assert added[1]["content"] == "paid 10 to bob"
     assert [message["role"] for message in before["messages"]] == ["user", "assistant", "user"]
+
+
+async def test_call_of_a_tool_that_is_gone_cannot_be_approved(own_site: Site) -> None:
+    with own_site.serve("first") as server:
+        run = await own_site.run(server, "clerk", [answer(PAY)])
+        kill(server)
+    config = own_site.deployment.path
+    text = config.read_text()
+    config.write_text(
+        text.replace('["ledger_tools:refund", "ledger_tools:book"', '["ledger_tools:book"')
+    )
+    with own_site.serve("second") as server:
+        with pytest.raises(AssertionError, match="The tool refund does not exist any more"):
+            await own_site.decide(server, run["run_id"], "approve")
+        await own_site.decide(server, run["run_id"], "reject")
+        record = await own_site.wait_for_end(server, run["run_id"])
+    assert (record["status"], record["content"]) == ("COMPLETED", "The call was rejected")
+
+
+async def test_user_of_the_run_approves_its_own_call_but_no_second_person_call(
+    site: Site, server: ServerProcess
+) -> None:
+    run = await site.run(server, "clerk", [answer(PAY, call("mail_send", to="eve"))])
+    bodies = {
+        row.tool_name: {
+            "decisions": [
+                {
+                    "approval_id": row.approval_id,
+                    "decision": "approve",
+                    "arguments_hash": row.arguments_hash,
+                }
+            ]
+        }
+        for row in await site.pending(run["run_id"])
+    }
+    path = f"/agents/clerk/runs/{run['run_id']}/continue"
+    token = site.deployment.token("ann", *SCOPES)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
+        refused = await client.post(path, json={**bodies["mail_send"], "stream": False})
+        assert refused.status_code == 403, refused.text
+        accepted = await client.post(path, json={**bodies["refund"], "stream": False})
+        assert accepted.status_code == 200, accepted.text
+        assert accepted.json()["status"] == "PAUSED"
+    assert site.ledger(run) == []
+    await site.decide(server, run["run_id"], "approve")
+    await site.wait_for_end(server, run["run_id"])
+    assert site.tools_called(run) == ["mail_send", "refund"]

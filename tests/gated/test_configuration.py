@@ -11,6 +11,7 @@ import pytest
 
 import agentctl
 from agentctl.config.settings import Agent, Approvals, Authorization, Memory, Settings
+from agentctl.config.transfer import settings_from_text, settings_to_text
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -148,6 +149,13 @@ def test_second_person_needs_authorization(tmp_path: Path, reads: Reads, refuses
 )
 def test_wrong_keys_are_refused(refuses: Refuses, keys: str, problem: str) -> None:
     assert problem in refuses(AGENT + keys)
+
+
+def test_keys_reach_worker_processes(file: Path, reads: Reads) -> None:
+    keys = 'external_tools = ["a.json"]\napprove = { "a*" = "other" }\n'
+    configured = reads(AGENT + keys)
+    assert configured.agents[0].external_tools == (file.parent / "a.json",)
+    assert settings_from_text(settings_to_text(configured)) == configured
 
 
 def test_keys_have_no_effect_on_agents_in_code(refuses: Refuses) -> None:

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
-TOOLS = ("who", "huge", "hang", "reset", "redirect", "compressed")
+TOOLS = ("who", "huge", "hang", "reset", "redirect", "compressed", "values", "streamed")
 
 
 class State:
@@ -95,7 +95,15 @@ class Handler(BaseHTTPRequestHandler):
         elif tool == "compressed":
             self.answer(200, b"x", **{"Content-Type": "application/json"}, encoding="gzip")
             return
-        self.reply(message, {"content": [{"type": "text", "text": text}]})
+        result: dict[str, Any] = {"content": [{"type": "text", "text": text}]}
+        if tool in ("values", "streamed"):
+            result["structuredContent"] = {"a": [[]] * 70_000}
+        if tool == "streamed":
+            body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+            event = b"event: message\ndata: " + body + b"\n\n"
+            self.answer(200, event, **{"Content-Type": "text/event-stream"})
+        else:
+            self.reply(message, result)
 
     def reply(self, message: dict[str, Any], result: dict[str, Any], session: str = "") -> None:
         body = {"jsonrpc": "2.0", "id": message["id"], "result": result}

@@ -116,6 +116,23 @@ def tool_log(arguments: dict[str, Any], _: threading.Event) -> dict[str, Any]:
     return text("logged")
 
 
+def tool_flood(arguments: dict[str, Any], _: threading.Event) -> dict[str, Any]:
+    """Write lines that are no messages, without an end."""
+    threading.Thread(target=flood, args=(arguments["to"],), daemon=True).start()
+    return text("flooding")
+
+
+def flood(number: int) -> None:
+    while True:
+        with _lock:
+            os.write(number, b'{"x"\n' * 4_000)
+
+
+def tool_raw(arguments: dict[str, Any], _: threading.Event) -> dict[str, Any]:
+    """Return a result of `RAW`."""
+    return arguments
+
+
 TOOLS = {name[5:]: function for name, function in globals().items() if name.startswith("tool_")}
 
 
@@ -124,6 +141,14 @@ def send(message: dict[str, Any]) -> None:
     with _lock:
         while data:
             data = data[os.write(1, data) :]
+
+
+RAW = {
+    "deep": '{"content":[],"structuredContent":' + '{"a":' * 50_000 + "1" + "}" * 50_001,
+    "values": '{"content":[],"structuredContent":{"a":[' + "[]," * 200_000 + "[]]}}",
+    "surrogate": '{"content":[{"type":"text","text":"a\\ud83db"}]}',
+}
+"""Results of tools as JSON text, which the library of a client may refuse."""
 
 
 def list_tools(file: str | None) -> list[dict[str, Any]]:
@@ -140,6 +165,12 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
     function = TOOLS.get(name)
     if function is None:
         send({"id": request_id, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
+        return
+    if name == "raw":
+        with _lock:
+            line = f'{{"jsonrpc":"2.0","id":{request_id},"result":{RAW[arguments["name"]]}}}\n'
+            sys.stdout.write(line)
+            sys.stdout.flush()
         return
     result = function(arguments, _cancelled[request_id])
     if result is not None:

@@ -95,12 +95,15 @@ async def test_tool_with_an_unusable_schema_is_left_out_alone(
     assert f'the tool "bad" is left out: {problem}' in problems
 
 
-async def test_list_that_breaks_the_protocol_makes_the_server_unavailable(tmp_path: Path) -> None:
-    file = tmp_path / "tools.json"
-    file.write_text(json.dumps([tool("bad", {"type": "array"})]))
-    async with host(stdio_spec("--tools", str(file))) as hosted:
-        await hosted.wait_for_state("failed")
-        assert hosted.server.problem == "its list of tools does not follow the protocol"
+@pytest.mark.parametrize(
+    "bad", [tool("bad", {"type": "array"}), {"name": "bad"}, {"name": "bad", "inputSchema": 5}]
+)
+async def test_tool_that_breaks_the_protocol_is_left_out_alone(
+    tmp_path: Path, bad: dict[str, Any]
+) -> None:
+    records, problems = await list_records(tmp_path, [tool("one"), bad, tool("two")])
+    assert [record["name"] for record in records] == ["files_one", "files_two"]
+    assert problems == 'the tool "bad" is left out: its definition does not follow the protocol'
 
 
 async def test_schema_without_properties_is_completed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -87,6 +88,15 @@ async def test_large_or_compressed_body_fails_its_call_only(remote: State) -> No
             assert text.endswith("its response is too large or compressed")
         await hosted.text("who")
         assert hosted.server.counters.connections == 1
+
+
+@pytest.mark.parametrize("tool", ["values", "streamed"])
+async def test_result_with_too_many_values_fails_its_call_only(remote: State, tool: str) -> None:
+    """docs/decisions/0075."""
+    async with host(spec(remote)) as hosted:
+        _, failed = await asyncio.wait_for(hosted.call(tool), 30)
+        assert failed
+        await hosted.text("who")
 
 
 async def test_redirect_to_another_server_is_not_followed(remote: State) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -274,3 +275,36 @@ async def test_close_leaves_no_task_and_no_file_descriptor() -> None:
         assert descriptors() > before
     await wait_until(lambda: len(asyncio.all_tasks()) == 1)
     await wait_until(lambda: descriptors() == before)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("deep", ("The tool files_raw failed: the result is not a readable message", True)),
+        ("values", ("The tool files_raw failed: the result has too many values", True)),
+        ("surrogate", ("a\ufffdb", False)),
+    ],
+)
+async def test_result_that_the_library_refuses_ends_its_call(
+    name: str, result: tuple[str, bool]
+) -> None:
+    async with host(stdio_spec()) as hosted:
+        pid = await hosted.text("pid")
+        assert await asyncio.wait_for(hosted.call("raw", name=name), 30) == result
+        assert await hosted.text("pid") == pid
+
+
+@pytest.mark.parametrize("pipe", [1, 2], ids=["stdout", "stderr"])
+async def test_flood_of_lines_leaves_turns_to_other_runs(
+    pipe: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """docs/decisions/0075."""
+    caplog.set_level(logging.INFO, "agentctl.mcp")
+    async with host(stdio_spec()) as hosted:
+        await hosted.text("flood", to=pipe)
+        used = time.thread_time()
+        await asyncio.sleep(3)
+        used = time.thread_time() - used
+    assert used < 1.5, "most of the time is left to other work"
+    logged = [record for record in caplog.records if "stderr:" in record.msg]
+    assert len(logged) <= 6 * stdio.LOGGED_LINES

@@ -38,7 +38,7 @@ try {
   found.error = [error.constructor.name, error.status, error.code];
 }
 try {
-  await client.chat.completions.create({ model: 'echo', messages, temperature: 0.1 });
+  await client.chat.completions.create({ model: 'echo', messages, seed: 1 });
 } catch (error) {
   found.refused = [error.constructor.name, error.status, error.param];
 }

@@ -140,8 +140,8 @@ ROWS: tuple[Row, ...] = (
         refused(
             _OPERATIONS,
             "refused_continue_of_a_run",
-            "400 for continue, 404 for the others: runs are not continued; start a new one in the"
-            " session",
+            "400 for continue, 404 for the others: paused runs are continued with agentctl, or in"
+            " its own interface",
         ),
         methods=(
             "continue_agent_run", "continue_agent_run_stream", "continue_team_run",
@@ -205,7 +205,7 @@ ROWS: tuple[Row, ...] = (
             _COMMANDS,
             "test_sessions_are_read_renamed_and_deleted",
             "no number, state and size of runs: AgentOS does not report them; `--name` searches"
-            " the page that was read",
+            " the page that was read; a note on stderr names it, and `meta.searched` is `page`",
         ),
         works(
             _OPERATIONS,

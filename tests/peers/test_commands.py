@@ -154,6 +154,44 @@ def test_sessions_are_read_renamed_and_deleted(agentctl: Agentctl) -> None:
     assert agentctl("sessions", "get", "s1").code == 5
 
 
+def test_finished_run_has_no_warning_about_its_work(agentctl: Agentctl) -> None:
+    start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", "ended")
+    assert agentctl(*start).code == 0
+    for words in (("sessions", "runs", "ended"), ("sessions", "get", "ended")):
+        shown = agentctl(*words, "-o", "table")
+        assert shown.code == 0, shown.stderr
+        assert "work" not in shown.stdout + shown.stderr
+    (line,) = agentctl("sessions", "runs", "ended", "-o", "table").lines[1:]
+    assert "completed" in line
+
+
+def test_start_and_end_of_a_member_are_shown_once(agentctl: Agentctl) -> None:
+    member = ["Echo: started", "Echo: completed"]
+    steps = [*member, "Crew: started", *member, "Crew: completed"]
+    for words, expected in ((("--team", "crew"), member), (("--workflow", "line"), steps)):
+        ended = agentctl("runs", "start", *words, "-m", "echo it")
+        assert (ended.code, ended.stdout) == (0, "echo it\n"), ended.stderr
+        lines = [line.strip() for line in ended.stderr.splitlines()]
+        shown = [line for line in lines if line.endswith((": started", ": completed"))]
+        assert shown == expected, ended.stderr
+
+
+def test_sessions_are_found_by_the_name_that_is_shown(agentctl: Agentctl) -> None:
+    for session, message in (("n1", "Where is the tea"), ("n2", "tea is here")):
+        start = ("runs", "start", "--agent", "echo", "-m", message, "--session", session)
+        assert agentctl(*start).code == 0
+    assert agentctl("sessions", "list", "--name", "where IS", "-o", "name").lines == ["n1"]
+    assert agentctl("sessions", "list", "--name", "tea", "-o", "name").lines == ["n2"]
+    agentctl("sessions", "rename", "n2", "Wherever")
+    found = agentctl("sessions", "list", "--name", "Where", "-o", "name").lines
+    assert sorted(found) == ["n1", "n2"]
+    for number in range(3):
+        start = ("runs", "start", "--agent", "echo", "-m", "other", "--session", f"o{number}")
+        assert agentctl(*start).code == 0
+    first = agentctl("sessions", "list", "--name", "Where", "--limit", "2", "-o", "table")
+    assert "only page 1 of" in first.stderr
+
+
 def test_accounts_are_created_listed_and_revoked(agentctl: Agentctl) -> None:
     create = ("accounts", "create", "--scope", "agents:run", "--expires-in", "2d")
     created = agentctl(*create, "ci")

@@ -324,6 +324,14 @@ def test_import_can_be_repeated_and_continued(
         "sessions that existed": 3, "runs that existed": 5, "memories that existed": 2,
     }  # fmt: skip
     assert fingerprint(legacy) == before
+    quotas = tmp_path / "quotas.toml"
+    bounds = "[quotas]\nsessions_per_user = 1\nmemories_per_user = 1\n"
+    quotas.write_text(config.read_text().replace("main.db", "few.db") + bounds)
+    few = reader("db", "import", str(legacy), "--config", str(quotas), "-o", "json", remote=False)
+    rows = {row["what"]: row["count"] for row in json.loads(few.stdout)}
+    assert (few.code, rows["memories"]) == (1, 1)
+    assert "raise quotas.memories_per_user" in few.stderr
+    assert "raise quotas.sessions_per_user" in few.stderr
     for session_id in ("s1", "s5"):
         words = ("sessions", "runs", session_id)
         ended = reader(*words, *here, "-o", "json", remote=False)

@@ -65,7 +65,7 @@ def test_client_for_node_works(served: ThreadedServer) -> None:
         "last": "response.completed",
         "final": "a b",
         "error": ["NotFoundError", 404, "model_not_found"],
-        "refused": ["BadRequestError", 400, "temperature"],
+        "refused": ["BadRequestError", 400, "seed"],
     }
     deadline = time.monotonic() + 10
     while get_status(served, "aborted") != "CANCELLED":

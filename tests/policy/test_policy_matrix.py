@@ -110,8 +110,13 @@ def expected_status(operation: str, caller: Caller, admin_scope: str = ADMIN) ->
 
 
 def allowed_status(operation: str) -> int:
-    """Return the status for an allowed caller: 404 for missing ids, 422 for the body."""
+    """Return the status for an allowed caller: 404 for missing ids, 422 for the body.
+
+    Kept tokens of the console need the key of a page, and get 400.
+    """
     method, template = ROUTES[operation]
+    if template.endswith("/sign-in/token"):
+        return 400
     unknown = (
         "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
     )  # fmt: skip

@@ -92,6 +92,8 @@ READS: list[tuple[Call, str]] = [
         "&session_name=pre%20fix&limit=5&page=2&sort_by=updated_at&sort_order=asc",
     ),
     (lambda o: o.get_session_by_id(ODD), f"/sessions/{ODD_QUOTED}"),
+    (lambda o: o.get_session_by_id("s", view="summary"), "/sessions/s?view=summary"),
+    (lambda o: o.get_runs(RunFilter(at_work=True)), "/runs?at_work=true"),
     (
         lambda o: o.get_session_by_id("s", WHERE),
         "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions",

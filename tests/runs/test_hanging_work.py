@@ -16,7 +16,8 @@ from typing import Any
 import apsw
 import pytest
 
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.records.times import parse_rfc3339
+from agentctl.requests import CancelRequest, RunFilter, RunRequest, SessionFilter
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, writer
@@ -300,3 +301,42 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
 
 async def _stopped(port: ServiceOperations, run_id: str) -> bool:
     return (await read_record(port, run_id))["stopped_at"] is not None
+
+
+async def test_lists_tell_a_stop_from_the_end_of_its_work(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    async with open_prepared_service(
+        create_hanging_deployment(tmp_path, model_endpoint)
+    ) as service:
+        port = user(service)
+
+        async def read_last_run() -> dict[str, Any]:
+            (listed,) = (await port.get_sessions(SessionFilter())).value["data"]
+            head: Any = (await port.get_session_by_id("s1", view="summary")).value
+            assert head["last_run"] == listed["last_run"]
+            return dict(listed["last_run"] or {})
+
+        run_id = await start_hanging_run(service, "blocked")
+        live = await read_last_run()
+        assert (live["run_id"], live["status"], live["finished_at"]) == (run_id, "RUNNING", None)
+        assert live["phase"]["words"] == "running"
+
+        request = CancelRequest("s1", wait=SOON)
+        run = (await port.cancel_run("agent", "blocked", run_id, request)).value
+        held = await read_last_run()
+        assert (held["phase"]["words"], held["phase"]["warning"]) == ("stopped", "work goes on")
+        assert "tool blocked has not returned" in held["phase"]["sentence"]
+        names = ("status", "cancel_requested_at", "finished_at", "stopped_at", "holding")
+        assert {name: held[name] for name in names} == {name: run[name] for name in names}
+        at_work = (await port.get_runs(RunFilter(at_work=True))).value
+        assert [each["run_id"] for each in at_work["data"]] == [run_id]
+        assert at_work["meta"]["total_count"] == 1
+
+        await check_stops_late(port, await read_record(port, run_id), "blocked")
+        freed = await read_last_run()
+        assert (freed["phase"]["warning"], freed["holding"]) == ("", [])
+        assert freed["stopped_at"] > freed["finished_at"]
+        assert (await port.get_runs(RunFilter(at_work=True))).value["data"] == []
+        ended = RunFilter(finished_after=parse_rfc3339(str(freed["finished_at"])))
+        assert (await port.get_runs(ended)).value["meta"]["total_count"] == 1

@@ -168,3 +168,44 @@ number = 5
 async def long_output(message: str) -> list[Any]:
     """Returns a million numbers, and then a value without a JSON form."""
     return [*[7] * 1_000_000, object()]
+
+
+# Built once: a test measures the work of the server.
+HUGE_TEXT = "\ud800x" * 12_000_000
+ROWS = [[0] * 100] * 30_000
+NAMES = {str(number): ROWS[0] for number in range(100_000)}
+
+
+async def huge_text(message: str) -> str:
+    return HUGE_TEXT
+
+
+async def huge_leaf(message: str) -> dict[str, str]:
+    return {"text": HUGE_TEXT}
+
+
+async def huge_rows(message: str) -> list[list[int]]:
+    return ROWS * 10
+
+
+async def large_rows(message: str) -> list[list[int]]:
+    return ROWS
+
+
+async def many_pieces(message: str) -> AsyncIterator[str]:
+    for _ in range(100_000):
+        yield "x"
+
+
+async def large_arguments(message: str) -> AsyncIterator[ToolStarted]:
+    yield ToolStarted("a", "search", {"rows": ROWS, "text": "x" * 300_000})
+
+
+async def many_arguments(message: str) -> AsyncIterator[ToolStarted]:
+    yield ToolStarted("a", "search", NAMES)
+
+
+async def many_calls(message: str) -> AsyncIterator[ToolStarted | ToolCompleted]:
+    for number in range(20_000):
+        yield ToolStarted(str(number), "search", {})
+        yield ToolCompleted(str(number), "")

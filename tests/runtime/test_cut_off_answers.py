@@ -13,6 +13,7 @@ from tests.runtime.provider_scripts import build_call, build_chunk, encode_event
 
 DONE = encode_event("[DONE]")
 TEXT = build_chunk({"content": "almost "})
+CALLED = build_chunk({}, "tool_calls")
 
 
 def attempt_script(endpoint: ModelEndpoint, message: str) -> tuple[FakeContext, Any]:
@@ -110,3 +111,33 @@ def test_demo_models_finish_their_answers(model: str) -> None:
     ended = run(settings(model=model), "hi")
 
     assert ended.transcript.messages[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([TEXT, build_chunk({}, "error")], "MODEL_UNAVAILABLE"),
+        (
+            [build_chunk(build_call("{}", name=None)), build_chunk({}, "tool_calls")],
+            "MODEL_REJECTED",
+        ),
+        ([build_chunk({}, "tool_calls")], "MODEL_REJECTED"),
+    ],
+    ids=["ended with an error", "call without a name", "no call"],
+)
+def test_answer_that_its_end_contradicts_is_a_failure(
+    model_endpoint: ModelEndpoint, events: list[Any], code: str
+) -> None:
+    _, failure = attempt_script(model_endpoint, script(*events, DONE))
+
+    assert failure is not None
+    assert failure.code == code
+
+
+def test_byte_order_mark_before_the_first_event_is_skipped(model_endpoint: ModelEndpoint) -> None:
+    marked = "\ufeff" + encode_event(build_chunk({"content": "whole"}))
+
+    ended, failure = attempt_script(model_endpoint, script(marked, build_chunk({}, "stop"), DONE))
+
+    assert failure is None
+    assert ended.transcript.content == "whole"

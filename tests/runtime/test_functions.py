@@ -26,6 +26,7 @@ from agentctl.runtime.runners import loading
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.session_state import SessionState
 from tests.runtime.fake_context import FakeContext, attempt, settings
+from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 
 MODULE = "tests.runtime.sample_agents"
 UNKNOWN = dict.fromkeys(TOKEN_COUNTERS)
@@ -251,3 +252,34 @@ def test_rest_of_a_long_state_is_not_converted() -> None:
         state.find_changes()
 
     assert caught.value.detail == "The session state is larger than 1000 bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [
+        ("huge_text", "The run exceeded its maximum size"),
+        ("huge_leaf", "The run exceeded its maximum size"),
+        ("huge_rows", "The run exceeded its maximum size"),
+        ("large_rows", None),
+        ("many_pieces", None),
+        ("large_arguments", None),
+        ("many_arguments", "A tool call has too many arguments"),
+        ("many_calls", "The run has too many tool calls"),
+    ],
+)
+async def test_large_report_leaves_turns_to_other_runs(name: str, failure: str | None) -> None:
+    """docs/decisions/0075."""
+    context = FakeContext(Catalog.from_settings(hosted(name)))
+    found = None
+    async with measure_steps() as longest:
+        try:
+            await context.execute("agent", "code", "go", [])
+        except ExecutionError as error:
+            found = error.detail
+    assert found == failure
+    assert longest.seconds < STEP_LIMIT
+
+
+def test_large_argument_that_is_not_text_is_named_by_its_type() -> None:
+    ended = run("large_arguments")
+    assert ended.transcript.tools[0]["tool_args"] == {"rows": "a list", "text": "x" * 300_000}

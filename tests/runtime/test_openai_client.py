@@ -222,7 +222,6 @@ SAME: dict[str, str] = {
     "call without an id": script(*calls(piece(0, "{}", name="add"))),
     "call with broken arguments": script(*calls(piece(0, '{"a": ', name="add", id="c1"))),
     "call with an object": script(*calls(piece(0, {"a": 1}, name="add", id="c1"))),
-    "call without a name": script(*calls(piece(0, "{}", id="c1"))),
     "function_call": script(
         build_chunk({"tool_calls": [piece(0, "{}", name="add", id="c1")]}),
         build_chunk({}, "function_call"),
@@ -357,6 +356,11 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         ),
         {"calls": ONE_CALL},
         {"calls": [("addadd", {"a": 1})]},
+    ),
+    "call without a name": (
+        script(*calls(piece(0, "{}", id="c1"))),
+        {"failure": "MODEL_REJECTED"},
+        {"text": "", "end": "tool_call"},
     ),
     "created is a text": (
         script({**TEXT, "created": "now"}, STOP),

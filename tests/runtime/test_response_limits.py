@@ -15,12 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
+from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models import response_limits
-from agentctl.runtime.models.response_limits import MAXIMUM_EVENT_BYTES, MAXIMUM_EVENT_VALUES
+from agentctl.runtime.models.openai_answer import MAXIMUM_DETAILS
+from agentctl.runtime.models.response_limits import (
+    MAXIMUM_EVENT_BYTES,
+    MAXIMUM_EVENT_LINES,
+    MAXIMUM_EVENT_VALUES,
+)
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, attempt, settings
+from tests.runtime.fake_context import FakeContext, attempt, settings, with_catalog
+from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 
 PATIENCE = 30.0
@@ -127,8 +135,9 @@ def test_parts_of_an_answer_are_limited(model_endpoint: ModelEndpoint) -> None:
         '{"choices": [], "x": ' + "[" * 5_000 + "]" * 5_000 + "}",
         '{"choices": [], "x": [NaN' + ",[]" * MAXIMUM_EVENT_VALUES + "]}",
         '{"choices": [], "x": "' + "x" * MAXIMUM_EVENT_BYTES + '"}',
+        '{"choices": []\ndata: }' + "\nx" * MAXIMUM_EVENT_LINES,
     ],
-    ids=["objects", "nested", "not a number", "large"],
+    ids=["objects", "nested", "not a number", "large", "lines"],
 )
 def test_event_is_limited_before_it_is_parsed(model_endpoint: ModelEndpoint, event: str) -> None:
     """docs/security-cases.md M06."""
@@ -207,6 +216,59 @@ def test_answer_may_arrive_byte_by_byte(model_endpoint: ModelEndpoint) -> None:
 
     assert failure is None
     assert ended.transcript.content == "é"
+
+
+def measure_script(endpoint: ModelEndpoint, message: str) -> tuple[float, FakeContext, Any]:
+    """Return the longest step of the event loop, the context of a run, and its failure."""
+
+    async def work(catalog: Catalog) -> tuple[float, FakeContext, Any]:
+        context, failure = FakeContext(catalog), None
+        async with measure_steps() as longest:
+            try:
+                await context.execute("agent", "writer", message, [])
+            except ExecutionError as error:
+                failure = error
+        return longest.seconds, context, failure
+
+    tools = (f"{sample_tools.TOOLS}:add",)
+    return with_catalog(settings(endpoint, model="script", tools=tools), work)
+
+
+def build_detail(**fields: object) -> str:
+    return encode_event(build_chunk({"reasoning_details": [{"type": "t", **fields}]}))
+
+
+def test_pieces_of_details_are_joined_once(model_endpoint: ModelEndpoint) -> None:
+    piece = build_detail(index=0, data="x" * 27)
+
+    longest, _, failure = measure_script(model_endpoint, script([piece, 60_000], STOP))
+
+    assert failure is None
+    assert longest < STEP_LIMIT
+
+
+def test_number_of_details_is_limited(model_endpoint: ModelEndpoint) -> None:
+    answer = script([build_detail(id="x"), MAXIMUM_DETAILS + 1], STOP)
+
+    _, failure = attempt_script(model_endpoint, answer)
+
+    assert failure is not None
+    assert failure.code == "MODEL_REJECTED"
+
+
+@pytest.mark.parametrize(
+    "piece", ["[]," * 20_000, '{"b": 0},' * 8_000, "x" * 60_000], ids=["arrays", "objects", "text"]
+)
+def test_arguments_of_tool_calls_are_limited(model_endpoint: ModelEndpoint, piece: str) -> None:
+    more = encode_event(build_chunk(build_call(piece, name=None, call_id=None)))
+    answer = script(build_chunk(build_call("[")), [more, 30], build_chunk({}, "tool_calls"))
+
+    longest, ended, failure = measure_script(model_endpoint, answer)
+
+    assert failure is not None
+    assert failure.code == "MODEL_REJECTED"
+    assert ended.transcript.tools == []
+    assert longest < STEP_LIMIT
 
 
 class Chunks(httpx2.AsyncByteStream):

@@ -218,3 +218,41 @@ async def test_certificate_is_verified(tmp_path: Path) -> None:
     async with server.running(own) as client:
         with pytest.raises(httpx2.ConnectError):
             await read(client, server.url.replace("127.0.0.1", "localhost"))
+
+
+ENDLESS = b"x" * 16_384
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"HTTP/1.1 200 ",
+        HEAD + b"X: ",
+        HEAD + b"X",
+        CHUNKED + chunk(b"data") + b"0\r\nX: ",
+        CHUNKED + b"4;",
+    ],
+    ids=["status", "value", "name", "trailer", "chunk extension"],
+)
+async def test_line_without_an_end_is_refused_early(start: bytes) -> None:
+    server = Server(start, *[ENDLESS] * 200)
+    async with server.running() as client:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            async with client.stream("GET", server.url) as response:
+                await response.aread()
+    assert 200 * len(ENDLESS) > stream_transport.MAXIMUM_HEAD_BYTES
+
+
+async def test_interim_responses_are_limited() -> None:
+    server = Server(b"HTTP/1.1 103 Early Hints\r\n\r\n" * stream_transport.MAXIMUM_INTERIM * 2)
+    async with server.running() as client:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(server.url)
+
+
+async def test_change_of_the_protocol_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nx")
+    async with server.running() as client:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(server.url)
+    assert not caplog.records

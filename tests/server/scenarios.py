@@ -47,6 +47,26 @@ FORBIDDEN = ('"error_code":"FORBIDDEN"', '"required_scopes":[')
 RUN = {"message": "hello", "stream": False}
 
 
+def _sign_in() -> Iterator[Scenario]:
+    key, place = {"Agentctl-Console-Key": "k" * 43}, "/console/sign-in"
+    for operation, method, own in (
+        ("keep_console_token", "POST", 204),
+        ("restore_console_token", "GET", 404),
+        ("forget_console_token", "DELETE", 204),
+    ):
+        fields = {name: value.replace("k", operation[0]) for name, value in key.items()}
+        yield Scenario(operation, f"{method} {place}/token", "me", own, headers=fields)
+        yield Scenario(operation, f"{method} {place}/token", "me", 400, ("no key of a page",))
+    yield Scenario("keep_console_token", f"POST {place}/token", "nobody", 401, headers=key)
+    page = {"redirect_uri": "https://agents.example/console"}
+    end = {**page, "code": "c", "code_verifier": "v", "nonce": "n"}
+    for name, body in (("start", page), ("finish", end)):
+        operation = f"{name}_console_sign_in"
+        yield Scenario(operation, f"POST {place}/{name}", "nobody", 404, NOT_FOUND, json=body)
+        wrong = {**body, "redirect_uri": 1}
+        yield Scenario(operation, f"POST {place}/{name}", "nobody", 422, REFUSED, json=wrong)
+
+
 def _system() -> Iterator[Scenario]:
     public = {
         "get_api": ("/", f'"version":"{__version__}"'),
@@ -70,6 +90,7 @@ def _system() -> Iterator[Scenario]:
         yield Scenario("get_console_asset", f"GET {place}", "nobody", 404, NOT_FOUND)
     for name in ("nothing.js", "__init__.py"):
         yield Scenario("get_docs_asset", f"GET /docs/assets/{name}", "nobody", 404, NOT_FOUND)
+    yield from _sign_in()
     yield Scenario("get_config", "GET /config", "me", 200, ('"databases":["main","second"]',))
     yield Scenario("get_config", "GET /config", "admin", 200, ('"crew"',), ("sqlite", "127.0.0.1"))
     yield Scenario("get_config", "GET /config", "powerless", 403, FORBIDDEN)
@@ -406,6 +427,11 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     for text in ("", "now", "1", "2001-01-01", "2001-02-30T00:00:00Z", "2001-01-01T00:00:00"):
         yield Scenario(operation, since + text, "me", 422, ("created_after", "RFC 3339"))
         yield Scenario(operation, until + text, "me", 422, ("created_before", "RFC 3339"))
+    ended = f"{every}&finished_after="
+    yield Scenario(operation, f"{ended}2001-01-01T00:00:00Z", "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{ended}2999-01-01T00:00:00Z", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{ended}now", "me", 422, ("finished_after", "RFC 3339"))
+    yield Scenario(operation, f"{every}&at_work=true", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_run", "GET /runs/{agent_run}"
@@ -613,9 +639,45 @@ def _audit() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
 
 
+def _approvals() -> Iterator[Scenario]:
+    """Yield requests about approvals and pauses, of which the scenarios have none."""
+    path, who = "GET /approvals", "approver"
+    yield Scenario("get_approvals", path, who, 200, ('"data":[]', '"total_count":0'))
+    for query in ("status=maybe", "kind=x", "limit=0", "cursor=x", "created_after=now"):
+        wrong = (query.partition("=")[0], *REFUSED)
+        yield Scenario("get_approvals", f"{path}?{query}", who, 422, wrong)
+    yield Scenario("get_approvals", f"{path}?db_id=nowhere", who, 404, NOT_FOUND)
+    yield Scenario("get_approvals", path, "me", 403, ("approvals:read", *FORBIDDEN))
+    yield Scenario("get_approvals", path, "nobody", 401)
+    components = {"agent": "agents/echo", "team": "teams/desk", "workflow": "workflows/line"}
+    for kind, component in components.items():
+        one, get, decide = f"/{component}/approvals/none", "get", "decide"
+        hint = f"approvals:{component.partition('/')[2]}:"
+        for verb, request in ((get, f"GET {one}"), (decide, f"POST {one}/decide")):
+            operation, scope = f"{verb}_{kind}_approval", "read" if verb == get else "write"
+            for body in ({"decision": "reject"}, {"decision": 1}, {}):
+                json = body if verb == decide else None
+                yield Scenario(operation, request, who, 404, NOT_FOUND, json=json)
+                yield Scenario(
+                    operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
+                )
+            yield Scenario(operation, request, "bad", 401)
+        operation, resume = (
+            f"continue_{kind}_run",
+            f"POST /{component}/runs/{{{kind}_run}}/continue",
+        )
+        has_ended = ("CONFLICT", "The run has ended as COMPLETED already")
+        yield Scenario(operation, resume, "me", 409, has_ended)
+        yield Scenario(operation, resume, "me", 409, has_ended, json={"stream": False})
+        yield Scenario(operation, resume, "me", 422, ("decisions",), json={"decisions": 1})
+        yield Scenario(operation, resume, "other", 404, NOT_FOUND, json={"decisions": 1})
+        yield Scenario(operation, f"POST /{component}/runs/no/continue", "me", 404, NOT_FOUND)
+        yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(),
+    *_accounts(), *_memories(), *_summaries(), *_approvals(),
 ]  # fmt: skip

@@ -30,6 +30,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
         ("agents:read", *(f"service_accounts:{action}" for action in ("read", "write", "delete"))),
     ),
     "auditor": ("eve", ("audit:read",)),
+    "approver": ("amy", ("approvals:read", "approvals:write")),
     "rememberer": ("me", tuple(f"memories:{action}" for action in ("read", "write", "delete"))),
     "nameless": (None, ("memories:write",)),
 }

@@ -89,6 +89,11 @@ def test_options_of_a_command_are_the_declared_ones() -> None:
 
 
 def test_the_local_backend_has_every_operation() -> None:
-    names = {declared.function.__name__ for declared in OPERATIONS.values()} | {"stream_run"}
-    missing = {name for name in names if getattr(ServiceOperations, name) is vars(Operations)[name]}
+    names = {declared.function.__name__ for declared in OPERATIONS.values()} | {
+        "stream_run",
+        "stream_continued_run",
+    }
+    missing = {
+        name for name in names if getattr(ServiceOperations, name) is getattr(Operations, name)
+    }
     assert missing == set()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
+from agentctl.interop.mcp import sessions
 from agentctl.interop.mcp.calls import CANCEL_REASON
 from agentctl.runs.engine import CLIENT_DISCONNECTED
 from agentctl.server import create_app
@@ -30,7 +33,12 @@ VERSIONS = ("legacy", "auto")
 def served(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("mcp")
+    with serve(tmp_path_factory.mktemp("mcp"), model_endpoint) as host:
+        yield host
+
+
+@contextmanager
+def serve(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[ThreadedServer]:
     extra = "[mcp_endpoint]\nenabled = true\n"
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
@@ -169,6 +177,94 @@ async def test_client_that_leaves_cancels_the_run(served: ThreadedServer) -> Non
         await wait_until(lambda: status(served, "left-mcp") == "CANCELLED")
         stolen = await http.post("/mcp", json=body, headers=served.bearer("eve", *RUN))
         assert stolen.status_code == 404
+
+
+def open_session(served: ThreadedServer, headers: dict[str, str]) -> tuple[int, str]:
+    """Open a session of MCP as an older client does; return the status and the id."""
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    opened = served.client.post(
+        "/mcp",
+        json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        headers={**headers, **LEGACY},
+    )
+    return opened.status_code, opened.headers.get("mcp-session-id", "")
+
+
+def list_tools(served: ThreadedServer, headers: dict[str, str], session: str) -> int:
+    """Return the status of a request in a session."""
+    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    sent = {**headers, **LEGACY, "Mcp-Session-Id": session}
+    return served.client.post("/mcp", json=body, headers=sent).status_code
+
+
+LEGACY = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
+
+
+def test_sessions_of_one_caller_do_not_shut_out_others(
+    served: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 30)
+    greedy = {"Authorization": f"Bearer {served.deployment.token('greedy')}"}
+    opened = [open_session(served, greedy) for _ in range(40)]
+    assert {status for status, _ in opened} == {200}
+    for name in ("other-1", "other-2", "other-3"):
+        headers = served.bearer(name, *RUN)
+        status, session = open_session(served, headers)
+        assert (status, list_tools(served, headers, session)) == (200, 200)
+    statuses = [list_tools(served, greedy, session) for _, session in opened]
+    assert statuses == [404] * 20 + [200] * 20
+
+
+def test_sessions_opened_at_the_same_time_are_counted(served: ThreadedServer) -> None:
+    headers = served.bearer("quick", *RUN)
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda _: open_session(served, headers), range(60)))
+    statuses = [list_tools(served, headers, session) for status, session in opened if status == 200]
+    assert statuses.count(200) == 20
+
+
+def test_full_server_ends_the_oldest_idle_session(
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 25)
+    with serve(tmp_path, model_endpoint) as served:
+        callers = [served.bearer(f"many-{number}", *RUN) for number in range(26)]
+        opened = [(headers, open_session(served, headers)) for headers in callers]
+        assert {status for _, (status, _) in opened} == {200}
+        statuses = [list_tools(served, headers, session) for headers, (_, session) in opened]
+    assert statuses == [404, *[200] * 25]
+
+
+async def test_sessions_with_calls_under_way_do_not_end(
+    served: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_PER_CALLER", 2)
+    headers = served.bearer("busy", *RUN)
+    async with httpx2.AsyncClient(base_url=served.url, headers={**headers, **LEGACY}) as http:
+        held = []
+        for number in range(2):
+            _, session = open_session(served, headers)
+            given = {"message": "x", "session_id": f"busy-{number}"}
+            params = {"name": "agent_hang", "arguments": given}
+            body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+            named = {"Mcp-Session-Id": session}
+            held.append(asyncio.create_task(http.post("/mcp", json=body, headers=named)))
+            await wait_until(lambda n=number: status(served, f"busy-{n}") == "RUNNING")
+        refused = served.client.post(
+            "/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}},
+            headers={**headers, **LEGACY},
+        )
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert open_session(served, served.bearer("another", *RUN))[0] == 200
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+    await wait_until(lambda: status(served, "busy-1") == "CANCELLED")
 
 
 def test_endpoint_requires_a_token_and_a_message(served: ThreadedServer) -> None:

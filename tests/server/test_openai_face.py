@@ -23,7 +23,6 @@ ORIGIN = "https://app.example.org"
 EXTRA = """
 [openai]
 enabled = true
-ignored_parameters = ["max_tokens"]
 """
 
 
@@ -283,7 +282,7 @@ def test_schema_of_the_request_makes_a_structured_answer(client: openai.OpenAI) 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"temperature": 0.2}, "temperature"),
+    ({"seed": 7}, "seed"),
     ({"logprobs": True}, "logprobs"),
     ({"store": False}, "store"),
     ({"extra_body": {"surprise": 1}}, "surprise"),
@@ -319,6 +318,62 @@ def test_ignored_parameters_are_named_in_the_response(client: openai.OpenAI) -> 
         model="echo", messages=MESSAGES, max_tokens=5, frequency_penalty=0, n=1
     )
     assert raw.headers["x-ignored-parameters"] == "max_tokens"
+    stored = client.responses.with_raw_response.create(
+        model="echo", input="hello", temperature=0, top_p=0.9, max_output_tokens=5
+    )
+    names = sorted(stored.headers["x-ignored-parameters"].split(", "))
+    assert names == ["max_output_tokens", "temperature", "top_p"]
+
+
+def test_defaults_of_openai_are_accepted_as_they_are(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="echo", messages=MESSAGES, temperature=1, top_p=1.0, presence_penalty=0, n=1
+    )
+    assert "x-ignored-parameters" not in raw.headers
+
+
+FIRST_MESSAGES: dict[str, dict[str, Any]] = {
+    "aider": {
+        "messages": [
+            {"role": "system", "content": "Act as an expert software developer."},
+            {"role": "user", "content": "Change get_factorial() to use math.factorial"},
+            {"role": "assistant", "content": "mathweb/flask/app.py"},
+            {"role": "user", "content": "hello"},
+        ],
+        "temperature": 0,
+        "stream": True,
+    },
+    "continue": {"messages": MESSAGES, "max_tokens": 4096, "stream": True},
+    "cline": {
+        "messages": MESSAGES,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
+    "titles of open webui": {"messages": MESSAGES, "stream": False, "max_completion_tokens": 1000},
+    "langchain": {"messages": MESSAGES, "temperature": 0.0, "top_p": 0.5, "max_tokens": 256},
+}
+"""Bodies of the first message of unchanged programs, without the model."""
+
+
+@pytest.mark.parametrize("program", FIRST_MESSAGES)
+def test_first_message_of_a_program_is_answered(served: ThreadedServer, program: str) -> None:
+    answered = served.client.post(
+        "/v1/chat/completions",
+        json={"model": "echo", **FIRST_MESSAGES[program]},
+        headers=served.bearer("ada", *RUN),
+    )
+    assert answered.status_code == 200, answered.text
+    assert "hello" in answered.text
+    assert answered.headers["x-ignored-parameters"]
+
+
+def test_refusal_of_a_setting_names_the_key_that_ignores_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"openai\.ignored_parameters"):
+        client.chat.completions.create(model="echo", messages=MESSAGES, stop=["x"])
+    with pytest.raises(openai.BadRequestError) as tools:
+        client.chat.completions.create(model="echo", messages=MESSAGES, n=2)
+    assert "ignored_parameters" not in tools.value.message
 
 
 def test_errors_have_the_form_of_openai(served: ThreadedServer, client: openai.OpenAI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import pty
@@ -14,6 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.deployment import Deployment, create_deployment
@@ -107,6 +109,13 @@ async def cancel_all() -> str:
     return ""
 
 
+async def stop_loop() -> str:
+    """Stop the event loop of the server."""
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+    return "stopped"
+
+
 async def exit_python():
     raise SystemExit(3)
 '''
@@ -120,7 +129,7 @@ def agents(model_url: str) -> str:
         f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
-        for name in (*NAMES, "leave", "cancel_all", "native")
+        for name in (*NAMES, "leave", "cancel_all", "native", "stop_loop")
     )
 
 
@@ -184,17 +193,36 @@ async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Dep
     assert "raised SystemExit" in served.log_text
 
 
-async def test_tool_that_cancels_every_task_ends_the_server_in_order(leaving: Deployment) -> None:
+async def test_loop_that_a_tool_stops_continues(leaving: Deployment) -> None:
     with serve_config(leaving.path) as served:
         async with open_client(leaving, served.url) as client:
-            for agent in ("hang", "call-cancel_all"):
-                body = {"message": "{}", "background": True, "stream": False}
-                answer = await client.post(f"/agents/{agent}/runs", json=body)
-                assert answer.status_code == 202
+            for _ in range(2):
+                body = {"message": "{}", "stream": False}
+                run = (await client.post("/agents/call-stop_loop/runs", json=body)).json()
+                assert (run["status"], run["content"]) == ("COMPLETED", "stopped")
+    assert "a tool stopped the event loop" in served.log_text
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_tool_that_cancels_every_task_ends_the_server_in_order(
+    leaving: Deployment, background: bool
+) -> None:
+    with serve_config(leaving.path) as served:
+        async with open_client(leaving, served.url) as client:
+            body = {"message": "{}", "background": True, "stream": False}
+            answer = await client.post("/agents/hang/runs", json=body)
+            assert answer.status_code == 202
+            # A client that waits has not cancelled the run.
+            body = {"message": "{}", "background": background, "stream": False}
+            with contextlib.suppress(httpx2.HTTPError):
+                await client.post("/agents/call-cancel_all/runs", json=body)
             assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 1
     assert set(statuses(leaving)) <= {"ERROR", "CANCELLED"}
+    with open_read_only(leaving.folder / "main.db") as connection:
+        rows = connection.execute("SELECT cancel_requested_by FROM runs").fetchall()
+    assert {actor for (actor,) in rows} <= {None, "system:shutdown"}
     assert "error: a tool cancelled the tasks of the server" in served.log_text
-    assert "Traceback" not in served.log_text
+    assert not background or "Traceback" not in served.log_text
 
 
 @pytest.mark.parametrize("workers", [1, 2])

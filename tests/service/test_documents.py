@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from agentctl.service.documents import build_session_document
+from agentctl.service.session_documents import build_session_document
 from agentctl.store.repositories.sessions import build_session
 
 

@@ -1,4 +1,4 @@
-"""Lists of runs: the filters `live`, `created_after` and `created_before`."""
+"""Lists of runs: the filters by state and by time."""
 
 from __future__ import annotations
 
@@ -68,6 +68,36 @@ async def test_created_filters_are_inclusive_and_exclusive(deployment: Deploymen
         span = RunFilter(created_after=at[0], created_before=at[1])
         listed = await operations.list_component_runs("agent", "echo", span)
         assert [run["run_id"] for run in listed.value["data"]] == of[:1]
+
+
+async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment) -> None:
+    """A total is that of all runs, however few of them are on the page."""
+    async with open_service(deployment) as service:
+        operations = user(service)
+
+        async def count(**filters: Any) -> int:
+            page = await operations.get_runs(RunFilter(**filters, page=Page(limit=1)))
+            return page.value["meta"]["total_count"]
+
+        failing = [
+            operations.create_run("agent", "http-500", RunRequest("x", session_id=f"f{n}"))
+            for n in range(2)
+        ]
+        failed = [run.value for run in await asyncio.gather(*failing)]
+        for n in range(3):
+            await operations.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))
+        since = min(parse_rfc3339(str(run["finished_at"])) for run in failed)
+        last = max(parse_rfc3339(str(run["finished_at"])) for run in failed)
+        assert await count(finished_after=since) == 5
+        assert await count(finished_after=since, status="ERROR") == 2
+        assert await count(finished_after=since, status="COMPLETED") == 3
+        assert await count(finished_after=last + 1) == 3
+        assert await count(finished_after=last + 1, status="ERROR") == 0
+        assert await count(finished_after=since, live=True) == 0
+        listed = await operations.list_component_runs(
+            "agent", "echo", RunFilter(finished_after=last + 1, created_after=since)
+        )
+        assert [run["input"] for run in listed.value["data"]] == ["2", "1", "0"]
 
 
 async def test_live_and_status_exclude_each_other(deployment: Deployment) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from agentctl import errors
 from agentctl.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
-from agentctl.runs import supervision
+from agentctl.runs import finish, supervision
+from agentctl.service import json_texts, lookups, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from tests.deployment import Deployment, create_deployment
@@ -306,7 +308,7 @@ async def test_session_rejects_another_component_type(deployment: Deployment) ->
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
-        with pytest.raises(errors.Conflict, match="agent runs"):
+        with pytest.raises(errors.Conflict, match="s1 is for runs of agents"):
             await operations.create_run("team", "crew", RunRequest("x", session_id="s1"))
         other = await operations.create_run("agent", "history", RunRequest("x", session_id="s1"))
         assert other.value["status"] == "COMPLETED"
@@ -391,3 +393,33 @@ async def test_session_runs_have_limit_and_after(deployment: Deployment) -> None
         assert (await operations.get_session_runs("s1", query)).value == everything[1:2]
         with pytest.raises(errors.ValidationFailed, match="after"):
             await operations.get_session_runs("s1", SessionRunsQuery(after="nothing"))
+
+
+async def test_large_documents_are_built_outside_of_the_event_loop(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/decisions/0075: a step of the event loop does not grow with a result."""
+    builders: dict[str, set[int]] = {}
+
+    def watch(module: Any, name: str) -> None:
+        build = getattr(module, name)
+
+        def record(*arguments: Any, **options: Any) -> Any:
+            builders.setdefault(name, set()).add(threading.get_ident())
+            return build(*arguments, **options)
+
+        monkeypatch.setattr(module, name, record)
+
+    async with open_service(deployment) as service:
+        operations = user(service)
+        watch(json_texts, "join_array")
+        watch(session_documents, "build_session_document")
+        watch(finish, "build_run_end")
+        watch(lookups, "read_run_documents")
+        request = RunRequest("x" * 200_000, session_id="large")
+        run = (await operations.create_run("agent", "echo", request)).value
+        await operations.get_run(run["run_id"])
+        await operations.get_session_by_id("large")
+        await operations.get_session_runs("large")
+    assert len(builders) == 4
+    assert threading.get_ident() not in set[int]().union(*builders.values())

@@ -11,6 +11,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.sessions import SessionHead
 from agentctl.requests import (
     BulkDeletion,
     NewSession,
@@ -117,6 +118,31 @@ async def test_empty_session_has_the_same_fields(
         assert found["session_name"] == ""
 
 
+@pytest.mark.parametrize("kind", FIELDS)
+async def test_summary_of_a_session_has_counts_and_no_history(
+    deployment: Deployment, kind: ComponentKind
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(kind, "empty"))
+        empty: Any = (await operations.get_session_by_id("empty", view="summary")).value
+        assert (empty["turn_count"], empty["run_count"], empty["last_run"]) == (0, 0, None)
+        for _ in range(2):
+            run: Any = (
+                await operations.create_run(kind, COMPONENT[kind], RunRequest("x", "s1"))
+            ).value
+        await operations.update_session("s1", SessionPatch({"metadata": {"é": 1}}))
+        head: Any = (await operations.get_session_by_id("s1", view="summary")).value
+        assert {*head} == {*SessionHead.__annotations__}
+        assert head["turn_count"] == 2
+        assert head["run_count"] == {"agent": 2, "team": 4, "workflow": 8}[kind]
+        assert (head["metadata"], head["session_state"]) == ({"é": 1}, None)
+        assert head["last_run"]["run_id"] == run["run_id"]
+        assert head["last_run"]["phase"]["words"] == "completed"
+        (listed, _) = (await operations.get_sessions(SessionFilter())).value["data"]
+        assert {name: head[name] for name in listed} == listed
+
+
 async def test_first_run_names_an_empty_session(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
@@ -124,7 +150,7 @@ async def test_first_run_names_an_empty_session(deployment: Deployment) -> None:
         await operations.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
         session: Any = (await operations.get_session_by_id("s1")).value
         assert session["agent_id"] == "echo"
-        assert session["session_name"] == "x" * 60
+        assert session["session_name"] == f"{'x' * 59}…"
         assert session["metadata"] == {"kept": True}
 
 

@@ -95,6 +95,9 @@ def list_cases() -> Iterator[ListCase]:
         {},
         *({"status": status} for status in ("COMPLETED", "RUNNING")),
         {"live": True},
+        {"at_work": True},
+        {"finished_after": 10},
+        {"finished_after": 10, "status": "ERROR"},
     ]
     bounds: list[dict[str, Any]] = [
         {},

@@ -46,9 +46,17 @@ def expected_index(case: ListCase) -> set[str]:
     """Return the indexes that may serve a page: the most selective filter, then the order."""
     owned = not case.visibility.everyone or "user_id" in case.filters
     if case.table == "runs":
+        in_session = {"runs_live_session", "runs_session_created"}
         if case.filters.get("live") or case.filters.get("status") == "RUNNING":
-            in_session = {"runs_live_session", "runs_session_created"}
             return {"runs_live"} | (in_session if "session_id" in case.filters else set())
+        if case.filters.get("at_work"):
+            return {"runs_at_work"} | (in_session if "session_id" in case.filters else set())
+        if "finished_after" in case.filters:
+            if "session_id" in case.filters:
+                return {"runs_session_created"}
+            # With bounds on both times either index has few rows.
+            bounded = case.filters.keys() & {"created_after", "created_before"}
+            return {"runs_finished"} | ({"runs_user_created"} if owned and bounded else set())
         if "session_id" in case.filters:
             return {"runs_session_created"}
         if owned:
@@ -120,7 +128,10 @@ def test_a_statement_is_prepared_once(sqlite: SqliteDatabase) -> None:
 UNBOUNDED_PREFIX = chr(0x10FFFF)
 """A prefix without a greater text, so that its range has one bound. Any plan for it is good."""
 
-SORTED = ("sessions_name", "sessions_user_name", "runs_live", "runs_live_session")
+SORTED = (
+    "sessions_name", "sessions_user_name", "runs_live", "runs_live_session", "runs_at_work",
+    "runs_finished",
+)  # fmt: skip
 
 
 def test_each_count_searches_an_index(sqlite: SqliteDatabase) -> None:
@@ -150,6 +161,10 @@ COUNTED_WITHOUT_ROWS: list[tuple[str, dict[str, Any]]] = [
     ("runs", {"component_id": "x", "component_type": "x", "status": "x"}),
     ("runs", {"component_type": "x", "status": "x"}),
     ("runs", {"live": True}),
+    ("runs", {"at_work": True}),
+    ("runs", {"finished_after": 10}),
+    ("runs", {"finished_after": 10, "status": "ERROR"}),
+    ("runs", {"finished_after": 10, "status": "ERROR", "user_id": "x", "component_id": "x"}),
     ("runs", {"created_after": 1, "created_before": 2}),
     ("runs", {"user_id": "x", "created_after": 1, "created_before": 2}),
 ]

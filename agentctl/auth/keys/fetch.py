@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -48,12 +50,20 @@ class FetchError(Exception):
         self.detail = detail
 
 
-def is_allowed_key_url(url: str) -> bool:
-    """Return True for https, and for http to this machine."""
+def is_allowed_key_url(url: str, issuer: str = "") -> bool:
+    """Return True for https, and for http to this machine.
+
+    Args:
+        issuer: the issuer that names the URL; empty for a URL of the configuration. An issuer
+            elsewhere must not choose a request to this machine, not even with https.
+    """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(parts.hostname))
+    is_here = is_loopback_host(parts.hostname)
+    if is_here and issuer and not is_loopback_host(urlsplit(issuer).hostname or ""):
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_here)
 
 
 async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
@@ -66,12 +76,44 @@ async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
     Raises:
         FetchError: the key set cannot be fetched.
     """
+    async with _open_client() as client:
+        return await _fetch(client, url or await _discover(client, issuer))
+
+
+async def fetch_configuration(issuer: str) -> dict[str, Any]:
+    """Return the configuration of an issuer (OpenID Connect Discovery 1.0, 4).
+
+    Raises:
+        FetchError: it cannot be fetched, or is of another issuer.
+    """
+    async with _open_client() as client:
+        return await _fetch_configuration(client, issuer)
+
+
+async def post_form(url: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Send a form; return the object of the response.
+
+    Raises:
+        FetchError: there is no response with an object and the status 200.
+    """
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    async with (
+        _open_client() as client,
+        client.stream("POST", url, data=dict(fields), headers=headers) as response,
+    ):
+        return await _read_object(response)
+
+
+@asynccontextmanager
+async def _open_client() -> AsyncIterator[httpx2.AsyncClient]:
     import httpx2
 
     try:
-        async with asyncio.timeout(FETCH_SECONDS):
-            async with httpx2.AsyncClient(timeout=FETCH_SECONDS) as client:
-                return await _fetch(client, url or await _discover(client, issuer))
+        async with (
+            asyncio.timeout(FETCH_SECONDS),
+            httpx2.AsyncClient(timeout=FETCH_SECONDS) as client,
+        ):
+            yield client
     except (TimeoutError, httpx2.TimeoutException):
         raise FetchError("timeout", f"no response within {FETCH_SECONDS:g} seconds") from None
     except httpx2.HTTPError as error:
@@ -90,13 +132,20 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
         FetchError: the configuration of the issuer cannot be fetched, names another issuer, or has
             no allowed URL.
     """
+    document = await _fetch_configuration(client, issuer)
+    url = document.get("jwks_uri")
+    if not isinstance(url, str) or not is_allowed_key_url(url, issuer):
+        raise FetchError(
+            "insecure_url", "the issuer names no key set with https, or one on this machine"
+        )
+    return url
+
+
+async def _fetch_configuration(client: httpx2.AsyncClient, issuer: str) -> dict[str, Any]:
     document = await _fetch(client, issuer.rstrip("/") + DISCOVERY_PATH)
     if document.get("issuer") != issuer:
         raise FetchError("issuer_mismatch", "the discovered configuration is of another issuer")
-    url = document.get("jwks_uri")
-    if not isinstance(url, str) or not is_allowed_key_url(url):
-        raise FetchError("insecure_url", "the issuer names no key set with https")
-    return url
+    return document
 
 
 async def _fetch(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
@@ -109,14 +158,18 @@ async def _fetch(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
                     raise FetchError("redirect", "the server redirects to another origin")
                 url = target
                 continue
-            if response.status_code != 200:
-                raise FetchError("status", f"the server responds with {response.status_code}")
-            content = await _read(response)
-        try:
-            return parse_object(content)
-        except NotStrict as failure:
-            raise FetchError("not_json", f"the response {failure}") from None
+            return await _read_object(response)
     raise FetchError("redirect", f"the server redirects more than {MAXIMUM_REDIRECTS} times")
+
+
+async def _read_object(response: httpx2.Response) -> dict[str, Any]:
+    if response.status_code != 200:
+        raise FetchError("status", f"the server responds with {response.status_code}")
+    content = await _read(response)
+    try:
+        return parse_object(content)
+    except NotStrict as failure:
+        raise FetchError("not_json", f"the response {failure}") from None
 
 
 async def _read(response: httpx2.Response) -> bytes:

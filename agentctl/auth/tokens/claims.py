@@ -194,13 +194,18 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
     if not isinstance(subject, str) or not 1 <= len(subject) <= MAXIMUM_USER_ID_LENGTH:
         text = f"the token's sub is not a string of 1 to {MAXIMUM_USER_ID_LENGTH} characters"
         raise _invalid_claim("sub", text)
-    if subject != subject.strip() or any(
-        unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in subject
-    ):
+    if has_hidden_characters(subject):
         raise _invalid_claim("sub", "the token's sub has invisible characters or outer spaces")
     if is_reserved_subject(subject):
         raise _invalid_claim("sub", "the token's sub is a reserved subject")
     return subject
+
+
+def has_hidden_characters(subject: str) -> bool:
+    """Return True for a text with control or invisible characters, or with outer spaces."""
+    return subject != subject.strip() or any(
+        unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in subject
+    )
 
 
 def is_reserved_subject(subject: str) -> bool:

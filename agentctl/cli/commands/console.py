@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli.commands.token import sign_token
+from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 
-EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
 
-_SCOPES = (
-    "agents:read",
-    "agents:run",
-    "teams:read",
-    "teams:run",
-    "workflows:read",
-    "workflows:run",
-    "sessions:read",
-    "sessions:write",
-)
-"""The scopes without --scope: the sessions and runs of one user."""
+EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
 
 
 def console(
@@ -73,16 +64,21 @@ def console(
         raise UsageError(
             "the console is disabled", hint="set enabled = true in [console] and restart the server"
         )
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
-    name = f"[{host}]" if ":" in host else host
-    base_url = url or settings.server.url or f"http://{name}:{settings.server.port}"
-    page = f"{base_url.rstrip('/')}/console"
+    page = f"{(url or find_url(settings)).rstrip('/')}/console"
     if settings.authorization.enabled:
         span = parse_until(expires_in, now=datetime.now(UTC))
         user = sub or getpass.getuser()
-        write_line(sign_token(settings, user, scope or _SCOPES, span, yes=yes))
+        write_line(sign_token(settings, user, scope or [USER_SCOPES_NAME], span, yes=yes))
     else:
         note("authorization is off: the console asks for no token")
     note(f"console: {page}")
     if not no_open and not webbrowser.open(page):
         note("no browser can be started here: open the page yourself")
+
+
+def find_url(settings: Settings) -> str:
+    """Return the URL at which a server with these settings is reached from this machine."""
+    server = settings.server
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    name = f"[{host}]" if ":" in host else host
+    return server.url or f"http://{name}:{server.port}"

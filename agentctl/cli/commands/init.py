@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from agentctl.cli.commands.console import find_url
 from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
@@ -19,17 +21,21 @@ _NEXT_STEPS = """
 next, in one terminal:
 {folder}  agentctl serve
 and in another:
-{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)
-  agentctl teams list --url http://127.0.0.1:7777
+{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
+  agentctl teams list --url {url}
+  agentctl console --url {url}
 """
 _NEXT_STEPS_OF_AGENT = """
 next, in one terminal:
-{folder}  python -m pytest
+{folder}{install}  python -m pytest
   agentctl serve
 and in another:
-{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope agents:run)
-  agentctl runs start --agent assistant --message "hello" --url http://127.0.0.1:7777
+{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
+  agentctl runs start --agent assistant --message "hello" --url {url}
+  agentctl console --url {url}
 """
+_PACKAGES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "mcp": "mcp"}
+"""The package that the agents of a kind import, which an extra of the name of the kind installs."""
 
 
 def init(
@@ -93,15 +99,25 @@ def _read_files(agent: AgentKind | None) -> dict[str, str]:
 
 def _note_next_steps(directory: Path, agent: AgentKind | None) -> None:
     import shlex
-    from importlib.util import find_spec
 
-    from agentctl.config.extras import build_extra_command
+    from agentctl.config import load_settings
 
     steps = _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT
     here = directory.resolve() == Path.cwd()
     folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    for line in steps.format(folder=folder).splitlines():
+    # The environment overrides the port of the new file, also when it is served.
+    url = find_url(load_settings(directory / "agentctl.toml"))
+    install = "".join(f"  {command}\n" for command in _list_install_commands(agent))
+    for line in steps.format(folder=folder, install=install, url=url).splitlines():
         note(line)
-    # These kinds need a package, and an extra, of the same name.
-    if agent in ("langgraph", "mcp") and find_spec(agent) is None:
-        note(f"this agent needs a package: {build_extra_command(agent)}")
+
+
+def _list_install_commands(agent: AgentKind | None) -> Iterator[str]:
+    from importlib.util import find_spec
+
+    from agentctl.config.extras import build_extra_command, build_install_command
+
+    if agent in _PACKAGES and find_spec(_PACKAGES[agent]) is None:
+        yield build_extra_command(agent)
+    if find_spec("pytest") is None:
+        yield build_install_command("pytest")

@@ -160,10 +160,10 @@ def _announce(
             "to try it, paste this into another terminal:",
             "",
             f'export PATH={shlex.quote(str(directory))}:"$PATH" {variables}',
-            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
-            " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
-            f"agentctl teams list --url {url}",
+            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)",
+            f"agentctl agents list --url {url}",
             f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
+            f"agentctl console --url {url}",
             "",
         ):
             note(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,15 @@ if TYPE_CHECKING:
 
 app = CommandApp(
     help="Mint, inspect and verify tokens.",
-    epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",
+    epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)",
 )
+
+USER_SCOPES_NAME = "user"
+USER_SCOPES = (
+    *("agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run"),
+    *("sessions:read", "sessions:write"),
+)
+"""The scopes of `--scope user`: all components, and the sessions and runs of one user."""
 
 Source = Annotated[
     str | None, typer.Argument(metavar="-", help="Read the token from stdin", show_default=False)
@@ -59,7 +67,7 @@ def mint_token(
         typer.Option(
             "--scope",
             metavar="SCOPE",
-            help="Scope to grant (repeatable)",
+            help="Scope to grant (repeatable); user: read and run everything, write sessions",
             autocompletion=complete_values("scope"),
         ),
     ] = None,
@@ -245,6 +253,7 @@ def sign_token(
     """Sign a token, and note its content, never the token.
 
     Args:
+        scopes: `user` represents `USER_SCOPES`.
         yes: do not ask for the confirmation of the admin scope.
         claims: `audience` and `session_id`.
 
@@ -254,6 +263,8 @@ def sign_token(
     """
     from agentctl.auth.tokens import mint
 
+    chosen = (USER_SCOPES if scope == USER_SCOPES_NAME else (scope,) for scope in scopes)
+    scopes = list(dict.fromkeys(itertools.chain.from_iterable(chosen)))
     admin_scope = settings.authorization.admin_scope
     mint.check_mintable_scopes(scopes, admin_scope)
     if admin_scope in scopes:

@@ -11,8 +11,10 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, RunFailed
 from agentctl.records.events import Event, EventKind
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.times import format_elapsed
+from agentctl.requests import SUMMARY_VIEW
+from agentctl.transcripts.model import find_tokens
 
 
 class RunOutput:
@@ -30,6 +32,7 @@ class RunOutput:
         run_id: the run of the stream; empty before its first event.
         session_id: the session of the run; empty before its first event.
         end: fields of the run record at the end of the run; empty before that.
+        has_members: True if the stream had events of members or steps.
         in_line: True if the text so far does not end with a line feed.
     """
 
@@ -45,6 +48,7 @@ class RunOutput:
         self.session_id = ""
         self.end: Mapping[str, Any] = {}
         self._write_out = write
+        self.has_members = False
         # The text can be long, and is needed only to find out how much of it was written.
         self._length = 0
         self._digest = hashlib.sha256()
@@ -57,6 +61,7 @@ class RunOutput:
         if not self.run_id:
             self.run_id, self.session_id = event.run_id, str(event.data.get("session_id") or "")
         if event.run_id != self.run_id:
+            self.has_members = True
             return
         if event.kind is EventKind.CONTENT:
             self._write(event.text)
@@ -103,10 +108,28 @@ _HINTS = {
 }
 
 
+async def read_run_end(
+    target: Target, component: ComponentRef, output: RunOutput
+) -> Mapping[str, Any]:
+    """Return the end of a streamed run with the tokens of its members.
+
+    The events have the tokens of each run alone. Without the right to read the run they are null.
+    """
+    if not output.has_members or "total_tokens" in output.end:
+        return output.end
+    read = target.operations.get_component_run
+    session_id = output.session_id or None
+    try:
+        run = await read(*component, output.run_id, session_id=session_id, form=SUMMARY_VIEW)
+        return {**output.end, "total_tokens": run.value["total_tokens"]}
+    except AgentctlError:
+        return {**output.end, "total_tokens": None}
+
+
 def report_run_end(
     target: Target, run_id: str, end: Mapping[str, Any], seconds: float | None = None
 ) -> None:
-    """Note the successful end of a run.
+    """Note the successful end of a run, with its tokens and those of its members.
 
     Args:
         end: the record of the run, or the fields of its last event.
@@ -121,14 +144,15 @@ def report_run_end(
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     metrics = end.get("metrics") or {}
-    counts = (metrics.get(f"{each}_tokens") for each in ("total", "input", "output"))
-    total, inward, outward = (each if isinstance(each, int) else None for each in counts)
+    total = find_tokens(end)
     text = f"run {run_id} {str(status).lower()}"
     if seconds is not None:
         text += f" in {format_elapsed(seconds)}"
     if total is not None:
         text += f", {total:,} tokens"
-        text += f" ({inward or 0:,} in, {outward or 0:,} out)" if inward or outward else ""
+        inward, outward = (metrics.get(f"{side}_tokens") or 0 for side in ("input", "output"))
+        # `metrics` are those of the run alone.
+        text += f" ({inward:,} in, {outward:,} out)" if total == inward + outward != 0 else ""
     note(text)
 
 
@@ -136,7 +160,7 @@ def _build_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> Run
     code = str(error.get("code"))
     failure = RunFailed(f"run {run_id} failed", cause=f"{code}: {error.get('detail')}")
     if target.local is None:
-        failure.hint = "the server log has the details"
+        failure.hint = f"the server log has the details of run {run_id}"
         return failure
     # The local user is the operator and sees the log.
     settings, entry = target.local.settings, target.local.log.take_last()

@@ -21,10 +21,6 @@ def component_id_of(record: Record) -> str | None:
     return component[1] if component is not None else None
 
 
-def _total_tokens(record: Record) -> object:
-    return (record.get("metrics") or {}).get("total_tokens")
-
-
 def format_holding(record: Record) -> str | None:
     """Return the names of the work that continues after the end; `?` if they are not known."""
     if "holding" not in record:
@@ -51,8 +47,10 @@ def _style_state(record: Record) -> str:
     return "yellow" if phase["warning"] else get_look(phase).style
 
 
-def _get_last_run(session: Record) -> Record:
-    return {"status": session.get("last_status")}
+def get_last_run(session: Record) -> Record:
+    """Return what the summary of a session has of its last run; {} if it had none."""
+    status = session.get("last_status")
+    return session.get("last_run") or ({"status": status} if status else {})
 
 
 def _error(record: Record) -> str | None:
@@ -85,15 +83,17 @@ SESSIONS = Columns(
         *plain_columns("session_id", "session_name", "session_type"),
         Column("component", component_id_of),
         *plain_columns("user_id", "run_count", "total_tokens", "last_status", "updated_at"),
+        Column("last_stopped_at", lambda row: get_last_run(row).get("stopped_at")),
+        Column("last_holding", lambda row: format_holding(get_last_run(row))),
     ],
     table=[
         Column("session_id", look="id"),
         Column("session_name", heading="name", look="text"),
         Column(
             "last_status",
-            lambda row: _format_state(_get_last_run(row)) if row.get("last_status") else "",
+            lambda row: _format_state(last) if (last := get_last_run(row)) else "",
             heading="status",
-            style=lambda row: _style_state(_get_last_run(row)),
+            style=lambda row: _style_state(get_last_run(row)),
         ),
         Column("component", component_id_of),
         Column(
@@ -122,7 +122,7 @@ _RUN_HEAD = [
     Column("component", component_id_of),
     *plain_columns("user_id", "status"),
     Column("error", _error),
-    Column("total_tokens", _total_tokens),
+    Column("total_tokens", find_tokens),
 ]
 _RUNS = [
     *_RUN_HEAD,

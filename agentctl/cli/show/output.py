@@ -17,7 +17,9 @@ from agentctl.cli.show.table import Column, format_fields, format_table, print_t
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
+from agentctl.records.sessions import SessionView
 from agentctl.records.text import escape_controls, escape_json_controls
+from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -77,6 +79,16 @@ def show_list(
         write_value(records)
     else:
         _show_records(records, columns, format, id_field)
+
+
+def choose_view(format: Format, fields: str | None) -> RunView:
+    """Return the view of runs that an output needs: summaries for tables, else whole records."""
+    return FULL_VIEW if format in ("json", "jsonl") or fields is not None else SUMMARY_VIEW
+
+
+def choose_session_view(format: Format) -> SessionView:
+    """Return the view of a session that an output needs: without its history for tables."""
+    return "full" if format in ("json", "jsonl") else "summary"
 
 
 def show_page(

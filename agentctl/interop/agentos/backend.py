@@ -109,11 +109,14 @@ def is_match(run: Record, filter: RunFilter) -> bool:
     kinds = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
     ids = [run.get(names.id_field) for names in kinds]
     created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
+    finished = parse_rfc3339(run["finished_at"]) if run["finished_at"] else 0
     return (
         (filter.component_type is None or any(ids))
         and filter.component_id in (None, *ids)
         and filter.status in (None, run["status"])
         and not (filter.live and run["status"] in FINAL_STATUSES)
+        and (not filter.at_work or bool(describe_run(run)["warning"]))
+        and (filter.finished_after is None or finished >= filter.finished_after)
         and (filter.created_after is None or created >= filter.created_after)
         and (filter.created_before is None or created < filter.created_before)
     )

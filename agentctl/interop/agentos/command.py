@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli.commands.db import select_databases
+from agentctl.cli.commands.db import find_databases
 from agentctl.cli.options import Config, DbId, Output
 from agentctl.cli.show.output import Format, resolve_format
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
@@ -15,7 +15,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import run_until_done
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Database
+    from agentctl.config.settings import Database, Settings
 
 EXAMPLE = "agentctl db import agentos.db"
 
@@ -33,13 +33,17 @@ def import_database(
     The database of AgentOS is only read. What exists already is skipped, so an import can be
     repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
     """
+    from agentctl.cli.log import discard_log
+    from agentctl.config import load_settings
+
     output_format = resolve_format(output)
-    chosen = select_databases(config, db)[0]
-    system = select_databases(config, None)[0]
-    run_until_done(_import(source, chosen, system, output_format))
+    discard_log()  # the command reports the failure
+    settings = load_settings(config)
+    chosen = find_databases(settings, db)[0]
+    run_until_done(_import(source, chosen, settings, output_format))
 
 
-async def _import(source: str, chosen: Database, system: Database, output_format: Format) -> None:
+async def _import(source: str, chosen: Database, settings: Settings, output_format: Format) -> None:
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
@@ -56,12 +60,14 @@ async def _import(source: str, chosen: Database, system: Database, output_format
         note(f"note: {theirs.place} is {theirs.name}")
         target = open_database(chosen, create=True)
         stack.push_async_callback(target.close)
-        first = target
+        first, system = target, settings.databases[0]
         if system.id != chosen.id:
             first = open_database(system, create=True)
             stack.push_async_callback(first.close)
         async with showing_progress(counter):
-            imported = await import_agentos(theirs.reader, target, first, counter.show)
+            imported = await import_agentos(
+                theirs.reader, target, first, counter.show, settings.quotas
+            )
     report_import(imported, output_format)
     note(f"imported {theirs.place} into {display_url(chosen.url)}")
     check_complete(imported)

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Quotas
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
     StoredSession,
@@ -28,6 +29,7 @@ from agentctl.service.imports.store import ImportedSession, ImportReport, store_
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions
 from agentctl.store.repositories.memories import MemoryRow
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -46,7 +48,11 @@ ACTOR = "local:db-import"
 
 
 async def import_agentos(
-    reader: AgentOSReader, target: Database, system: Database, report: ReportProgress
+    reader: AgentOSReader,
+    target: Database,
+    system: Database,
+    report: ReportProgress,
+    quotas: Quotas,
 ) -> ImportReport:
     """Copy sessions, runs and memories.
 
@@ -55,6 +61,7 @@ async def import_agentos(
         target: receives sessions and runs.
         system: receives memories: the first configured database.
         report: is called with the progress.
+        quotas: bounds for the data of one owner; what exceeds them is left out.
     """
     imported = ImportReport()
     total, done = await reader.count_sessions(), 0
@@ -63,11 +70,11 @@ async def import_agentos(
         if not page:
             break
         for session in page:
-            await _import_session(reader, target, session, imported)
+            await _import_session(reader, target, session, imported, quotas)
             done += 1
             report("sessions imported", done, total)
     async for memory in reader.list_memories():
-        await _import_memory(system, memory, imported)
+        await _import_memory(system, memory, imported, quotas)
         report("memories imported", imported.counts["memories"], None)
     for table in reader.layout.others:
         if not table.endswith("_schema_versions") and (rows := await reader.count_rows(table)):
@@ -80,7 +87,11 @@ async def import_agentos(
 
 
 async def _import_session(
-    reader: AgentOSReader, target: Database, session: StoredSession, imported: ImportReport
+    reader: AgentOSReader,
+    target: Database,
+    session: StoredSession,
+    imported: ImportReport,
+    quotas: Quotas,
 ) -> None:
     runs = await reader.list_runs(session)
     session_id = session.session_id
@@ -102,7 +113,9 @@ async def _import_session(
             except errors.ValidationFailed as failure:
                 imported.left.append((run["run_id"], failure.detail))
     row = _build_session_row(session, build_session_record(session, runs))
-    stored = await store_session(target, ImportedSession(row, rows, counted=False), imported)
+    stored = await store_session(
+        target, ImportedSession(row, rows, counted=False), imported, quotas
+    )
     if session.kind == "workflow":
         imported.counts[_WORKFLOW_RUNS] += stored
     for name in session.data.get("session_data") or {}:
@@ -223,7 +236,9 @@ def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return built
 
 
-async def _import_memory(system: Database, memory: Record, imported: ImportReport) -> None:
+async def _import_memory(
+    system: Database, memory: Record, imported: ImportReport, quotas: Quotas
+) -> None:
     memory_id = memory["memory_id"]
     if memory["problem"] is not None:
         imported.left.append((memory_id, f"unreadable: {memory['problem']}"))
@@ -247,15 +262,20 @@ async def _import_memory(system: Database, memory: Record, imported: ImportRepor
     if not row.user_id:
         imported.left.append((memory_id, "the memory has no user"))
         return
-    stored = await system.write(_store_memory(row))
+    try:
+        stored = await system.write(_store_memory(row, quotas))
+    except errors.QuotaExceeded as refused:
+        imported.left.append((memory_id, refused.detail))
+        return
     imported.counts["memories" if stored else "memories that existed"] += 1
 
 
 @unit
-def _store_memory(row: MemoryRow) -> Steps[bool]:
+def _store_memory(row: MemoryRow, quotas: Quotas) -> Steps[bool]:
     if (yield from memories.get(row.memory_id, EVERYONE)) is not None:
         return False
     yield from memories.create(row)
+    yield from check_added(quotas, row.user_id, "memories")
     return True
 
 

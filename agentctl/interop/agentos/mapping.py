@@ -33,6 +33,7 @@ from agentctl.interop.agentos.values import (
 from agentctl.records.accounts import AccountRecord
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.memories import MemoryRecord
+from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, RunRecord
 from agentctl.records.sessions import SessionSummary
 from agentctl.records.times import format_rfc3339
@@ -268,6 +269,7 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
         messages = built["messages"]
         content = next((line["content"] for line in messages if line["role"] == "user"), None)
     built["input"] = format_content(content) or ""
+    built["total_tokens"] = built["metrics"].get("total_tokens")
     if built["status"] == "ERROR":
         built |= {"error": read_error(run, built["content"]), "content": None}
     if built["status"] in FINAL_STATUSES:
@@ -287,6 +289,20 @@ def read_session(session: Record) -> Built:
         built["total_tokens"] = (read_object(session.get("metrics")) or {}).get("total_tokens")
     built["updated_at"] = built["updated_at"] or built["created_at"]
     return built
+
+
+def read_session_head(session: Record) -> Built:
+    """Build a session without its history from its detail record."""
+    names = ("metrics", "session_summary", "session_state", "metadata")
+    return (
+        read_session(session) | {"turn_count": None} | {name: session.get(name) for name in names}
+    )
+
+
+def build_last_run(run: Record) -> Built:
+    """Build the last run of a session from its run record."""
+    names = ("run_id", "status", "cancel_requested_at", "finished_at", "stopped_at", "holding")
+    return {name: run.get(name) for name in names} | {"phase": describe_run(run)}
 
 
 def write_session(session: Record) -> Built:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from agentctl.operations import ROUTES
-from agentctl.records.kinds import KINDS
-from agentctl.records.routes import Route, RouteTable, operation_ids
+from agentctl.records.routes import Route, RouteTable
 
 AGENTOS_ROUTES: dict[str, Route] = {
-    "get_session_runs": Route("GET", f"{ROUTES['get_session_by_id'].template}/run-previews"),
-    **{
-        operation_ids(kind).cancel_run: Route(
-            "POST", f"/{names.path}/{{{names.id_field}}}/runs/{{run_id}}/continue"
-        )
-        for kind, names in KINDS.items()
-    },
+    "get_session_runs": Route("GET", f"{ROUTES['get_session_by_id'].template}/run-previews")
 }
 
 TABLE = RouteTable(AGENTOS_ROUTES)

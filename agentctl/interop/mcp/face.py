@@ -24,15 +24,12 @@ from starlette.types import Message, Receive, Scope, Send
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
-from agentctl.interop.mcp import calls
+from agentctl.interop.mcp import calls, sessions
 from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.faces import Face, MatchedRoute
 from agentctl.server.state import CALLER_KEY, Call, Caller
-
-MAXIMUM_SESSIONS = 1_000
-"""Sessions of MCP in one process. Idle ones end after half an hour."""
 
 _DISCONNECTED_KEY = "agentctl.mcp.disconnected"
 
@@ -60,8 +57,10 @@ class McpFace(Face):
             server,
             stateless=settings.server.workers > 1,
             max_request_body_size=settings.limits.body_bytes,
-            max_sessions=MAXIMUM_SESSIONS,
+            session_idle_timeout=sessions.IDLE_SECONDS,
+            max_sessions=None,
         )
+        self._sessions = sessions.McpSessions(self._manager.handle_request)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -91,7 +90,11 @@ class McpFace(Face):
                 disconnected.set()
             return message
 
-        await self._manager.handle_request(scope, watched, send)
+        if self._manager.stateless:
+            await self._manager.handle_request(scope, watched, send)
+            return
+        async with self._sessions.serving(scope, send, identity) as send_watched:
+            await self._manager.handle_request(scope, watched, send_watched)
 
     async def _list_tools(
         self, context: Context, params: mcp_types.PaginatedRequestParams | None

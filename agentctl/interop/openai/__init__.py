@@ -20,10 +20,11 @@ def _list_tables() -> tuple[AddedTable, ...]:
 
 
 def _check_settings(settings: Settings, places: Mapping[str, Place]) -> None:
-    from agentctl.interop.openai.settings import OpenAI
+    from agentctl.interop.openai.settings import DEFAULT_IGNORED, OpenAI
 
     table = settings.get_table(OpenAI)
-    if table.ignored_parameters and not table.enabled:
+    # The sample configuration has the default.
+    if table.ignored_parameters not in ((), DEFAULT_IGNORED) and not table.enabled:
         places["openai.ignored_parameters"].refuse(
             "has no effect while openai.enabled is false",
             hint="set enabled = true in [openai], or remove ignored_parameters",

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from agentctl.errors import AgentctlError, BadRequest, NotFound, ValidationFailed
+from agentctl.errors import AgentctlError, BadRequest, NotFound, QuotaExceeded, ValidationFailed
 from agentctl.server.answers import BytesResponse
 
 _TYPES = {
@@ -61,11 +61,13 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
     """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
     status = 400 if isinstance(error, ValidationFailed) else error.status
     headers = dict(error.headers())
-    if status == 409:
-        headers |= _NO_RETRY
     kind, code = _TYPES.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
+    if isinstance(error, QuotaExceeded):
+        kind = code = "insufficient_quota"
+    if status == 409 or isinstance(error, QuotaExceeded):
+        headers |= _NO_RETRY
     body = format_error(
         error.detail,
         kind=kind,

@@ -8,10 +8,11 @@ were ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from agentctl.errors import ValidationFailed
 from agentctl.interop.openai.failures import RefusedParameter
+from agentctl.interop.openai.settings import IgnoredParameter
 from agentctl.records.validation import check_json, check_text
 from agentctl.requests import EarlierMessage
 
@@ -21,6 +22,7 @@ MAXIMUM_MESSAGES = 2_048
 _AGENT_SETS_IT = "it is a setting of the agent"
 _NO_TOOLS = "the agent has its own tools and calls them itself"
 _TEXT_ONLY = "answers are text"
+_IGNORE_IT = "; to ignore it, the operator names it in openai.ignored_parameters"
 
 _Rule = tuple[str, tuple[object, ...]]
 """The reason why a parameter is refused, and the values that are accepted."""
@@ -30,11 +32,11 @@ _COMMON: dict[str, _Rule] = {
     "prompt_cache_retention": (_AGENT_SETS_IT, ("in_memory", "in-memory", "24h")),
     "service_tier": (_AGENT_SETS_IT, ("auto", "default")),
     "store": ("the server stores every run in its session", (True,)),
-    "temperature": (_AGENT_SETS_IT, ()),
+    "temperature": (_AGENT_SETS_IT, (1,)),
     "tool_choice": (_NO_TOOLS, ("auto", "none")),
     "tools": (_NO_TOOLS, ([],)),
     "top_logprobs": (_TEXT_ONLY, (0,)),
-    "top_p": (_AGENT_SETS_IT, ()),
+    "top_p": (_AGENT_SETS_IT, (1,)),
 }
 
 CHAT_RULES: dict[str, _Rule] = {
@@ -134,7 +136,10 @@ class OpenAIParameters:
             if any(value == other and is_flag == isinstance(other, bool) for other in accepted):
                 continue
             if name not in self._ignorable:
-                raise RefusedParameter(f"This value of {name} is not supported: {reason}", name)
+                cure = _IGNORE_IT if name in get_args(IgnoredParameter) else ""
+                raise RefusedParameter(
+                    f"This value of {name} is not supported: {reason}{cure}", name
+                )
             self.ignored.append(name)
 
     def get_metadata(self) -> dict[str, Any] | None:

@@ -11,6 +11,11 @@ IgnoredParameter = Literal[
     "stop", "store", "temperature", "top_p", "truncation", "verbosity",
 ]  # fmt: skip
 
+DEFAULT_IGNORED: tuple[IgnoredParameter, ...] = (
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "temperature", "top_p",
+)  # fmt: skip
+"""Parameters that chat programs send with their first message, without being asked to."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenAI:
@@ -21,4 +26,4 @@ class OpenAI:
     """
 
     enabled: bool = False
-    ignored_parameters: tuple[IgnoredParameter, ...] = ()
+    ignored_parameters: tuple[IgnoredParameter, ...] = DEFAULT_IGNORED

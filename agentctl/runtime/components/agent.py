@@ -47,6 +47,7 @@ MODEL_REJECTED."""
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
     "content_filter": "the answer was filtered",
+    "tool_call": "the answer ends with tool calls and has none",
 }
 """Finish reasons with which an empty answer is a failure."""
 
@@ -316,6 +317,8 @@ async def _attempt_call(
         raise
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
+    if answer.finish_reason == "error":
+        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
     reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
     if reason and not answer.calls and not answer.text.strip():
         raise ModelFailure("MODEL_REJECTED", reason)

@@ -16,6 +16,8 @@ import orjson
 from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError
 from agentctl.runtime.component import Component
+from agentctl.runtime.conversation import MAXIMUM_SUMMARY
+from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
@@ -59,7 +61,8 @@ async def execute_background_work(
     memory with the same text is kept once.
 
     Raises:
-        ExecutionError: the model failed.
+        ExecutionError: the model failed, or its summary is longer than `MAXIMUM_SUMMARY`. The
+            session keeps its last summary then.
     """
     from agentctl.runtime.components.agent import run_agent
 
@@ -76,6 +79,10 @@ async def execute_background_work(
     )
     worker = replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
     await run_agent(worker, context, catalog)
+    if purpose == "summary" and len(context.transcript.content.strip()) > MAXIMUM_SUMMARY:
+        raise ExecutionError(
+            "MODEL_REJECTED", f"The summary has more than {MAXIMUM_SUMMARY} characters"
+        )
     if purpose == "memory" and context.memories is not None:
         await _store_facts(context.transcript.content, context.memories, context.spec.run_id)
 

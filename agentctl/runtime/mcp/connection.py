@@ -213,6 +213,7 @@ class McpConnection:
         try:
             async with client:
                 self._client = client
+                self._watcher.version = client.protocol_version
                 self._opened.set()
                 if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
                     listening = asyncio.create_task(self._listen(client))

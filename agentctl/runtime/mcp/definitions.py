@@ -16,6 +16,7 @@ import orjson
 
 from agentctl.config.mcp_servers import allows_tool
 from agentctl.records.text import escape_controls
+from agentctl.runtime.bounds import Turns
 
 if TYPE_CHECKING:
     from mcp_types import Tool as ListedTool
@@ -26,13 +27,20 @@ if TYPE_CHECKING:
 MAXIMUM_TOOLS = 256
 """Maximum number of tools of a server; providers accept about 128 in a request."""
 
+MAXIMUM_LISTED = 1_024
+"""Maximum number of tools of a page; the others are dropped before they are checked."""
+
 DESCRIPTION_BYTES = 8_192
 SCHEMA_BYTES = 65_536
 SCHEMA_DEPTH = 32
 
+UNUSABLE = "agentctl:unusable"
+"""Member of a schema that replaces the definition of a tool that does not follow the protocol."""
+
 _NAME_CHARACTERS = 64
 """Maximum length of a name for a provider."""
 
+_LARGE_SCHEMA = f"its schema has more than {SCHEMA_BYTES:_} bytes"
 _MAXIMUM_LISTED_NAME = 256
 _REFUSED = re.compile(r"[^A-Za-z0-9_]")
 _INVISIBLE = re.compile("[\U000e0000-\U000e01ef]")
@@ -68,11 +76,13 @@ class ToolList(NamedTuple):
     problems: tuple[str, ...]
 
 
-def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList:
+async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList:
     """Check the tools that a server lists; leave out those that `allow_tools` does not allow."""
     tools: dict[str, McpTool] = {}
     problems: list[str] = []
+    turns = Turns()
     for item in listed:
+        await turns.take()
         if not allows_tool(server, item.name):
             continue
         if len(tools) == MAXIMUM_TOOLS:
@@ -129,19 +139,61 @@ def clean_text(text: str, limit: int) -> str:
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")
 
 
+def replace_unusable_tools(result: Mapping[str, Any], version: str) -> list[Any]:
+    """Return the tools of a page, with a definition that is left out for each unusable one.
+
+    The library refuses the whole list if one tool does not follow the protocol.
+
+    Args:
+        result: the result of the server, with a list of tools.
+        version: the version of the protocol.
+    """
+    tools: list[Any] = result["tools"][:MAXIMUM_LISTED]
+    if not _follows_protocol({**result, "tools": []}, version):
+        return tools
+    return [
+        tool if _follows_protocol({**result, "tools": [tool]}, version) else _describe(tool)
+        for tool in tools
+    ]
+
+
+def _follows_protocol(result: dict[str, Any], version: str) -> bool:
+    from mcp_types import Tool
+    from mcp_types.methods import validate_server_result
+
+    try:
+        validate_server_result("tools/list", version, result)
+        for tool in result["tools"]:
+            Tool.model_validate(tool, by_name=False)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _describe(tool: Any) -> dict[str, Any]:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    schema = {"type": "object", UNUSABLE: True}
+    return {"name": name if isinstance(name, str) else "", "inputSchema": schema}
+
+
 def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object with clean texts.
 
     Raises:
         UnusableTool: it is not one, or it is too large.
     """
+    if UNUSABLE in schema:
+        raise UnusableTool("its definition does not follow the protocol")
     try:
+        # Before its texts are cleaned, which takes a microsecond for each value.
+        if len(orjson.dumps(schema)) > SCHEMA_BYTES:
+            raise UnusableTool(_LARGE_SCHEMA)
         cleaned: dict[str, Any] = _clean_value(dict(schema), SCHEMA_DEPTH)
         size = len(orjson.dumps(cleaned))
     except (TypeError, ValueError) as error:
         raise UnusableTool("its schema is not valid JSON") from error
     if size > SCHEMA_BYTES:
-        raise UnusableTool(f"its schema has more than {SCHEMA_BYTES:_} bytes")
+        raise UnusableTool(_LARGE_SCHEMA)
     if cleaned.get("type", "object") != "object":
         raise UnusableTool("its schema is not that of an object")
     return {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import httpx2
 
+from agentctl.runtime.bounds import has_too_many_values
 from agentctl.runtime.mcp.watched import current_call
 from agentctl.runtime.models.provider import IsolatedClient
 from agentctl.runtime.models.response_limits import UnusableResponse
@@ -19,6 +20,7 @@ from agentctl.runtime.models.response_limits import UnusableResponse
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000
 _SESSION_HEADER = "mcp-session-id"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _HTTP_REASONS = {
     401: "it rejected the credentials (HTTP 401)",
     403: "it denied access (HTTP 403)",
@@ -69,8 +71,8 @@ class McpHttpClient(IsolatedClient):
         try:
             async with asyncio.timeout(seconds):
                 response = await super().send(request, **options)
-                if not _is_stream(response):
-                    await response.aread()
+                if not _is_stream(response) and has_too_many_values(await response.aread()):
+                    raise UnusableResponse("the body has too many values")
         except UnusableResponse:
             self.problem = "its response is too large or compressed"
             return httpx2.Response(502, request=request)
@@ -110,9 +112,9 @@ def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]
     async def hook(response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise UnusableResponse("the response is compressed, which was not requested")
-        if not _is_stream(response):
-            stream = cast(httpx2.AsyncByteStream, response.stream)
-            response.stream = _LimitedBody(stream, limit)
+        stream = cast(httpx2.AsyncByteStream, response.stream)
+        kind = _LimitedEvents if _is_stream(response) else _LimitedBody
+        response.stream = kind(stream, limit)
 
     return hook
 
@@ -132,3 +134,21 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _LimitedEvents(_LimitedBody):
+    """A stream of events, each of which has a bounded number of values."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        event = bytearray()
+        async for chunk in self._stream:
+            end = max(map(chunk.rfind, _EVENT_ENDS))
+            event += chunk if end < 0 else chunk[:end]
+            if len(event) > 2 * self._limit:
+                raise UnusableResponse("an event is too large")
+            if end >= 0:
+                # Once for each event: the library parses it when its end arrives.
+                if has_too_many_values(bytes(event)):
+                    raise UnusableResponse("an event has too many values")
+                event[:] = chunk[end:]
+            yield chunk

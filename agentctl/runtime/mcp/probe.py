@@ -65,7 +65,7 @@ async def probe_server(
     try:
         await connection.open(server.connect_seconds)
         async with asyncio.timeout(server.connect_seconds):
-            listed = build_tool_list(server, await connection.list_tools())
+            listed = await build_tool_list(server, await connection.list_tools())
         report["state"], report["server"] = "connected", connection.description
         report["tools"] = [tool.record() for tool in listed.tools]
         report["problems"] = list(listed.problems)

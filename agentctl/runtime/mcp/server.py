@@ -241,7 +241,7 @@ class SharedServer(HostedServer):
         connection.changed.clear()
         listing = asyncio.create_task(connection.list_tools())
         if await _wait_for_first(listing, connection.lost, self.spec.connect_seconds):
-            self.note_tools(build_tool_list(self.spec, listing.result()))
+            self.note_tools(await build_tool_list(self.spec, listing.result()))
         elif connection.lost.done():
             raise McpUnavailable(connection.lost.result())
         else:

@@ -150,7 +150,7 @@ class PerUserServer(HostedServer):
             raise McpUnavailable(reason) from failure
         self.counters.connections += 1
         self.problem = None
-        return build_tool_list(self.spec, listed)
+        return await build_tool_list(self.spec, listed)
 
     def _drop(self, key: Key) -> None:
         session = self._sessions.pop(key)

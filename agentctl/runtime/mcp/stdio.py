@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
-from agentctl.records.text import MASK, escape_controls
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.text import MASK, escape_controls, replace_unstorable
+from agentctl.runtime.bounds import Turns, has_too_many_values
 from agentctl.runtime.mcp.failures import McpUnavailable
 
 if TYPE_CHECKING:
@@ -38,6 +42,12 @@ EXIT_SECONDS = 2.0
 WRITE_SECONDS = 30.0
 """Time to read a message from stdin. A program that takes longer is restarted."""
 
+LOGGED_LINES = 1_000
+"""Lines of stderr in a second that are logged; further ones are counted."""
+
+NOISE_LINES = 10_000
+"""Lines in a second that are no messages; the program waits before it can write more."""
+
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 _CHUNK_BYTES = 65_536
 _EDGE_BYTES = 512
@@ -48,9 +58,11 @@ _EXIT_POLL_SECONDS, _EXIT_POLLS = 0.01, 20
 _WATCH_SECONDS = 1.0
 _MINIMUM_SECRET_LENGTH = 4
 
+_VERSION = b'"jsonrpc"'
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 
 _log = logging.getLogger("agentctl.mcp")
+_rate_limited = RateLimitedLog(_log)
 
 Message: TypeAlias = SessionMessage | Exception
 OnEnd = Callable[[str, str], None]
@@ -159,7 +171,7 @@ class _RunningProgram:
         self._on_end = on_end
         self._ended = False
         self._noise = 0
-        self._last_line = ""
+        self._last_line = b""
         self._open_ids: set[int | str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._incoming: MemoryObjectSendStream[Message]
@@ -216,7 +228,7 @@ class _RunningProgram:
         if self._ended:
             return
         self._ended = True
-        self._on_end(reason, self._last_line)
+        self._on_end(reason, self._program.mask(_decode(self._last_line)))
 
     async def _watch(self) -> None:
         while self._process.returncode is None:
@@ -225,12 +237,14 @@ class _RunningProgram:
 
     async def _read_messages(self) -> None:
         assert self._process.stdout is not None
-        lines = _OutputLines(self._program.message_bytes)
+        lines, noise = _OutputLines(self._program.message_bytes), _Noise()
         with self._incoming:
             while data := await self._process.stdout.read(_CHUNK_BYTES):
                 for line in lines.add(data):
                     message = self._parse(line)
-                    if message is not None:
+                    if message is None:
+                        await noise.add()
+                    else:
                         # After `close`, the rest is read and dropped, so that the program can end.
                         with contextlib.suppress(
                             anyio.BrokenResourceError, anyio.ClosedResourceError
@@ -245,41 +259,58 @@ class _RunningProgram:
             self._end("its program closed stdout" if code is None else _describe_exit(code))
 
     def _parse(self, line: _OutputLine) -> SessionMessage | None:
+        """Return the message of a line; None if it is none.
+
+        A result that cannot be used becomes an error, so that its call ends.
+        """
         if line.is_cut:
-            return self._answer_long_message(line)
-        if not line.text.strip():
+            size = self._program.message_bytes
+            return self._refuse(line.text, line.tail, f"the result has over {size:_} bytes")
+        text = line.text if line.text.startswith(b"{") else line.text.lstrip()
+        if not text.startswith(b"{"):
+            if text:
+                self._note_noise(text)
             return None
+        if has_too_many_values(text):
+            return self._refuse(text, b"", "the result has too many values")
         try:
-            message = mcp_types.jsonrpc_message_adapter.validate_json(line.text, by_name=False)
+            message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
         except ValueError:
-            self._noise += 1
-            if self._noise == 1:
-                _log.warning(
-                    "mcp server %s: its program writes other text than messages to stdout: %s",
-                    self._program.server,
-                    self._program.mask(line.text[:200].decode("utf-8", "replace")),
-                )
-            return None
+            repaired = _repair(text)
+            if repaired is None:
+                if _VERSION in text:
+                    return self._refuse(text, b"", "the result is not a readable message")
+                self._note_noise(text)
+                return None
+            message = repaired
         if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             self._open_ids.discard(message.id if message.id is not None else "")
         return SessionMessage(message)
 
-    def _answer_long_message(self, line: _OutputLine) -> SessionMessage | None:
-        limit = self._program.message_bytes
-        _log.warning(
-            "mcp server %s: a message of more than %d bytes was dropped",
-            self._program.server,
-            limit,
-        )
-        for match in (*_ID.finditer(line.text), *_ID.finditer(line.tail)):
-            request_id = int(match[1])
-            if request_id in self._open_ids:
-                self._open_ids.discard(request_id)
-                error = mcp_types.ErrorData(
-                    code=mcp_types.INTERNAL_ERROR, message=f"the result has over {limit:_} bytes"
-                )
-                answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-                return SessionMessage(answer)
+    def _note_noise(self, text: bytes) -> None:
+        self._noise += 1
+        if self._noise == 1:
+            _log.warning(
+                "mcp server %s: its program writes other text than messages to stdout: %s",
+                self._program.server,
+                self._program.mask(_decode(text[:200])),
+            )
+
+    def _refuse(self, text: bytes, tail: bytes, reason: str) -> SessionMessage | None:
+        """Return an error for the request to which an unusable message responds, if it has an id.
+
+        Args:
+            tail: the last bytes of a message that is cut.
+        """
+        _rate_limited.log("mcp server %s: a message was dropped: %s", self._program.server, reason)
+        for part in (text[:_EDGE_BYTES], tail or text[-_EDGE_BYTES:]):
+            for match in _ID.finditer(part):
+                request_id = int(match[1])
+                if request_id in self._open_ids:
+                    self._open_ids.discard(request_id)
+                    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=reason)
+                    answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+                    return SessionMessage(answer)
         return None
 
     async def _write_messages(self) -> None:
@@ -303,15 +334,63 @@ class _RunningProgram:
             return
 
     async def _read_log(self) -> None:
-        """Read stderr, so that the program never waits for it; write its lines to the log."""
+        """Read stderr, so that the program does not wait for it; write its lines to the log."""
         assert self._process.stderr is not None
-        lines = _OutputLines(_STDERR_LINE_BYTES)
+        lines, noise = _OutputLines(_STDERR_LINE_BYTES), _Noise()
         while data := await self._process.stderr.read(_CHUNK_BYTES):
             for line in lines.add(data):
-                text = self._program.mask(line.text.decode("utf-8", "replace").rstrip())
-                if text:
-                    self._last_line = text
-                    _log.info("mcp server %s: stderr: %s", self._program.server, text)
+                await noise.add()
+                if not (text := line.text.strip()):
+                    continue
+                self._last_line = text
+                if noise.count <= LOGGED_LINES and _log.isEnabledFor(logging.INFO):
+                    shown = self._program.mask(_decode(text))
+                    _log.info("mcp server %s: stderr: %s", self._program.server, shown)
+            if noise.count > LOGGED_LINES:
+                _rate_limited.log(
+                    "mcp server %s: its program writes over %d lines a second to stderr, of which"
+                    " the others are not logged", self._program.server, LOGGED_LINES,
+                )  # fmt: skip
+
+
+class _Noise:
+    """The lines of a pipe that are no messages.
+
+    Attributes:
+        count: their number in the current second.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._second_ends = 0.0
+        self._turns = Turns()
+
+    async def add(self) -> None:
+        """Count a line. Wait for the end of the second after `NOISE_LINES`."""
+        now = time.monotonic()
+        if now >= self._second_ends:
+            self.count, self._second_ends = 0, now + 1
+        self.count += 1
+        if self.count > NOISE_LINES:
+            await asyncio.sleep(self._second_ends - now)
+        else:
+            await self._turns.take()
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace").rstrip()
+
+
+def _repair(text: bytes) -> mcp_types.JSONRPCMessage | None:
+    """Return a message with U+FFFD for text that cannot be stored; None if it is no message.
+
+    JSON of JavaScript and Python has lone surrogates, which the parser of the library refuses.
+    """
+    try:
+        storable = replace_unstorable(json.dumps(json.loads(text), ensure_ascii=False))
+        return mcp_types.jsonrpc_message_adapter.validate_json(storable, by_name=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def cancelled_id(message: mcp_types.JSONRPCMessage) -> int | str | None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import mcp_types
 from mcp.shared.message import SessionMessage
 
+from agentctl.runtime.mcp.definitions import replace_unusable_tools
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -66,15 +68,24 @@ class WatchedCall:
 
 
 class CallWatcher:
-    """The calls of one connection that have no response yet."""
+    """The calls of one connection that have no response yet.
+
+    Attributes:
+        version: the version of the protocol, once it is known.
+    """
 
     def __init__(self) -> None:
+        self.version = ""
         self._calls: dict[str, WatchedCall] = {}
+        self._listings: set[str] = set()
 
     def note_sent(self, item: SessionMessage) -> None:
         """Assign the id of a request to the call of this task."""
-        call = current_call.get()
-        if call is not None and isinstance(item.message, mcp_types.JSONRPCRequest):
+        if not isinstance(item.message, mcp_types.JSONRPCRequest):
+            return
+        if item.message.method == "tools/list":
+            self._listings.add(str(item.message.id))
+        if (call := current_call.get()) is not None:
             call.request_id = str(item.message.id)
             self._calls[call.request_id] = call
             _allow_questions(item.message)
@@ -83,8 +94,17 @@ class CallWatcher:
         message = None if isinstance(item, Exception) else item.message
         if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             call = self._calls.pop(str(message.id), None)
+            if str(message.id) in self._listings:
+                self._listings.discard(str(message.id))
+                self._check_listing(message)
             if call is not None:
                 call.answer(is_error=isinstance(message, mcp_types.JSONRPCError))
+
+    def _check_listing(self, message: mcp_types.JSONRPCMessage) -> None:
+        if isinstance(message, mcp_types.JSONRPCResponse):
+            result = message.result
+            if isinstance(result.get("tools"), list):
+                result["tools"] = replace_unusable_tools(result, self.version)
 
     def end(self) -> None:
         """End all calls: the connection is closed."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.bounds import has_too_many_values
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.json_values import clean_json_value
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 """A neutral message (`runtime.transcript`) of the roles user, assistant and tool. An assistant
 message of the current run may have `native`: a `NativeMessage`."""
+
+MAXIMUM_ARGUMENT_BYTES = 1_048_576
+"""Maximum size of the arguments of all tool calls of one answer. They are parsed in one step of the
+event loop."""
 
 UNKNOWN_REASON = "unknown"
 """Finish reason of an answer whose provider sent one that has no neutral name."""
@@ -169,14 +174,23 @@ class ModelConnection(ABC):
         """Close the connections to the provider."""
 
 
-def clean_calls(calls: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
+def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
     """Clean the tool calls of an answer for storage.
 
     The calls get different ids: some servers repeat one id, and a result belongs to one call.
 
     Args:
-        calls: id (`""` for none), name and arguments of each call.
+        received: id (`""` for none), name and arguments of each call.
+
+    Raises:
+        ModelFailure: the arguments are too large, or have too many values.
     """
+    calls = [*received]
+    texts = [arguments for _, _, arguments in calls if isinstance(arguments, str)]
+    if sum(map(len, texts)) > MAXIMUM_ARGUMENT_BYTES:
+        raise ModelFailure("MODEL_REJECTED", "the arguments of the tool calls are too large")
+    if has_too_many_values("".join(texts).encode(errors="replace")):
+        raise ModelFailure("MODEL_REJECTED", "the arguments have too many values")
     cleaned: list[dict[str, Any]] = []
     ids: set[str] = set()
     for given_id, name, arguments in calls:

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure
 from agentctl.runtime.models.openai_errors import build_stream_failure
 from agentctl.runtime.transcript import MAXIMUM_TOKENS
@@ -39,8 +40,13 @@ _FINISH_REASONS = {
 _DETAIL_TEXTS = ("text", "summary", "data")
 """Members of a detail of thinking that arrive in pieces."""
 
+MAXIMUM_DETAILS = 65_536
+"""Maximum number of details of thinking in one answer, after their pieces are joined. Each takes
+about a microsecond for each call of the model that follows."""
+
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DONE = b"[DONE]"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 PartKind = Literal["text", "thinking", "call", ""]
 
@@ -64,8 +70,48 @@ class CallPieces:
         self.extra: Any = None
 
     @property
+    def is_empty(self) -> bool:
+        """True for a call without any content, which some servers send."""
+        return not (self.id or self.name or self.given_arguments)
+
+    @property
     def given_arguments(self) -> Any:
         return "".join(self.arguments) if isinstance(self.arguments, list) else self.arguments
+
+
+class DetailPieces:
+    """Details of thinking while they arrive, the pieces with one index and type together.
+
+    Adding a piece costs as much as the piece is long. The texts are joined once, at the end.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[object, dict[str, Any]] = {}
+        self._texts: dict[object, dict[str, list[str]]] = {}
+
+    def add(self, detail: Mapping[str, Any]) -> None:
+        """Add a piece.
+
+        Raises:
+            UnreadableAnswer: there are more than `MAXIMUM_DETAILS` details.
+        """
+        index = detail.get("index")
+        key = len(self._fields) if index is None else f"{index} {detail.get('type')}"
+        if len(self._fields) == MAXIMUM_DETAILS and key not in self._fields:
+            raise UnreadableAnswer("it has too many details of thinking")
+        fields, texts = self._fields.setdefault(key, {}), self._texts.setdefault(key, {})
+        for name, value in detail.items():
+            if name in _DETAIL_TEXTS and isinstance(value, str):
+                texts.setdefault(name, []).append(value)
+            elif value is not None or name not in fields:
+                fields[name] = value
+
+    def join(self) -> list[dict[str, Any]]:
+        """Return the details as they have to be sent back."""
+        return [
+            {**fields, **{name: "".join(pieces) for name, pieces in self._texts[key].items()}}
+            for key, fields in self._fields.items()
+        ]
 
 
 class OpenAIAnswer:
@@ -74,7 +120,9 @@ class OpenAIAnswer:
     Attributes:
         done: True after the marker of the end, `[DONE]`.
         finish_reason: the neutral finish reason so far; None for none.
-        texts, thinking: pieces of the answer; the thinking by its field, `""` for tags in the text.
+        texts, thinking: pieces of the answer, made storable; the thinking by its field, `""` for
+            tags in the text.
+        details: thinking that may be signed or encrypted.
         calls: the tool calls in their order.
     """
 
@@ -83,10 +131,11 @@ class OpenAIAnswer:
         self.finish_reason: str | None = None
         self.texts: list[str] = []
         self.thinking: dict[str, list[str]] = {}
-        self.details: list[dict[str, Any]] = []
+        self.details = DetailPieces()
         self.calls: list[CallPieces] = []
         self._by_index: dict[int, CallPieces] = {}
         self._sink = sink
+        self._has_begun = False
         self._refused = False
         self._tagged = False
         self._kind: PartKind = ""
@@ -101,6 +150,8 @@ class OpenAIAnswer:
         """
         try:
             for event in events:
+                if not self._has_begun:
+                    self._has_begun, event = True, event.removeprefix(_BYTE_ORDER_MARK)
                 data = read_data(event)
                 if not data:
                     continue
@@ -113,7 +164,7 @@ class OpenAIAnswer:
 
     def add_completion(self, data: bytes) -> None:
         """Add an answer that is not a stream. Raises as `add_events`."""
-        completion = parse_json(data)
+        completion = parse_json(data.removeprefix(_BYTE_ORDER_MARK))
         choices = completion.get("choices")
         if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
             for choice in choices[:1]:
@@ -196,13 +247,13 @@ class OpenAIAnswer:
             return
         if self._kind != "text":
             self._begin_part("text")
-        self.texts.append(text)
+        self.texts.append(replace_unstorable(text))
         self._pending.append(text)
 
     def _add_thinking(self, field: str, text: str) -> None:
         if self._kind != "thinking":
             self._begin_part("thinking")
-        self.thinking.setdefault(field, []).append(text)
+        self.thinking.setdefault(field, []).append(replace_unstorable(text))
         self._pending.append(text)
 
     def _add_details(self, details: object, *, shows: bool) -> None:
@@ -214,10 +265,10 @@ class OpenAIAnswer:
         if not isinstance(details, list) or not all(isinstance(detail, dict) for detail in details):
             return
         self._sink.count_arriving(len(json.dumps(details)))
-        self.details += details
-        for detail in details if shows else ():
+        for detail in details:
+            self.details.add(detail)
             text = detail.get("text") or detail.get("summary")
-            if isinstance(text, str) and text:
+            if shows and isinstance(text, str) and text:
                 self._add_thinking("reasoning", text)
 
     def _flush(self) -> None:
@@ -279,21 +330,6 @@ class OpenAIAnswer:
         if index is not None:
             self._by_index[index] = call
         return call
-
-
-def join_details(details: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the pieces of details with one index and type, as they have to be sent back."""
-    joined: dict[object, dict[str, Any]] = {}
-    for number, detail in enumerate(details):
-        index = detail.get("index")
-        key = str(number) if index is None else f"{index} {detail.get('type')}"
-        whole = joined.setdefault(key, {})
-        for name, value in detail.items():
-            if name in _DETAIL_TEXTS and isinstance(value, str):
-                whole[name] = str(whole.get(name) or "") + value
-            elif value is not None or name not in whole:
-                whole[name] = value
-    return [*joined.values()]
 
 
 def read_data(event: bytes) -> bytes:

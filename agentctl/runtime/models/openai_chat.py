@@ -15,7 +15,6 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import orjson
 
-from agentctl.records.text import replace_unstorable
 from agentctl.runtime.models.calls import (
     Message,
     ModelAnswer,
@@ -24,7 +23,7 @@ from agentctl.runtime.models.calls import (
     NativeMessage,
     clean_calls,
 )
-from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, join_details
+from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, UnreadableAnswer
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
 from agentctl.runtime.models.provider import build_stream_client
 from agentctl.runtime.models.response_limits import iterate_events
@@ -184,14 +183,16 @@ class OpenAIConnection(ModelConnection):
         return {**chosen, **(settings.extra_body or {})}
 
     def _complete(self, answer: OpenAIAnswer) -> ModelAnswer:
-        received = [call for call in answer.calls if call.name]
+        received = [call for call in answer.calls if not call.is_empty]
+        if not all(call.name for call in received):
+            raise UnreadableAnswer("a tool call has no name")
         calls = clean_calls((call.id, call.name, call.given_arguments) for call in received)
-        text = replace_unstorable("".join(answer.texts))
+        text = "".join(answer.texts)
         native: dict[str, Any] = {
-            field: replace_unstorable("".join(pieces)) for field, pieces in answer.thinking.items()
+            field: "".join(pieces) for field, pieces in answer.thinking.items()
         }
-        if answer.details:
-            native["reasoning_details"] = join_details(answer.details)
+        if details := answer.details.join():
+            native["reasoning_details"] = details
         extras = {
             call["id"]: source.extra
             for call, source in zip(calls, received, strict=True)

@@ -22,6 +22,9 @@ event loop."""
 MAXIMUM_EVENT_VALUES = 4_096
 """Maximum number of arrays and objects in one event: each takes the library some 50 µs."""
 
+MAXIMUM_EVENT_LINES = 4_096
+"""Maximum number of lines of one event; an event of a provider has one or two."""
+
 _ENVELOPE_BYTES = 65_536
 """Allowance for everything except the text in one event, if runs are smaller than an event."""
 
@@ -135,6 +138,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
         if self._events_left < 0:
             raise UnusableResponse("the response has too many events")
         self._check_size(len(event))
+        if event.count(b"\n") + event.count(b"\r") > MAXIMUM_EVENT_LINES:
+            raise UnusableResponse("an event of the provider has too many lines")
         if event.count(b"{") + event.count(b"[") > MAXIMUM_EVENT_VALUES:
             _check_values(b"\n".join(_DATA_LINE.findall(event)))
 

@@ -24,7 +24,11 @@ MAXIMUM_IDLE = 100
 """Idle connections of one origin."""
 
 MAXIMUM_HEAD_BYTES = 65_536
-"""Maximum size of the header fields of a response, and of those of its trailers."""
+"""Maximum size of the header fields of a response, of those of its trailers, and of everything else
+that is not the body, such as one line without an end: the parser gathers it in quadratic time."""
+
+MAXIMUM_INTERIM = 100
+"""Maximum number of interim responses (1xx) before a response."""
 
 BUFFER_BYTES = 262_144
 """Size of the received body from which no more is read until the caller has taken it."""
@@ -123,7 +127,7 @@ class _StreamConnection(asyncio.Protocol):
         self._has_head = self._is_complete = self._keeps_alive = self._is_paused = False
         self._error: Exception | None = None
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = 0
+        self._body_bytes = self._head_bytes = self._unparsed_bytes = self._interim = 0
         self._waiter: asyncio.Future[None] | None = None
         self._read_seconds: float | None = None
         self._deadline = 0.0
@@ -146,7 +150,8 @@ class _StreamConnection(asyncio.Protocol):
         self._cancel_timer()
         self._parser = httptools.HttpResponseParser(self)
         self._has_head = self._is_complete = self._keeps_alive = False
-        self.headers, self._head_bytes = [], 0
+        self.headers = []
+        self._head_bytes = self._unparsed_bytes = self._interim = 0
         self._read_seconds = read_seconds
         self._transport.write(data)
 
@@ -217,6 +222,10 @@ class _StreamConnection(asyncio.Protocol):
         self._error = self._error or error
         self._wake()
 
+    def _refuse(self, reason: str) -> None:
+        self._fail(httpx2.RemoteProtocolError(reason))
+        self._transport.abort()
+
     # The event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -226,11 +235,17 @@ class _StreamConnection(asyncio.Protocol):
         if self._parser is None or self._is_complete:
             self.close()  # No request waits for this data.
             return
+        self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._fail(httpx2.RemoteProtocolError("the response is not valid HTTP"))
-            self._transport.abort()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse("the response is not valid HTTP")
+            return
+        if self._unparsed_bytes > MAXIMUM_HEAD_BYTES and not self._is_complete:
+            self._refuse("a header line of the response is too long")
+            return
+        if self._interim > MAXIMUM_INTERIM:
+            self._refuse("the response has too many interim responses")
             return
         if not self._is_complete and self._body_bytes > BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
@@ -275,13 +290,16 @@ class _StreamConnection(asyncio.Protocol):
         if self._is_complete:
             return
         self.status = self._parser.get_status_code()
+        self._unparsed_bytes = 0
         if self.status >= 200:
             self._has_head = True
             self._keeps_alive = self._parser.should_keep_alive()
         else:
             self.headers = []
+            self._interim += 1
 
     def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
         if not self._is_complete:
             self._body.append(body)
             self._body_bytes += len(body)

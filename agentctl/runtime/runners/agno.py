@@ -98,9 +98,10 @@ class AgnoRunner:
                 report.add(event)
                 if event.event == "ToolCallCompleted":
                     await _end_call(run, event.tool, calls)
+                await run.take_turn()
         if report.is_paused:
             _pause(run, report, target)
-        report.end()
+        await report.end()
 
     def _copy(self, run: HostedRun) -> Any:
         earlier = to_agno_messages(run.request_history if self._has_history else run.history)
@@ -261,10 +262,10 @@ class _AgnoReport:
         state.clear()
         state.update({key: value for key, value in values.items() if key not in _SERVER_STATE})
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Report the structured result, if there is one."""
         if self._result is not None:
-            self._run.set_output(self._result)
+            await self._run.set_output(self._result)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
 

@@ -112,7 +112,7 @@ class FunctionRunner(_PythonRunner):
         if isinstance(result, str):
             run.add_text(str.__str__(result))
         elif result is not None:
-            run.set_output(result)
+            await run.set_output(result)
             run.add_text(run.output_text)
 
 
@@ -139,7 +139,9 @@ class GeneratorRunner(_PythonRunner):
             async for item in generator:
                 if replay.paused is not None:
                     return
-                _report(item, run, output, repeats=output.is_replaying or replay.drops_reports)
+                repeats = output.is_replaying or replay.drops_reports
+                await _report(item, run, output, repeats=repeats)
+                await run.take_turn()
         output.finish()
 
 
@@ -154,7 +156,7 @@ def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
     return run.leg.state.get(name, ()) if run.leg is not None else ()
 
 
-def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
+async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
     """Report what a generator has yielded, unless it repeats an earlier leg."""
     if isinstance(item, str):
         run.add_text(output.take_text(str.__str__(item)))
@@ -165,7 +167,7 @@ def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bo
             return
     elif isinstance(item, Thinking | ToolStarted | ToolCompleted | Output):
         values = {field.name: getattr(item, field.name) for field in fields(item)}
-        if not output.take_event(type(item).__name__, values, run.limits.run_bytes):
+        if not output.take_event(type(item).__name__, values):
             run.checkpoint()
             return
     match item:
@@ -181,7 +183,7 @@ def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bo
         case Usage():
             run.add_usage(item.counters())
         case Output(value=value):
-            run.set_output(value)
+            await run.set_output(value)
         case _:
             kind = type(item).__name__
             raise TypeError(f"the generator yielded {kind}, not str or an event of agentctl")

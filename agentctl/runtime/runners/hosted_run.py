@@ -14,10 +14,16 @@ from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
+from agentctl.runtime.bounds import STEP_BYTES, Turns
 from agentctl.runtime.context import ContextMisuse, RunHost, build_run_context
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
+from agentctl.runtime.json_values import (
+    NotSerializable,
+    ValueTooLarge,
+    convert_in_steps,
+    to_json_value,
+)
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
@@ -35,6 +41,15 @@ _log = logging.getLogger("agentctl.runtime")
 T = TypeVar("T")
 
 _TOO_LARGE = "The run exceeded its maximum size"
+
+MAXIMUM_ARGUMENTS = 128
+"""Maximum number of arguments of a tool call."""
+
+MAXIMUM_CALLS = 10_000
+"""Maximum number of tool calls of a run."""
+
+ARGUMENT_CHARACTERS = STEP_BYTES
+"""Maximum size of the JSON of an argument that is not text."""
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
@@ -105,6 +120,8 @@ class HostedRun:
         self._kept_bytes = 0
         self._counted: dict[str, int] = {}
         self._needs_separator = False
+        self._output = b"null"
+        self._turns = Turns()
 
     @cached_property
     def context(self) -> RunContext:
@@ -180,6 +197,7 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
+        self._check_room(delta)
         delta = replace_unstorable(delta)
         if not delta:
             return
@@ -215,6 +233,7 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
+        self._check_room(delta)
         delta = replace_unstorable(delta)
         if not delta:
             return
@@ -250,16 +269,22 @@ class HostedRun:
 
         Args:
             call_id: id of the call, unique in the run.
-            arguments: values with a JSON form; others are replaced by the name of their type.
+            arguments: values with a JSON form; others, and those that are not text and have over
+                `ARGUMENT_CHARACTERS` of JSON, are replaced by the name of their type.
 
         Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
+            ExecutionError: the run would exceed `limits.run_bytes`, `MAXIMUM_ARGUMENTS` or
+                `MAXIMUM_CALLS`.
         """
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
-        limit = self._environment.limits.run_bytes
+        if len(arguments) > MAXIMUM_ARGUMENTS:
+            raise ExecutionError("AGENT_FAILED", "A tool call has too many arguments")
+        if len(self._transcript.tools) == MAXIMUM_CALLS:
+            raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
         values = {
-            replace_unstorable(str(key)): _to_argument(arguments[key], limit) for key in arguments
+            replace_unstorable(str(key)): self._convert_argument(arguments[key])
+            for key in arguments
         }
         call = {"id": call_id, "name": name, "arguments": values}
         self.reserve(len(orjson.dumps(call)))
@@ -308,28 +333,38 @@ class HostedRun:
         """Continue the sums of an earlier leg, whose tokens the run has already."""
         self._counted |= usage
 
-    def set_output(self, value: object) -> None:
+    async def set_output(self, value: object) -> None:
         """Set the structured result of the run.
 
         Raises:
             ExecutionError: the value has no JSON form, or the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
+        steps = convert_in_steps(value, self._environment.limits.run_bytes - self._kept_bytes)
         try:
-            output = to_json_value(value, self._environment.limits.run_bytes)
+            while True:
+                next(steps)
+                await self._turns.take()
+        except StopIteration as end:
+            output = end.value
         except ValueTooLarge as error:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE) from error
         except NotSerializable as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The result of the agent has no JSON form"
             ) from error
-        self.reserve(len(orjson.dumps(output)))
+        self._output = orjson.dumps(output)
+        self.reserve(len(self._output))
         self._transcript.output = output
 
     @property
     def output_text(self) -> str:
         """The structured result as JSON text."""
-        return orjson.dumps(self._transcript.output).decode()
+        return self._output.decode()
+
+    async def take_turn(self) -> None:
+        """Let other tasks continue if this one has reported for a while without an `await`."""
+        await self._turns.take()
 
     async def call_in_thread(self, function: Callable[[], T]) -> T:
         """Call a function in a new thread; raise what it raises.
@@ -366,6 +401,20 @@ class HostedRun:
         """
         self._transcript.unstopped.add(work, name)
 
+    def _convert_argument(self, value: object) -> Any:
+        if isinstance(value, str):
+            self._check_room(value)
+            return replace_unstorable(str.__str__(value))
+        try:
+            return to_json_value(value, ARGUMENT_CHARACTERS)
+        except NotSerializable:
+            return f"a {type(value).__name__}"
+
+    def _check_room(self, text: str) -> None:
+        """Refuse a text that cannot fit before any work on it."""
+        if self._kept_bytes + len(text) > self._environment.limits.run_bytes:
+            raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
+
     def reserve(self, size: int) -> None:
         """Count bytes that the run keeps.
 
@@ -373,15 +422,9 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self._kept_bytes += size
+        self._transcript.size = self._kept_bytes
         if self._kept_bytes > self._environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
-
-
-def _to_argument(value: object, limit: int) -> Any:
-    try:
-        return to_json_value(value, limit)
-    except NotSerializable:
-        return f"a {type(value).__name__}"
 
 
 async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:

@@ -166,6 +166,7 @@ class LangGraphRunner:
                     for call in report.take_ended():
                         approval_id = approved[call.call_id].approval_id
                         await run.end_approved(approval_id, call.text, failed=call.failed)
+                    await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
@@ -176,7 +177,7 @@ class LangGraphRunner:
             raise report.calls.classify(error) from error
         if report.interrupts:
             await self._pause(run, saved, report)
-        report.end()
+        await report.end()
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
         """Return the graph of the run with its thread: a new one, or the one of the pause.

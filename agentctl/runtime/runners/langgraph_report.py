@@ -118,7 +118,7 @@ class GraphReport:
         ended, self._ended = self._ended, []
         return ended
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Report the end of the graph.
 
         Raises:
@@ -132,7 +132,7 @@ class GraphReport:
         self._run.replace_answers(self._list_answers())
         result = read_field(self._state, "structured_response")
         if result is not None:
-            self._run.set_output(result)
+            await self._run.set_output(result)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
 

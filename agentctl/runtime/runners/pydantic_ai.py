@@ -149,7 +149,7 @@ class _Execution:
             if isinstance(output, DeferredToolRequests):
                 pause = deferred.build_pause(output, messages, first, steps)
             else:
-                self._report_output(output)
+                await self._report_output(output)
                 self._keep_messages(messages[first:])
         if pause is not None:
             # Outside of the library: its context managers handle no pauses.
@@ -166,6 +166,7 @@ class _Execution:
                     async for event in stream:
                         span.mark_first_token()
                         self._add_piece(event)
+                        await self._run.take_turn()
                 finally:
                     self._set_usage(stream.usage)
         except Exception:
@@ -209,12 +210,12 @@ class _Execution:
                 text, failed = result.model_response(), True
             self._calls.end(result.tool_call_id, text, failed=failed)
 
-    def _report_output(self, output: object) -> None:
+    async def _report_output(self, output: object) -> None:
         if isinstance(output, str):
             if not self._has_text:
                 self._run.add_text(output)
             return
-        self._run.set_output(output)
+        await self._run.set_output(output)
         if not self._has_text:
             self._run.add_text(self._run.output_text)
 

@@ -41,6 +41,9 @@ QUIET_TURNS = 5
 """Turns of the event loop without a new call, after which the run pauses: calls that are made at
 the same time are one pause."""
 
+COMPARED_CHARACTERS = 65_536
+"""Maximum length of the JSON of a field of an event that is compared."""
+
 CallKind = Literal["approve", "ask", "step"]
 
 _ENDED = ("done", "failed")
@@ -420,17 +423,16 @@ class ReplayedOutput:
         self._offset += len(text)
         return new
 
-    def take_event(self, kind: str, values: Mapping[str, Any], limit: int) -> bool:
+    def take_event(self, kind: str, values: Mapping[str, Any]) -> bool:
         """Return True if an event is new.
 
         Args:
-            values: its fields; values without a JSON form are not compared.
-            limit: maximum size of a value.
+            values: its fields; values without a JSON form, or with a long one, are not compared.
 
         Raises:
             ExecutionError: REPLAY_MISMATCH.
         """
-        encoded = [kind, {name: _to_comparable(values[name], limit) for name in values}]
+        encoded = [kind, {name: _to_comparable(values[name]) for name in values}]
         data = orjson.dumps(encoded, option=orjson.OPT_SORT_KEYS)
         event = self._offset, hashlib.sha256(data).hexdigest()[:24]
         is_new = self._next >= self._replayed
@@ -444,8 +446,8 @@ class ReplayedOutput:
         return is_new
 
 
-def _to_comparable(value: Any, limit: int) -> Any:
+def _to_comparable(value: Any) -> Any:
     try:
-        return to_json_value(value, limit)
+        return to_json_value(value, COMPARED_CHARACTERS)
     except NotSerializable:
         return None

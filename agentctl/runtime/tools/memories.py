@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentctl.errors import AgentctlError, ValidationFailed
+from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome
 
@@ -61,7 +61,7 @@ class _MemoryAction:
             return CallOutcome(wrong, failed=True)
         try:
             return CallOutcome(await self.execute(memories, arguments))
-        except ValidationFailed as error:
+        except (QuotaExceeded, ValidationFailed) as error:
             return CallOutcome(error.detail, failed=True)
         except AgentctlError as error:
             _log.warning("the tool %s failed: %s", self.tool["name"], error.detail)

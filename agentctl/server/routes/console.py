@@ -12,8 +12,10 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping
+from html import escape
 from importlib.resources import files
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
@@ -31,6 +33,7 @@ _CONTENT_TYPES = {
 }
 _FOLDERS = ("app", "pages", "vendor")
 _PLACE = b"{assets}"
+_ISSUER = b"{issuer}"
 
 _PAGE_HEADERS = {
     **content_security_policy(
@@ -64,7 +67,9 @@ class _Console(NamedTuple):
 async def get_console(call: Call) -> Response:
     """Show the console."""
     _require_console(call)
-    return _compressible(call, _load_console().page, b"text/html; charset=utf-8", _PAGE_HEADERS)
+    issuer = call.caller.app_state.settings.console.oidc_issuer
+    page = _load_console().page.replace(_ISSUER, escape(urlsplit(issuer).netloc).encode())
+    return _compressible(call, page, b"text/html; charset=utf-8", _PAGE_HEADERS)
 
 
 async def get_console_asset(call: Call, version: str, folder: str, name: str) -> Response:

@@ -9,7 +9,7 @@ from typing import Annotated
 from starlette.responses import Response, StreamingResponse
 
 from agentctl.declarations import Query
-from agentctl.operations import SessionId
+from agentctl.operations import Form, SessionId
 from agentctl.records.document import build_document
 from agentctl.records.sessions import ExportFormat
 from agentctl.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
@@ -47,9 +47,17 @@ async def explain_auth(call: Call, request: ExplainRequest) -> Response:
 
 
 async def get_session_by_id(
-    call: Call, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+    call: Call,
+    session_id: SessionId,
+    where: SessionLocator = DEFAULT_LOCATOR,
+    *,
+    view: Form = "full",
 ) -> Response:
     """Return a session with its version as the entity tag; read its history only if it changed."""
+    if view == "summary":
+        return document_response(
+            await call.operations.get_session_by_id(session_id, where, view=view)
+        )
     known = KnownTags(call.scope["headers"])
     version, document = await call.operations.get_changed_session(session_id, where, known)
     response = BytesResponse(b"") if document is None else document_response(document)

@@ -9,6 +9,7 @@ from typing import IO, Any, TypedDict
 
 import orjson
 
+from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.records.runs import RunRecord
 from agentctl.records.shape import find_mismatch
@@ -34,11 +35,14 @@ class SessionFile:
     Args:
         file: the file, at its beginning; it can be read several times.
         name: the name of the file, for errors.
+        settings: its limits and quotas apply.
     """
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: IO[bytes], name: str, settings: Settings) -> None:
         self._file = file
         self._name = name
+        self._limits = settings.limits
+        self._quotas = settings.quotas
 
     async def check(self, report: ReportProgress) -> int:
         """Check the whole file, and return the number of its sessions.
@@ -69,7 +73,7 @@ class SessionFile:
         """
         result = ImportReport()
         for done, (session, left) in enumerate(self._read_checked(), 1):
-            await store_session(database, session, result, dry_run=dry_run)
+            await store_session(database, session, result, self._quotas, dry_run=dry_run)
             result.left += left
             report("sessions imported", done, total)
         return result
@@ -94,7 +98,7 @@ class SessionFile:
                     )
                 if not {"session", "runs"} <= record.keys():
                     raise ValidationFailed("session or runs is missing")
-                reader = SessionReader(record["session"], record["runs"])
+                reader = SessionReader(record["session"], record["runs"], self._limits)
                 session = reader.read_session()
                 session_id = session.row.session_id
                 if session_id in session_ids:

@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import orjson
 
+from agentctl.auth.tokens.claims import has_hidden_characters, is_reserved_subject
+from agentctl.config.settings import Limits
 from agentctl.errors import ValidationFailed
-from agentctl.records.ids import is_session_id
+from agentctl.records.ids import is_session_id, is_unique_id
 from agentctl.records.kinds import KINDS, ComponentKind, Record, RunStatus
 from agentctl.records.sessions import (
     TOKEN_COUNTERS,
@@ -43,20 +45,28 @@ _STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
 _PURPOSES = (None, "summary", "memory")
 _ENTRY_FIELDS = ("role", "content", "created_at")
 
+_SESSION_TEXTS = ("session_state", "metadata", "summary")
+_RUN_TEXTS = (
+    "input", "content", "reasoning_content", "tools", "messages", "output", "session_state",
+)  # fmt: skip
+"""Columns whose size is bounded. Each one of a run may have all data of the run."""
+
 
 class SessionReader:
     """Rows of one session.
 
     Args:
         session, runs: the records, with fields of the types of `SessionDetail` and `RunRecord`.
+        limits: the limits of the configuration.
 
     Attributes:
         left: pairs of the id of a run that is left out, and the reason.
     """
 
-    def __init__(self, session: Record, runs: Sequence[Record]) -> None:
+    def __init__(self, session: Record, runs: Sequence[Record], limits: Limits) -> None:
         self._session = session
         self._runs = runs
+        self._limits = limits
         self.left: list[tuple[str, str]] = []
 
     def read_session(self) -> ImportedSession:
@@ -79,6 +89,9 @@ class SessionReader:
                 raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
             ids.add(run_id)
             run = build_run_row(record, at, row.session_id)
+            _check_owner(run.user_id, at)
+            _check_sizes(run, _RUN_TEXTS, at, self._limits.run_bytes)
+            _check_sizes(run, ("metadata",), at, self._limits.body_bytes)
             if not is_final(run.status):
                 left.add(run_id)
                 self.left.append((run_id, f"the run is {run.status}"))
@@ -106,7 +119,7 @@ class SessionReader:
         total = session.get("total_tokens")
         if total is not None and not _is_count(total):
             raise ValidationFailed("session.total_tokens is not a number of tokens")
-        component_id = _read_text(session, KINDS[kind].id_field, at, MAXIMUM_NAME_LENGTH)
+        component_id = _read_component_id(session, KINDS[kind].id_field, at)
         component_name = session.get("workflow_name") if kind == "workflow" else None
         if kind != "workflow" and data is not None:
             component_name = data.get("name")
@@ -116,7 +129,7 @@ class SessionReader:
         updated_at = _read_time(session, "updated_at", at)
         if created_at is None or updated_at is None:
             raise ValidationFailed(f"{at}.created_at or {at}.updated_at is missing")
-        return SessionRow(
+        row = SessionRow(
             session_id=_read_id(session, "session_id", at),
             session_type=kind,
             component_id=component_id,
@@ -135,6 +148,10 @@ class SessionReader:
             summary=_dump(session.get("session_summary")),
             session_state=_dump(session.get("session_state")),
         )
+        _check_owner(row.user_id, at)
+        # A request sets these values, so that they were in its body.
+        _check_sizes(row, _SESSION_TEXTS, at, self._limits.body_bytes)
+        return row
 
     def _divide_history(self, rows: Sequence[RunRow]) -> None:
         """Give each entry of the chat history to its run.
@@ -196,9 +213,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
         seq=0,
         parent_run_id=record.get("parent_run_id"),
         component_type=kinds[0],
-        component_id=cast(
-            str, _read_text(record, KINDS[kinds[0]].id_field, at, MAXIMUM_NAME_LENGTH)
-        ),
+        component_id=cast(str, _read_component_id(record, KINDS[kinds[0]].id_field, at)),
         user_id=_read_text(record, "user_id", at, MAXIMUM_NAME_LENGTH),
         status=status,
         background=0,
@@ -296,6 +311,33 @@ def _read_id(record: Record, name: str, at: str) -> str:
         raise ValidationFailed(
             f"{at}.{name} must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -"
         )
+    return value
+
+
+def _check_owner(user_id: str | None, at: str) -> None:
+    """Check that the owner is one that a caller can be: a subject, an account or a local user."""
+    if user_id is None or user_id.startswith("local:"):
+        is_caller = True
+    elif user_id.startswith("sa:"):
+        is_caller = is_unique_id(user_id.removeprefix("sa:"))
+    else:
+        is_caller = not is_reserved_subject(user_id)
+    if not is_caller or has_hidden_characters(user_id or ""):
+        raise ValidationFailed(f"{at}.user_id is not the name of a user")
+
+
+def _check_sizes(row: object, names: Sequence[str], at: str, maximum: int) -> None:
+    for name in names:
+        text = getattr(row, name)
+        # A character has at least one byte, so most texts need not be encoded.
+        if text is not None and len(text) * 4 > maximum and len(text.encode()) > maximum:
+            raise ValidationFailed(f"{at}.{name} is larger than {maximum} bytes")
+
+
+def _read_component_id(record: Record, name: str, at: str) -> str | None:
+    value = _read_text(record, name, at, MAXIMUM_NAME_LENGTH)
+    if value is not None and has_hidden_characters(value):
+        raise ValidationFailed(f"{at}.{name} has control characters or outer spaces")
     return value
 
 

@@ -9,8 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentctl.config.settings import Quotas
+from agentctl.errors import QuotaExceeded
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -55,18 +58,30 @@ class _Stored:
 
 
 async def store_session(
-    database: Database, session: ImportedSession, report: ImportReport, *, dry_run: bool = False
+    database: Database,
+    session: ImportedSession,
+    report: ImportReport,
+    quotas: Quotas,
+    *,
+    dry_run: bool = False,
 ) -> int:
     """Store a session and those of its runs that do not exist, and add the result to `report`.
 
+    A session that exceeds a quota of its owner is left out.
+
     Args:
+        quotas: bounds for the data of one owner; a dry run does not check them.
         dry_run: report what would be stored, and change nothing.
 
     Returns:
         The number of stored runs.
     """
-    work = _store(session, dry_run=dry_run)
-    done = await (database.read(work) if dry_run else database.write(work))
+    work = _store(session, quotas, dry_run=dry_run)
+    try:
+        done = await (database.read(work) if dry_run else database.write(work))
+    except QuotaExceeded as refused:
+        report.left.append((session.row.session_id, refused.detail))
+        return 0
     if done is None:
         report.left.append((session.row.session_id, "a session of another type or user has the id"))
         return 0
@@ -78,7 +93,7 @@ async def store_session(
 
 
 @unit
-def _store(session: ImportedSession, *, dry_run: bool) -> Steps[_Stored | None]:
+def _store(session: ImportedSession, quotas: Quotas, *, dry_run: bool) -> Steps[_Stored | None]:
     row = session.row
     if dry_run:
         stored = yield from sessions.get(row.session_id, EVERYONE)
@@ -108,4 +123,6 @@ def _store(session: ImportedSession, *, dry_run: bool) -> Steps[_Stored | None]:
             if not dry_run:
                 at = row.updated_at if counted else run.finished_at or row.updated_at
                 yield from runs.restore(run, at, counted=counted)
+    if not dry_run and (created or added):
+        yield from check_added(quotas, row.user_id, "sessions" if created else None)
     return _Stored(created, added, skipped, list(left.items()))

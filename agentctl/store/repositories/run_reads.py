@@ -45,12 +45,20 @@ IS_LIVE = "status IN ('PENDING', 'RUNNING')"
 IS_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
 """The condition that a run has no final status."""
 
+IS_AT_WORK = "status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND stopped_at IS NULL"
+"""The condition that a run has ended and its work has not. A partial index has the same one."""
+
 _STATE = ", ".join(field.name for field in fields(RunState))
 
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 _GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
+
+_SIZE = Sql(
+    "SELECT coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
+    " + coalesce(octet_length(output), 0) FROM runs WHERE run_id = :run_id"
+)
 
 _ALL_SEQS = 2**62
 
@@ -167,6 +175,20 @@ _CHILDREN = Sql(
     " ORDER BY parent_run_id, seq"
 )
 
+# `holding` is at the end of a row that may be large, so it is read of few runs only.
+_NEWEST_COLUMNS = _STATE.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
+
+_NEWEST = Sql(
+    f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
+    " FROM runs AS turns WHERE turns.session_id = listed.session_id AND turns.parent_run_id IS NULL"
+    " ORDER BY turns.seq DESC LIMIT 1) FROM sessions AS listed WHERE listed.session_id IN"
+    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))}))"
+)
+
+_COUNT_TURNS = Sql(
+    "SELECT count(*) FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+)
+
 
 def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[RunRow | None]:
     """Return the run, or None if no visible run has the id.
@@ -176,6 +198,13 @@ def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[R
     """
     sql = _GET_SUMMARY if summary else _GET
     return sql.first(RunRow, run_id=run_id, **visibility.parameters())
+
+
+def measure(run_id: str) -> Work[int | None]:
+    """Return the size of the largest texts of a run in bytes, without reading them; None without a
+    run.
+    """
+    return _SIZE.value(run_id=run_id)
 
 
 def get_for_update(run_id: str) -> Work[RunRow | None]:
@@ -332,6 +361,22 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
     return _LEG_EFFECTS.value(run_id=run_id)
 
 
+@unit
+def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, RunState]]:
+    """Return the newest top-level run of each session that has one, by the id of the session."""
+    newest: dict[str, RunState] = {}
+    for parameters in _group_parents(session_ids):
+        for row in (yield Statement(_NEWEST, parameters)):
+            run = RunState(*row)
+            newest[run.session_id] = run
+    return newest
+
+
+def count_turns(session_id: str) -> Work[int]:
+    """Return the number of the top-level runs of a session."""
+    return _COUNT_TURNS.value(session_id=session_id)
+
+
 def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:
     """Return the ids of the live runs of a session that have a purpose."""
     return _BACKGROUND_WORK.column(session_id=session_id, purpose=purpose)
@@ -397,10 +442,18 @@ def list_page(
     live = filter.live or filter.status in ("PENDING", "RUNNING")
     if live:
         conditions = conditions.with_condition(IS_LIVE)
+    if filter.at_work:
+        conditions = conditions.with_condition(IS_AT_WORK)
+    if filter.finished_after is not None:
+        conditions = conditions.with_condition(
+            "finished_at >= :finished_after", finished_after=filter.finished_after
+        )
     since, before = filter.created_after, filter.created_before
-    # A run leaves the lists of live runs without being deleted, so these are always counted.
-    total = yield from LISTING.count(conditions.with_times(since, before), None if live else totals)
+    # A run leaves these lists without being deleted, so they are always counted.
+    changing = live or filter.at_work or filter.finished_after is not None
+    remembered = None if changing else totals
+    total = yield from LISTING.count(conditions.with_times(since, before), remembered)
     matching, page = narrow(conditions, page, since, before)
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
-    sort_ids = live or filter.id_prefix is not None
+    sort_ids = changing or filter.id_prefix is not None
     return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))

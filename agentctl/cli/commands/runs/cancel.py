@@ -42,7 +42,16 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
 from agentctl.records.kinds import ComponentRef, component_of_run
-from agentctl.requests import MAXIMUM_CANCEL_WAIT, MAXIMUM_LIMIT, CancelRequest, Page, RunFilter
+from agentctl.records.phase import describe_phase
+from agentctl.records.times import now
+from agentctl.requests import (
+    MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_LIMIT,
+    SUMMARY_VIEW,
+    CancelRequest,
+    Page,
+    RunFilter,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -60,9 +69,6 @@ POLL_ALL_SECONDS = 0.2
 """Pause between two rounds of requests for the runs that have not stopped."""
 
 CONCURRENT_REQUESTS = 16
-
-_LARGE_FIELDS = ("input", "content", "messages", "tools", "metrics")
-"""Fields of a run that `--all` does not keep in memory: there can be many runs."""
 
 Run = dict[str, Any]
 
@@ -115,8 +121,8 @@ async def cancel_runs(
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.
 
-    Exit code 8 if a cancel was requested and the run has not stopped yet. With --session and
-    --agent, --team or --workflow a run is cancelled by id without reading it first.
+    Exit code 8 if a run has not stopped yet, or has ended while its work goes on. With --session
+    and --agent, --team or --workflow a run is cancelled by id without reading it first.
     """
     output_format = resolve_format(output)
     component = resolve_component(agent, team, workflow)
@@ -178,9 +184,6 @@ async def _cancel_by_ids(
 
 
 def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
-    from agentctl.records.phase import describe_phase
-    from agentctl.records.times import now
-
     phase = describe_phase(record, now())
     outcome = {
         "requested": f"cancel requested, still {record['status']}:",
@@ -196,8 +199,6 @@ def _report_outcome(target: Target, record: CancelRecord, reason: str | None) ->
 
 
 def _find_outcome(record: CancelRecord) -> str:
-    from agentctl.records.phase import describe_phase
-
     outcome = record["cancel"]
     return "ended" if outcome == "stopped" and describe_phase(record, 0)["warning"] else outcome
 
@@ -214,7 +215,7 @@ async def _cancel_by_id(
 
     session_id = request.session_id
     if component is None:
-        run = (await target.operations.get_run(run_id, db_id=db)).value
+        run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
         component = component_of_run(run)
         session_id = session_id or run["session_id"]
     end = time.monotonic() + request.wait
@@ -287,12 +288,11 @@ async def _select_runs(target: Target, filter: RunFilter) -> tuple[list[Run], in
 
     def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
         part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(filter, page=part))
+        return target.operations.get_runs(replace(filter, page=part, form=SUMMARY_VIEW))
 
     async with showing_progress(counter):
         async for rows in read_pages(read):
-            for record in rows:
-                runs.append({k: v for k, v in record.items() if k not in _LARGE_FIELDS})
+            runs += rows
             check_row_count(runs)
             counter.done = len(runs)
     ids = {run["run_id"] for run in runs}
@@ -352,6 +352,13 @@ def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
         look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))
         raise StillPending(
             f"cancel requested, but {_count_runs(len(pending))} not stopped yet",
+            hint=f"check again with: {look}",
+        )
+    held = [record for record in records if describe_phase(record, now())["warning"]]
+    if held:
+        look = target.get_run_command(held[0]["run_id"], held[0].get("session_id"))
+        raise StillPending(
+            f"{_count_runs(len(held))} ended while the work goes on",
             hint=f"check again with: {look}",
         )
 

@@ -20,9 +20,14 @@ from agentctl.cli.options import (
     complete_values,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import resolve_format, show_record
+from agentctl.cli.show.output import show_record
 from agentctl.cli.show.pager import Pager
-from agentctl.cli.show.transcript.pages import create_look, create_page, is_transcript
+from agentctl.cli.show.transcript.pages import (
+    create_look,
+    create_page,
+    is_transcript,
+    resolve_transcript_format,
+)
 from agentctl.cli.target import Target, with_target
 from agentctl.extensions import name_products
 from agentctl.requests import FULL_VIEW, SessionLocator
@@ -60,7 +65,10 @@ async def get_run(
 
     The formats json, jsonl and tsv are the record of the run.
     """
-    output_format = resolve_format(output)
+    options = {"--full": full, "--members": members, "--timeline": timeline, "--raw": raw}
+    output_format = resolve_transcript_format(
+        output, fields, options | {"--local-time": local_time}
+    )
     where = SessionLocator(db_id=db)
     look = create_look(
         full=full, members=members, raw=raw, local_time=local_time, form=output_format

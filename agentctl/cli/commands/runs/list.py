@@ -19,7 +19,7 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import resolve_format, show_page
+from agentctl.cli.show.output import choose_view, resolve_format, show_page
 from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
@@ -56,11 +56,12 @@ async def list_runs(
     check_watch(watch, every, output_format)
     if filter.live and filter.status is not None:
         raise UsageError("--live and --status exclude each other")
-    matching = filter
+    # The record of a run can be large, and tables have none of its texts.
+    matching = replace(filter, form=choose_view(output_format, fields))
     if component := resolve_component(agent, team, workflow):
         if filter.component_type is not None or filter.component_id is not None:
             raise UsageError("--agent, --team and --workflow exclude --type and --component")
-        matching = replace(filter, component_type=component[0], component_id=component[1])
+        matching = replace(matching, component_type=component[0], component_id=component[1])
 
     async def read() -> Document[RunPage]:
         # With --watch an age is that of each read.

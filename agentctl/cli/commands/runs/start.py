@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -24,13 +25,13 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.answer import RunOutput, report_run_end
+from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines, with_activity
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import AgentctlError, Unavailable, UsageError
+from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.requests import CancelRequest, RunRequest
@@ -114,7 +115,20 @@ async def start_run(
         raise UsageError(
             f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
         )
-    await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+    with _adding_hint(target, session):
+        await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+
+
+@contextlib.contextmanager
+def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
+    """Name the session in the error of a server that does not accept the run in it."""
+    try:
+        yield
+    except Conflict as conflict:
+        if session is not None and conflict.hint is None:
+            look = target.command(f"sessions get {session}")
+            conflict.hint = f"choose another session with --session NEW; this one: {look}"
+        raise
 
 
 def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
@@ -168,7 +182,9 @@ async def _stream_run(
     if not run_output.end:
         look = target.get_run_command(run_output.run_id, run_output.session_id)
         raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
-    report_run_end(target, run_output.run_id, run_output.end, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    end = await read_run_end(target, component, run_output)
+    report_run_end(target, run_output.run_id, end, seconds)
 
 
 async def _cancel_interrupted(

@@ -10,7 +10,7 @@ import typer
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.options import DbId, Output, RunIds
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.show.output import choose_view, resolve_format, show_list
 from agentctl.cli.show.progress import (
     Counter,
     report_failures,
@@ -21,9 +21,11 @@ from agentctl.cli.show.progress import (
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending
 from agentctl.records.runs import FINAL_STATUSES
+from agentctl.requests import SUMMARY_VIEW
 
 if TYPE_CHECKING:
     from agentctl.records.runs import RunRecord
+    from agentctl.requests import RunView
 
 FIRST_POLL_SECONDS = 0.1
 LAST_POLL_SECONDS = 2.0
@@ -53,11 +55,12 @@ async def wait_for_runs(
     not ended within --wait. Ctrl-C cancels no run.
     """
     output_format = resolve_format(output)
+    form = choose_view(output_format, None)
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
 
     async def wait_for(run_id: str) -> RunRecord:
-        record = await _wait_for_end(target, run_id, db, deadline)
+        record = await _wait_for_end(target, run_id, db, deadline, form)
         counter.done += record["status"] in FINAL_STATUSES
         return record
 
@@ -79,15 +82,17 @@ async def wait_for_runs(
 
 
 async def _wait_for_end(
-    target: Target, run_id: str, db: str | None, deadline: float | None
+    target: Target, run_id: str, db: str | None, deadline: float | None, form: RunView
 ) -> RunRecord:
     import asyncio
 
     pause = FIRST_POLL_SECONDS
     while True:
-        record = (await target.operations.get_run(run_id, db_id=db)).value
+        record = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
         left = pause if deadline is None else deadline - time.monotonic()
         if record["status"] in FINAL_STATUSES or left <= 0:
-            return record
+            if form is SUMMARY_VIEW:
+                return record
+            return (await target.operations.get_run(run_id, db_id=db, form=form)).value
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, LAST_POLL_SECONDS)

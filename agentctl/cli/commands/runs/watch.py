@@ -27,7 +27,7 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.answer import report_run_end
+from agentctl.cli.show.answer import read_run_end, report_run_end
 from agentctl.cli.show.event_lines import (
     TEXT_FORMATS,
     EventLines,
@@ -108,7 +108,8 @@ async def watch_run(
         watch.lines.flush()
     if silent:
         show_record(await watched.read_document(), columns.RUN, output_format, id_field="run_id")
-    report_run_end(target, run_id, watch.output.end)
+    assert watched.component is not None
+    report_run_end(target, run_id, await read_run_end(target, watched.component, watch.output))
 
 
 class Idle(Enum):

@@ -35,7 +35,7 @@ async def delete_sessions(
     where = SessionLocator(db_id=db)
     if dry_run:
         for session_id in session_ids:
-            await target.operations.get_session_by_id(session_id, where)
+            await target.operations.get_session_by_id(session_id, where, view="summary")
         for session_id in session_ids:
             write_line(session_id)
         return

@@ -124,7 +124,7 @@ async def follow_session(
 
     session_id = str(session["session_id"])
     runs = SessionRuns(target.operations, session_id, where, form)
-    part = await runs.find_last(last)
+    part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
     followed = _Followed(target, session_id, where, form, page, part.after, part.first)
     delays = iter(RECONNECT_DELAYS)

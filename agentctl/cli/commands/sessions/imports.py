@@ -46,7 +46,7 @@ async def import_sessions(
     entry = find_databases(target.local.settings, db)[0]
     name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
     with _opening(file) as stream:
-        sessions = SessionFile(stream, name)
+        sessions = SessionFile(stream, name, target.local.settings)
         async with showing_progress(counter):
             total = await sessions.check(counter.show)
             database = open_database(entry, create=not dry_run)

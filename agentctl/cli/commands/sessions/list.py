@@ -44,6 +44,9 @@ async def list_sessions(
         return
     document = await read()
     show_page(document, columns.SESSIONS, output_format, id_field="session_id", fields=fields)
+    meta: Any = document.value["meta"]
+    if meta.get("searched") == "page" and meta["total_pages"] > 1:
+        note(f"only page {meta['page']} of {meta['total_pages']} was searched for the name")
     if target.product is not None:
         sessions: Any = document.value["data"]
         for session in sessions:

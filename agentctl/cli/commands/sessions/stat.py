@@ -30,7 +30,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter
+from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def show_statistics(
 async def _sum_runs(target: Target, run_filter: RunFilter, by: Grouping) -> dict[str, Totals]:
     def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(run_filter, page=page))
+        return target.operations.get_runs(replace(run_filter, page=page, form=SUMMARY_VIEW))
 
     groups: dict[str, Totals] = {}
     counter = Counter("runs read")

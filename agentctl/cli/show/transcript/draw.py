@@ -62,7 +62,7 @@ TOOL_LOOKS = {
     "done": ("✓", "green"),
     "failed": ("✗", "red"),
     "running": ("●", "blue"),
-    "cancelled": ("■", "bright_black"),
+    "cancelled": ("■", "dim"),
 }
 
 ASCII = str.maketrans(

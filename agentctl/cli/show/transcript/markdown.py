@@ -6,12 +6,13 @@ parsed tokens: an entity such as `&#x202e;` becomes a character there. HTML is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from markdown_it import MarkdownIt
-from rich.markdown import Heading, Markdown, MarkdownElement, TableElement, TextElement
+from rich.markdown import Heading, ImageItem, Markdown, MarkdownElement, TableElement, TextElement
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -22,6 +23,9 @@ from agentctl.records.text import escape_controls
 if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+MAXIMUM_WIDTH = 10_000
+"""Columns at which a table is measured: no cell is narrower than its longest word."""
 
 MAXIMUM_MARKDOWN = 100_000
 """Characters of a text that is parsed; a longer one is shown as plain text."""
@@ -48,13 +52,35 @@ class _Code(TextElement):
 
 
 class _Table(TableElement):
-    """A table without empty lines around it."""
+    """A table without empty lines around it; one block for each row if a word would be cut."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for each in super().__rich_console__(console, options):
             if isinstance(each, Table):
                 each.show_edge = False
+                least = Measurement.get(console, options.update(width=MAXIMUM_WIDTH), each).minimum
+                if least > options.max_width:
+                    yield from self._draw_rows()
+                    continue
             yield each
+
+    def _draw_rows(self) -> Iterator[Text]:
+        heads = self.header.row.cells if self.header and self.header.row else []
+        for number, row in enumerate(self.body.rows if self.body else ()):
+            if number:
+                yield Text("")
+            for head, cell in zip(heads, row.cells, strict=False):
+                name = Text(f"{head.content.plain}: ", style="bold", end="")
+                yield Text.assemble(name, cell.content, overflow="fold")
+
+
+class _Image(ImageItem):
+    """A picture as its text and its URL."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        title = self.text.plain
+        place = f"({self.destination})" if title else self.destination
+        yield Text(" ".join(filter(None, (title, place))), end=" ", overflow="fold")
 
 
 class _Answer(Markdown):
@@ -63,6 +89,7 @@ class _Answer(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "table_open": _Table,
+        "image": _Image,
         "heading_open": _LeftHeading,
         "fence": _Code,
         "code_block": _Code,
@@ -124,4 +151,6 @@ def _escape(tokens: Iterable[Token]) -> None:
         token.content = escape_controls(token.content, lines=True)
         if "href" in token.attrs:
             token.attrs["href"] = escape_controls(str(token.attrs["href"]))
+        if "src" in token.attrs:
+            token.attrs["src"] = escape_controls(str(token.attrs["src"]))
         _escape(token.children or ())

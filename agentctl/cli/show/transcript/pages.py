@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from agentctl.cli.io import current_io
+from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.transcript.timeline import draw_timeline
+from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
@@ -39,7 +41,7 @@ async def print_transcript(
         form: the form in which the runs are read.
     """
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
-    part = await runs.find_last(last)
+    part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
     async for number, run in runs.draw(part):
         page.print_run(run, number)
@@ -50,6 +52,36 @@ async def print_transcript(
 def is_transcript(form: str) -> bool:
     """Return True if a format is a form of transcripts."""
     return form in ("table", "text", "markdown")
+
+
+def resolve_transcript_format(
+    output: Format | None, fields: str | None, options: Mapping[str, bool]
+) -> Format:
+    """Return the output format of a command with options that only a transcript has.
+
+    Such an option off a terminal selects `text`.
+
+    Args:
+        output: `--output`.
+        fields: `--fields`.
+        options: True for the options that were given, by their flags.
+
+    Raises:
+        UsageError: such an option was given together with another format, or with `--fields`.
+    """
+    form = resolve_format(output)
+    given = [flag for flag, is_given in options.items() if is_given]
+    if not given:
+        return form
+    if fields is not None:
+        raise UsageError(f"{given[0]} is for a transcript and excludes --fields")
+    if not is_transcript(form):
+        if output is not None:
+            raise UsageError(
+                f"{given[0]} has no effect with -o {form}", hint="use -o text or -o markdown"
+            )
+        return "text"
+    return form
 
 
 def create_look(*, full: bool, members: bool, raw: bool, local_time: bool, form: Format) -> Look:

@@ -37,6 +37,7 @@ from agentctl.interop.agentos.mapping import build_history
 from agentctl.interop.agentos.values import sum_counters
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
+from agentctl.records.sessions import SessionView
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
@@ -118,11 +119,27 @@ class AgentOSDatabase(AgentOSBackend):
         return build_session_record(session, await self.reader.list_runs(session))
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
         runs = await self.reader.list_runs(session)
         data = session.data.get("session_data") or {}
+        if view == "summary":
+            turns = sum(1 for run in runs if not run["parent_run_id"])
+            return build_document(
+                build_session_record(session, runs)
+                | {
+                    "turn_count": turns,
+                    "metrics": sum_counters(run["metrics"] for run in runs),
+                    "session_summary": session.data.get("summary"),
+                    "session_state": data.get("session_state"),
+                    "metadata": session.data.get("metadata"),
+                }
+            )
         counters = sum_counters(run["metrics"] for run in runs)
         id_field = KINDS[session.kind].id_field
         detail: Record = {

@@ -12,7 +12,13 @@ from typing import Any
 import orjson
 
 from agentctl.interop.agentos.database.source import Layout, Row, Source
-from agentctl.interop.agentos.mapping import find_session_kind, read_memory, read_run, read_session
+from agentctl.interop.agentos.mapping import (
+    build_last_run,
+    find_session_kind,
+    read_memory,
+    read_run,
+    read_session,
+)
 from agentctl.interop.agentos.values import parse_moment
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
@@ -298,11 +304,12 @@ def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Reco
     record = read_session(known) | {
         "run_count": len(runs),
         "last_status": top_level[-1]["status"] if top_level else None,
+        "last_run": build_last_run(top_level[-1]) if top_level else None,
         "created_at": format_time(session.created_at),
         "updated_at": format_time(session.updated_at or session.created_at),
     }
     if session.problem is not None:
-        record |= {"last_status": "UNREADABLE", "problem": session.problem}
+        record |= {"last_status": "UNREADABLE", "last_run": None, "problem": session.problem}
     return record
 
 

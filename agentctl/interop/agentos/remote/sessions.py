@@ -15,9 +15,11 @@ from agentctl.interop.agentos.mapping import (
     read_memory,
     read_run,
     read_session,
+    read_session_head,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
 from agentctl.records.document import Document, build_document
+from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import build_query, query_of
@@ -44,23 +46,31 @@ class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
-        query = query_of(filter, without=("limit", "page", "cursor"))
+        # AgentOS compares names that were set, not those that it shows: the first message.
+        query = query_of(filter, without=("limit", "page", "cursor", "session_name"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
         sessions = [read_session(row) for row in rows]
-        if filter.session_name:  # AgentOS searches names and states for the text
+        if filter.session_name:
             prefix = filter.session_name.lower()
             sessions = [row for row in sessions if row["session_name"].lower().startswith(prefix)]
+            meta["searched"] = "page"
         return build_document({"data": sessions, "meta": meta})
 
     async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
-        return build_document(await self._read_session(session_id, where))
+        return build_document(_view(await self._read_session(session_id, where), view))
 
     async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
         # With the wrong `type` AgentOS parses a session as another kind.
-        request = self.build("get_session_by_id", session_id=session_id, where=_omit_type(where))
+        request = self.build(
+            "get_session_by_id", session_id=session_id, where=_omit_type(where), view="full"
+        )
         session = await self.read_object(request)
         check_session(where, find_session_kind(session), where.user_id)
         session.setdefault("session_id", session_id)
@@ -71,24 +81,39 @@ class AgentOSSessions(AgentOSRequests):
         return session
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        patch: SessionPatch,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
         await self._read_session(session_id, where)
         request = self.build(
-            "update_session", session_id=session_id, patch=patch, where=_omit_type(where)
+            "update_session",
+            session_id=session_id,
+            patch=patch,
+            where=_omit_type(where),
+            view="full",
         )
-        return build_document(await self.read_object(request))
+        return build_document(_view(await self.read_object(request), view))
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
+        self,
+        session_id: str,
+        session_name: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        view: SessionView = "full",
     ) -> Document[Any]:
         request = self.build(
             "rename_session",
             session_id=session_id,
             session_name=session_name,
             where=_omit_type(where),  # With the wrong one AgentOS 2.7 deletes the runs.
+            view="full",
         )
-        return build_document(await self.read_object(request))
+        return build_document(_view(await self.read_object(request), view))
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -210,6 +235,10 @@ class AgentOSSessions(AgentOSRequests):
 
     async def revoke_service_account(self, account_id: str) -> None:
         await self.send(self.build("revoke_service_account", account_id=account_id))
+
+
+def _view(session: Record, view: SessionView) -> Record:
+    return session if view == "full" else read_session_head(session)
 
 
 def _omit_type(where: SessionLocator) -> SessionLocator:

@@ -47,7 +47,6 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         for name, operation_id in operation_ids(kind)._asdict().items():
             if hasattr(runs, name):
                 endpoints[operation_id] = partial(getattr(runs, name), kind)
-        extra[operation_ids(kind).cancel_run] = partial(runs.continue_run, kind)
     adapted: dict[str, Operation] = by_name | {
         name: AdaptedOperation(by_name[name], endpoint, **system_endpoints.BODIES.get(name, {}))
         for name, endpoint in endpoints.items()

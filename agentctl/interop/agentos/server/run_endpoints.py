@@ -188,7 +188,9 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         """Refuse `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds."""
         await call.operations.require_run(kind, component_id, run_id, None)
-        raise BadRequest("This server does not continue runs: start a new run in the same session")
+        raise BadRequest(
+            "Runs are not continued in this interface: decide with agentctl, or over its own one"
+        )
 
 
 MAXIMUM_RUNS = 1_000

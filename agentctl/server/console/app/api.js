@@ -1,9 +1,10 @@
-// Requests to the server. The token is a variable of this module and nowhere else: it is neither
-// stored nor part of a URL, and it is dropped after a 401, a sign-out and 30 minutes in the
-// background.
+// Requests to the server. The token is a variable of this module. It is not part of a URL, and it is
+// dropped after a 401, a sign-out and 30 minutes in the background. For a reload the server keeps it
+// in a cookie that no script can read, encrypted with a key that only this tab has.
 
 const BASE = new URL(".", document.baseURI);
 const HIDDEN_LIMIT = 30 * 60 * 1000;
+const KEPT = "/console/sign-in/token";
 
 let token = null;
 let hiddenSince = null;
@@ -60,7 +61,7 @@ export function withQuery(place, query) {
 }
 
 /** Send a request; return the response. Raises ApiError. */
-export async function send(method, place, { body, headers = {}, signal, accept } = {}) {
+export async function send(method, place, { body, headers = {}, signal, accept, credentials = "omit" } = {}) {
   const sent = token;
   const fields = {
     Accept: accept || "application/json",
@@ -77,7 +78,7 @@ export async function send(method, place, { body, headers = {}, signal, accept }
       headers: fields,
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
-      credentials: "omit",
+      credentials,
       redirect: "error",
       referrerPolicy: "no-referrer",
     });
@@ -123,17 +124,111 @@ export function readClaims(text) {
 /** Read the server's name and sign in without a token if it asks for none. */
 export async function connect() {
   const info = await call("GET", "/info");
-  update({ info });
   if (info.auth_mode === "none") update({ me: await call("GET", "/auth/me") });
+  else if (state.me === null) await (returned === null ? restore() : finishSignIn());
+  update({ info });
+}
+
+/** Return what this tab has stored: the key of its token, and the time when it was hidden. */
+function readTab() {
+  try {
+    return JSON.parse(sessionStorage.getItem("console")) || {};
+  } catch {
+    return {};
+  }
+}
+
+/** Store something for this tab; without a storage a reload asks for the token. */
+export function writeTab(changes) {
+  try {
+    if (changes) sessionStorage.setItem("console", JSON.stringify({ ...readTab(), ...changes }));
+    else sessionStorage.removeItem("console");
+  } catch {
+    // Storage is switched off.
+  }
+}
+
+/** The provider at which one signs in; empty for a sign-in with a token only. */
+export const issuer = document.querySelector("meta[name=issuer]").content;
+
+/** The response of the provider, which leaves the URL at once. */
+let returned = new URLSearchParams(location.search).get("state") === null ? null : new URLSearchParams(location.search);
+if (returned) history.replaceState(null, "", location.pathname + location.hash);
+
+const pageUrl = () => new URL("console", document.baseURI).href;
+
+/** Leave the page for the provider. Its response returns to this page and this place. */
+export async function startSignIn() {
+  const { url, ...secrets } = await call("POST", "/console/sign-in/start", { body: { redirect_uri: pageUrl() } });
+  writeTab({ sent: { ...secrets, place: location.hash } });
+  location.assign(url);
+}
+
+/** Sign in with the response of the provider, if this tab has asked for it. */
+async function finishSignIn() {
+  const given = returned;
+  returned = null;
+  const { sent } = readTab();
+  writeTab({ sent: undefined });
+  try {
+    if (!sent || sent.state !== given.get("state")) throw new ApiError(400, { detail: "This tab has not asked for the sign-in" });
+    if (!given.get("code")) throw new ApiError(400, { detail: `The provider refused the sign-in: ${given.get("error") || "no code"}` });
+    history.replaceState(null, "", location.pathname + sent.place);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+    const body = { code: given.get("code"), issuer: given.get("iss") || "", redirect_uri: pageUrl(), nonce: sent.nonce, code_verifier: sent.code_verifier };
+    await signIn((await call("POST", "/console/sign-in/finish", { body })).token);
+  } catch (error) {
+    update({ signInReason: error.message });
+  }
+}
+
+/** Send a request about the kept token. */
+const kept = (method, key) =>
+  call(method, KEPT, { headers: { "Agentctl-Console-Key": key }, credentials: "same-origin" });
+
+/** Keep the token for a reload, with a new key. */
+async function keep() {
+  const key = toBase64(crypto.getRandomValues(new Uint8Array(32)));
+  try {
+    await kept("POST", key);
+    writeTab({ key });
+  } catch {
+    // A reload asks for the token.
+  }
+}
+
+/** Sign in with the token that was kept before the reload. */
+async function restore() {
+  const { key, hidden } = readTab();
+  if (!key) return;
+  if (hidden && Date.now() - hidden > HIDDEN_LIMIT) return forget();
+  try {
+    await signIn((await kept("GET", key)).token, { again: true });
+  } catch (error) {
+    if (error.status) forget();
+  }
+}
+
+/** Forget the token that is kept for this tab. */
+function forget() {
+  const { key } = readTab();
+  writeTab(null);
+  if (key) kept("DELETE", key).catch(() => null);
+}
+
+/** Return bytes in base64url without padding. */
+export function toBase64(bytes) {
+  return btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 }
 
 /** Use a token from now on. Raises ApiError and keeps nothing if the server rejects it. */
-export async function signIn(given) {
+export async function signIn(given, { again = false } = {}) {
   const before = token;
   token = given.trim();
   try {
     const me = await call("GET", "/auth/me");
     const claims = readClaims(token);
+    if (!again) await keep();
     update({ me, claims, generation: state.generation + 1, signInReason: null });
   } catch (error) {
     token = before;
@@ -144,6 +239,7 @@ export async function signIn(given) {
 /** Forget the token. The page stays; what it shows is fetched again after the next sign-in. */
 export function dropToken(reason = null) {
   token = null;
+  forget();
   update({ me: null, claims: null, generation: state.generation + 1, signInReason: reason });
 }
 
@@ -241,7 +337,9 @@ export function componentOf(record) {
 
 document.addEventListener("visibilitychange", () => {
   const long = hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT;
-  hiddenSince = document.hidden ? Date.now() : null;
+  // A page is also hidden when it ends, which is no later beginning.
+  hiddenSince = document.hidden ? (hiddenSince ?? Date.now()) : null;
+  if (readTab().key) writeTab({ hidden: hiddenSince });
   if (long) dropHidden();
 });
 setInterval(() => {

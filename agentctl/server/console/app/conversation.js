@@ -113,7 +113,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
     <div class="asked">
       <span class="by"><b>${printable(run.user_id ?? "anonymous")}</b> · <span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
-      <div class="bubble"><${Long} text=${run.input} /></div>
+      <div class="bubble" dir="auto"><${Long} text=${run.input} /></div>
     </div>
     <section class="answer">
       <header>
@@ -154,7 +154,7 @@ function Silence({ run, runs, idle, now }) {
 function Failure({ run }) {
   const { error, request_id: request } = run;
   return html`<div class="bar red"><b>${printable(error.code)}</b> ${printable(error.detail)}
-    ${request ? html` <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}</div>`;
+    ${request ? html` · <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}</div>`;
 }
 
 /** Both facts about a cancel: the request, and the end of the work. */
@@ -219,7 +219,7 @@ function Items({ items, opened, onAll, ...shared }) {
       return html`<${ToolLine} key=${item.tool_call_id} item=${item} run=${shared.run} now=${shared.now} opened=${opened} onAll=${onAll} />`;
     }
     return html`<${Fragment} key=${item.run_id || at}>
-      ${item.type === "step" ? html`<h3 class="dim">Step ${printable(item.name)}</h3>` : null}
+      ${item.type === "step" ? html`<h2 class="dim">Step ${printable(item.name)}</h2>` : null}
       ${item.run_id ? html`<${MemberLine} item=${item} opened=${opened} ...${shared} />` : null}
     <//>`;
   });
@@ -238,7 +238,7 @@ function Answer({ text }) {
     );
   }, []);
   const shown = printable(text);
-  return View ? html`<${View} text=${shown} />` : html`<pre class="plain">${shown}</pre>`;
+  return View ? html`<${View} text=${shown} />` : html`<pre class="plain" dir="auto">${shown}</pre>`;
 }
 
 function Thinking({ text }) {
@@ -283,9 +283,9 @@ function ToolLine({ item, run, now, opened, onAll }) {
     </button>
     ${open
       ? html`<div class="inside">
-          <h4>Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button></h4>
+          <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button></p>
           <pre class="json" tabindex="0"><${Long} text=${JSON.stringify(item.tool_args ?? {}, null, 2)} /></pre>
-          <h4>Result ${result ? html`<${Copy} text=${result} />` : null}</h4>
+          <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
           <${Rest} item=${item} onAll=${onAll} />
         </div>`

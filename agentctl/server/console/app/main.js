@@ -3,7 +3,7 @@
 import { render } from "../vendor/preact.mjs";
 import { connect, dropToken } from "./api.js";
 import {
-  Component, Dialog, formatClock, formatSpan, Guard, html, printable, readHash, Skeleton,
+  Component, Dialog, formatClock, formatSpan, Guard, html, leave, printable, readHash, Skeleton,
   useCaller, useEffect, useNow, useState,
 } from "./ui.js";
 
@@ -37,7 +37,7 @@ function moduleOf(parts) {
   if (first === "sessions" && id) return "transcript";
   if (first === "runs" && id && third === "timeline") return "timeline";
   if (first === "agents" && id) return "component";
-  return first in modules && first !== "signin" ? first : "sessions";
+  return PAGES.some(([name]) => name === first) ? first : "sessions";
 }
 
 /** A page, loaded on first use. */
@@ -81,7 +81,10 @@ function App() {
   const [failed, setFailed] = useState(null);
   const signedIn = caller.me !== null;
   useEffect(() => {
-    const change = () => setPlace(readHash());
+    const change = (event) => {
+      if (event.oldURL) leave(new URL(event.oldURL).hash);
+      setPlace(readHash());
+    };
     const showHelp = () => setHelp(true);
     addEventListener("hashchange", change);
     addEventListener("console-help", showHelp);

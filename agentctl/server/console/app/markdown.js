@@ -2,25 +2,44 @@
 // the text is shown as text, links lead to http(s) only, and images are links.
 
 import { Lexer } from "../vendor/marked.mjs";
-import { html } from "./ui.js";
+import { h } from "../vendor/preact.mjs";
+import { Copy, html } from "./ui.js";
 
 const MAXIMUM_CHARACTERS = 50_000;
 // The time for emphasis grows with the square of the number of its marks.
 const MAXIMUM_MARKS = 500;
 const MARKS = /[*_~]+/g;
 const DEPTH = 12;
+const RIGHT_TO_LEFT = /^[^\p{L}]*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 
 /** Return the nodes of a text. One that takes long or is not readable as Markdown stays plain. */
 export function Markdown({ text }) {
   if (text.length > MAXIMUM_CHARACTERS || (text.match(MARKS)?.length ?? 0) > MAXIMUM_MARKS) {
-    return html`<pre class="plain">${text}</pre>`;
+    return html`<pre class="plain" dir="auto">${text}</pre>`;
   }
   try {
     const tokens = new Lexer({ gfm: true, breaks: true }).lex(text);
+    setLevels(tokens);
     return html`<div class="markdown">${renderAll(tokens, 0)}</div>`;
   } catch {
-    return html`<pre class="plain">${text}</pre>`;
+    return html`<pre class="plain" dir="auto">${text}</pre>`;
   }
+}
+
+/** Set the levels of headings so that none is left out: a page has one h1, and this begins below. */
+function setLevels(tokens) {
+  const open = [];
+  for (const token of tokens) {
+    if (token.type !== "heading") continue;
+    while (open.length && open[open.length - 1] >= token.depth) open.pop();
+    open.push(token.depth);
+    token.level = open.length + 1;
+  }
+}
+
+/** Return the direction of a block. `dir="auto"` would not look into the paragraphs in it. */
+function directionOf(text) {
+  return RIGHT_TO_LEFT.test(text) ? "rtl" : "ltr";
 }
 
 function renderAll(tokens, depth) {
@@ -42,9 +61,10 @@ function render(token, depth) {
     case "def":
       return null;
     case "heading":
-      return heading(token.depth, inside());
+      // A heading in a list or a quotation is none of the page.
+      return h(token.level ? `h${Math.min(token.level, 6)}` : "b", { dir: "auto" }, inside());
     case "paragraph":
-      return html`<p>${inside()}</p>`;
+      return html`<p dir="auto">${inside()}</p>`;
     case "text":
       return token.tokens ? inside() : decode(token.text);
     case "escape":
@@ -62,9 +82,9 @@ function render(token, depth) {
     case "codespan":
       return html`<code>${token.text}</code>`;
     case "code":
-      return html`<pre class="code" tabindex="0"><code>${token.text}</code></pre>`;
+      return html`<div class="block"><pre class="code" tabindex="0"><code>${token.text}</code></pre><${Copy} text=${token.text} /></div>`;
     case "blockquote":
-      return html`<blockquote>${inside()}</blockquote>`;
+      return html`<blockquote dir=${directionOf(token.text)}>${inside()}</blockquote>`;
     case "link":
       return link(token.href, inside());
     case "image":
@@ -78,14 +98,6 @@ function render(token, depth) {
     default:
       return token.raw;
   }
-}
-
-function heading(level, children) {
-  // A page has one h1 and a run an h2, so the headings of an answer begin below.
-  const shown = Math.min(level + 2, 6);
-  if (shown === 3) return html`<h3>${children}</h3>`;
-  if (shown === 4) return html`<h4>${children}</h4>`;
-  return shown === 5 ? html`<h5>${children}</h5>` : html`<h6>${children}</h6>`;
 }
 
 function link(href, children) {
@@ -106,7 +118,7 @@ function link(href, children) {
 function list(token, depth) {
   const items = token.items.map(
     (item) =>
-      html`<li>
+      html`<li dir=${directionOf(item.text)}>
         ${item.task && !item.tokens.some((each) => each.type === "checkbox")
           ? item.checked
             ? "☑ "
@@ -128,8 +140,8 @@ function table(token, depth) {
     row.map((cell, at) => {
       const align = token.align[at] || undefined;
       return tag === "th"
-        ? html`<th class=${align}>${renderAll(cell.tokens, depth)}</th>`
-        : html`<td class=${align}>${renderAll(cell.tokens, depth)}</td>`;
+        ? html`<th dir="auto" class=${align}>${renderAll(cell.tokens, depth)}</th>`
+        : html`<td dir="auto" class=${align}>${renderAll(cell.tokens, depth)}</td>`;
     });
   return html`<div class="scroll" tabindex="0">
     <table>

@@ -18,9 +18,15 @@ export { Component, Fragment, useCallback, useEffect, useLayoutEffect, useMemo, 
 
 // Formats
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const CONTROLS = "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]";
+// Joiners belong to words and emoji, and hide something elsewhere.
+const JOINERS = "[\\u200c\\u200d]";
+const BEFORE = "[\\p{L}\\p{M}\\p{Extended_Pictographic}\\p{Emoji_Modifier}]";
+const AFTER = "[\\p{L}\\p{Extended_Pictographic}]";
+const HIDDEN = new RegExp(`${CONTROLS}|(?<!${BEFORE})${JOINERS}|${JOINERS}(?!${AFTER})`, "gu");
+const graphemes = new Intl.Segmenter();
 
-/** Return a text with control and direction characters written out. */
+/** Return a text with control and direction characters written out, and loose joiners. */
 export function printable(text) {
   return String(text ?? "").replace(
     HIDDEN,
@@ -31,11 +37,17 @@ export function printable(text) {
 /** Return a text of one line with at most `length` characters. */
 export function cut(text, length = 200) {
   const line = printable(String(text ?? "").slice(0, length * 4).replace(/\s+/g, " ").trim());
-  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
+  if (line.length <= length) return line;
+  return `${line.slice(0, graphemes.segment(line).containing(length - 1).index)}…`;
 }
 
 const numbers = new Intl.NumberFormat("en");
 export const formatNumber = (value) => numbers.format(Number(value || 0));
+/** Return the total of a list: `120`, `1 run`, or `10,000+ runs` if it is counted up to there. */
+export function formatTotal({ total_count: count, total_is_capped: capped }, noun = "") {
+  return `${formatNumber(count)}${capped ? "+" : ""}${noun && ` ${noun}${count === 1 ? "" : "s"}`}`;
+}
+
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
 
@@ -496,10 +508,15 @@ export function Page({ title, back, aside, children, wide }) {
   useEffect(() => {
     document.title = `${cut(title, 60)} · ${state.info?.name || "agentctl"}`;
   }, [title]);
+  const head = useRef(null);
+  useEffect(() => {
+    // The element that had the focus is gone with the page before.
+    if (document.activeElement === document.body) head.current.focus({ preventScroll: true });
+  }, []);
   return html`<div class=${wide ? "page wide" : "page"}>
     <div class="head">
       ${back ? html`<a class="back" href=${back.href}>‹ ${back.label}</a>` : null}
-      <h1 tabindex="-1">${cut(title, 120)}</h1>
+      <h1 tabindex="-1" ref=${head} dir="auto">${cut(title, 120)}</h1>
       <div class="aside">${aside}</div>
     </div>
     ${children}
@@ -554,17 +571,26 @@ export function Search({ name, label, query, main = false, options = [] }) {
     }, 250);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
-  return html`<label class="filter search"
+  return html`<label class=${main ? "filter search main" : "filter search"}
     ><span class="hidden">${label}</span>
-    <input type="search" data-main=${main} value=${typed ?? query[name] ?? ""} onInput=${change}
+    <input type="search" dir="auto" data-main=${main} value=${typed ?? query[name] ?? ""} onInput=${change}
       placeholder=${label} autocomplete="off" spellcheck="false" list=${list} />
     ${list ? html`<datalist id=${list}>${options.map((each) => html`<option key=${each} value=${each} />`)}</datalist>` : null}
   </label>`;
 }
 
-/** Rows of one height; only those near the visible part are in the document. */
-export function useWindow(count, height, body) {
+/** Rows of one height; only those near the visible part are in the document.
+ *
+ * The heights and the width are those of app.css: a narrow list has rows of two lines.
+ */
+export function useWindow(count, body) {
   const [first, set] = useState(0);
+  const [height, setHeight] = useState(rowHeight);
+  useEffect(() => {
+    const resized = new ResizeObserver(() => setHeight(rowHeight()));
+    resized.observe(document.getElementById("main"));
+    return () => resized.disconnect();
+  }, []);
   const visible = document.getElementById("main")?.clientHeight || innerHeight;
   const shown = Math.ceil(visible / height) + 2 * OVERSCAN;
   useEffect(() => {
@@ -582,4 +608,31 @@ export function useWindow(count, height, body) {
   const from = count <= shown ? 0 : Math.min(first, count - shown);
   const to = Math.min(count, from + shown);
   return { from, to, before: from * height, after: (count - to) * height };
+}
+
+function rowHeight() {
+  return (document.getElementById("main")?.clientWidth ?? innerWidth) < 860 ? 57 : 41;
+}
+
+/** The rows of a table that are not in the document. */
+export function Space({ height }) {
+  // A colspan would count columns that a narrow page hides, and give them a width.
+  return height ? html`<tr class="space"><td style=${{ height: `${height}px` }}></td></tr>` : null;
+}
+
+/** Focus the row of a list whose page was left with Escape or `back`. */
+export function useReturn(body) {
+  useEffect(() => {
+    const rows = body.current.querySelectorAll("[data-row]");
+    const link = left && [...rows].find((each) => each.hash.split("?")[0] === left);
+    left = "";
+    if (link && document.activeElement?.matches("h1, body")) link.focus();
+  }, []);
+}
+
+let left = "";
+
+/** Keep the place that is left, so that the list it came from can focus its row. */
+export function leave(hash) {
+  left = hash.split("?")[0];
 }

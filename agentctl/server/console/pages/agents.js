@@ -11,7 +11,8 @@ export default function Agents() {
   const { me } = useCaller();
   const mayListRuns = me !== null && can("sessions", "read");
   const live = useResource(mayListRuns ? "/runs?live=true&limit=100&view=summary" : null, { every: 2000 });
-  const counts = new Map();
+  // The newest 100 live runs: with more, each count is a least one.
+  const counts = new Map([["more", live.data && live.data.meta.total_count > live.data.data.length ? "+" : ""]]);
   for (const run of live.data?.data || []) {
     const key = `${kindOf(run)}:${componentOf(run)}`;
     counts.set(key, (counts.get(key) || 0) + 1);
@@ -28,6 +29,10 @@ export default function Agents() {
         : KINDS.map(([kind, label], at) => lists[at].error?.status === 403
             ? null
             : html`<${Group} key=${kind} kind=${kind} label=${label} resource=${lists[at]} counts=${counts} />`)}
+    ${refused.length && refused.length < lists.length
+      ? html`<p class="dim">Not shown: ${KINDS.filter((_, at) => lists[at].error?.status === 403).map(([, label]) => label.toLowerCase()).join(" and ")}.
+          Your token may not read them: <a href="#/access">Access</a></p>`
+      : null}
   <//>`;
 }
 
@@ -37,23 +42,23 @@ function Group({ kind, label, resource, counts }) {
       ${(list) => list.length
         ? html`<h2 class="group">${label} <span class="dim">${list.length}</span></h2>
             <div class="cards">${list.map((each) => html`<${Card} key=${each.id} kind=${kind} each=${each}
-              live=${counts.get(`${kind}:${each.id}`) || 0} />`)}</div>`
+              live=${counts.get(`${kind}:${each.id}`) || 0} more=${counts.get("more")} />`)}</div>`
         : null}
     <//>
   </section>`;
 }
 
-function Card({ kind, each, live }) {
+function Card({ kind, each, live, more }) {
   const parts = {
     agent: () => [each.model?.name || "in code", count(each.tools, "tool")],
     team: () => [each.mode, count(each.members, "member")],
     workflow: () => [count(each.steps, "step")],
   }[kind]();
   return html`<a class="card" data-row href=${toHash(["agents", `${kind}s`, each.id])}>
-    <span class="row"><b class="grow">${cut(each.name || each.id, 80)}</b>
-      ${live ? html`<span class="status blue"><span aria-hidden="true">●</span> ${formatNumber(live)} running</span>` : null}</span>
+    <span class="row"><b class="grow" dir="auto">${cut(each.name || each.id, 80)}</b>
+      ${live ? html`<span class="status blue"><span aria-hidden="true">●</span> ${formatNumber(live)}${more} live</span>` : null}</span>
     <code class="dim">${printable(each.id)}</code>
-    ${each.description ? html`<span>${cut(each.description, 160)}</span>` : null}
+    ${each.description ? html`<span dir="auto">${cut(each.description, 160)}</span>` : null}
     <span class="dim">${printable(parts.filter(Boolean).join(" · "))}</span>
   </a>`;
 }

@@ -3,11 +3,10 @@
 import { call, withQuery } from "../app/api.js";
 import {
   Copy, cut, Empty, Filter, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
-  saveFile, Search, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
+  saveFile, Search, setQuery, shortId, Space, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
   useWindow,
 } from "../app/ui.js";
 
-const ROW = 41;
 const SPANS = [["3600", "1 h"], ["86400", "1 d"], ["604800", "7 d"]];
 const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
 
@@ -50,16 +49,16 @@ export default function Audit({ query }) {
 function Table({ rows }) {
   const body = useRef(null);
   useNow(30_000);
-  const { from, to, before, after } = useWindow(rows.length, ROW, body);
+  const { from, to, before, after } = useWindow(rows.length, body);
   return html`<div class="table"><table aria-rowcount=${rows.length + 1}>
-    <colgroup><col class="w-time" /><col class="low w-component" /><col class="w-outcome" /><col />
-      <col class="mid" /><col class="low w-component" /><col class="mid w-action" /></colgroup>
-    <thead><tr><th>Time (UTC)</th><th class="low">Principal</th><th>Outcome</th><th>Operation</th>
-      <th class="mid">Resource</th><th class="low">Request</th><th class="mid"><span class="hidden">Explain</span></th></tr></thead>
+    <colgroup><col class="w-time" /><col class="full w-component" /><col class="w-outcome" /><col />
+      <col class="full" /><col class="opt w-id" /><col class="mid w-action" /></colgroup>
+    <thead><tr><th>Time<span class="full"> (UTC)</span></th><th class="full">Principal</th><th>Outcome</th><th>Operation</th>
+      <th class="full">Resource</th><th class="opt">Request</th><th class="mid"><span class="hidden">Explain</span></th></tr></thead>
     <tbody ref=${body}>
-      ${before ? html`<tr class="space"><td colspan="7" style=${{ height: `${before}px` }}></td></tr>` : null}
+      <${Space} height=${before} />
       ${rows.slice(from, to).map((row, at) => html`<${Row} key=${row.seq} row=${row} at=${from + at} />`)}
-      ${after ? html`<tr class="space"><td colspan="7" style=${{ height: `${after}px` }}></td></tr>` : null}
+      <${Space} height=${after} />
     </tbody></table></div>`;
 }
 
@@ -71,12 +70,13 @@ function Row({ row, at }) {
   const found = /session:([^,]+)/.exec(row.resource || "")?.[1];
   const resource = cut((row.resource || "").replace(/,/g, " · "), 140);
   return html`<tr aria-rowindex=${at + 2}>
-    <td title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
-    <td class="low" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
+    <td class="state" title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
+    <td class="full" dir="auto" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
     <td><span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(row.outcome)}</span></td>
-    <td title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span></td>
-    <td class="mid" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>
-    <td class="low">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>
+    <td class="operation" title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
+      <span class="sub">${cut([row.principal, row.resource].filter(Boolean).join(" · "), 140)}</span></td>
+    <td class="full" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>
+    <td class="opt">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>
     <td class="mid right">${row.outcome === "denied" ? html`<a href=${explainPlace(row)}>Explain</a>` : null}</td>
   </tr>`;
 }

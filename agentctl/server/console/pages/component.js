@@ -3,8 +3,8 @@
 import { can, path, startRun, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import {
-  Command, Copy, cut, Empty, formatNumber, html, Loaded, Page, printable, Problem, shortId,
-  toHash, useCaller, useNames, useResource, useState,
+  Command, Copy, cut, Empty, formatTotal, html, Loaded, Page, printable, Problem, shortId,
+  toHash, useCaller, useComponents, useNames, useResource, useState,
 } from "../app/ui.js";
 import { RunTable } from "./runs.js";
 
@@ -18,14 +18,15 @@ export default function ComponentPage({ parts, query }) {
   const readable = kind !== undefined && can(plural, "read", id);
   const place = path`/${plural}/${id}`;
   const resource = useResource(readable ? place : null);
-  const runs = useResource(readable ? withQuery(`${place}/runs`, { limit: 20, view: "phase" }) : null, { every: 3000 });
-  if (kind === undefined) return html`<${Page} title=${id} back=${back}><${Empty}>There is no such kind of component.<//><//>`;
+  const [runs, live] = [{ limit: 20, view: "phase" }, { limit: 1, live: "true", view: "phase" }].map((query) =>
+    useResource(readable ? withQuery(`${place}/runs`, query) : null, { every: 3000 }));
+  if (kind === undefined) return html`<${Page} title=${plural} back=${back}><${WithoutKind} id=${plural} /><//>`;
   const record = resource.data;
-  const live = (runs.data?.data || []).filter((run) => run.finished_at === null).length;
-  const total = runs.data ? `${formatNumber(runs.data.meta.total_count)}${runs.data.meta.total_is_capped ? "+" : ""} ${runs.data.meta.total_count === 1 ? "run" : "runs"}` : "";
+  const working = live.data?.meta.total_count;
+  const total = runs.data && formatTotal(runs.data.meta, "run");
   const about = [kind, record?.model?.name && `model ${record.model.name}`, record?.mode && `mode ${record.mode}`, record?.db_id && `database ${record.db_id}`];
   return html`<${Page} title=${record?.name || id} back=${back}
-    aside=${html`<span>${printable(about.filter(Boolean).join(" · "))}</span><span>${live ? `${live} running · ` : ""}${total}</span>`}>
+    aside=${html`<span>${printable(about.filter(Boolean).join(" · "))}</span><span>${working ? `${formatTotal(live.data.meta)} live · ` : ""}${total}</span>`}>
     <div class="split">
       ${readable
         ? html`<${Loaded} resource=${resource} place=${place} rows=${4}>${(found) => html`<${About} kind=${kind} record=${found} />`}<//>`
@@ -41,10 +42,21 @@ export default function ComponentPage({ parts, query }) {
   <//>`;
 }
 
+/** A place without a kind: the components with this id, or the way to all. */
+function WithoutKind({ id }) {
+  const found = useComponents().components.filter((each) => each.id === id);
+  return html`<${Empty}>
+    <span>A place of a component names its kind: agents, teams or workflows.</span>
+    ${found.length
+      ? found.map(({ kind }) => html`<a key=${kind} href=${toHash(["agents", `${kind}s`, id])}>The ${kind} ${printable(id)}</a>`)
+      : html`<span>No component that you can see has the id ${printable(id)}.</span>`}
+  <//>`;
+}
+
 function About({ kind, record }) {
   return html`<div class="panel">
     <h2>About</h2>
-    ${record.description ? html`<p>${printable(record.description)}</p>` : null}
+    ${record.description ? html`<p dir="auto">${printable(record.description)}</p>` : null}
     ${kind === "team" ? html`<h3 class="caption">Members</h3><${Members} members=${record.members} />` : null}
     ${kind === "workflow" ? html`<h3 class="caption">Steps</h3>
       <ol>${record.steps.map((step) => html`<li key=${step.name}>${printable(step.name)} <span class="dim">→</span>
@@ -68,7 +80,7 @@ function Tool({ tool }) {
   const names = Object.keys(tool.parameters?.properties || {}).join(", ");
   return html`<details class="fold"><summary><code>${cut(tool.name, 80)}(${cut(names, 120)})</code></summary>
     <div class="inside">
-      ${tool.description ? html`<p>${printable(tool.description)}</p>` : null}
+      ${tool.description ? html`<p dir="auto">${printable(tool.description)}</p>` : null}
       <pre class="json" tabindex="0">${printable(JSON.stringify(tool.parameters, null, 2))}</pre>
     </div></details>`;
 }
@@ -108,7 +120,7 @@ function Start({ kind, plural, id, onStarted }) {
   return html`<div class="panel">
     <h2>Start a run</h2>
     <form class="field" onSubmit=${submit}>
-      <textarea data-message rows="4" aria-label="Message" placeholder="Message…" value=${text} disabled=${!allowed}
+      <textarea data-message rows="4" dir="auto" aria-label="Message" placeholder="Message…" value=${text} disabled=${!allowed}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
       <div class="row" role="radiogroup" aria-label="Session">
         <span class="dim">Session</span>

@@ -1,15 +1,16 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
-import { can, componentOf, isFinal, kindOf, withQuery } from "../app/api.js";
+import { call, can, componentOf, isFinal, kindOf, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, LoadMore, Page,
-  phaseOf, printable, Search, setQuery, shortId, Status, STATUSES, toHash, tookMilliseconds, useComponents, useKeys,
-  useMemo, useNames, useNow, usePages, useRef, useResource, useState, useWindow,
+  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatTotal, html, Loaded, LoadMore, Page,
+  phaseOf, printable, Search, setQuery, shortId, Space, Status, STATUSES, toHash, tookMilliseconds, useCaller,
+  useComponents, useEffect, useKeys, useMemo, useNames, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
-const ROW = 41;
 const RECENT = 5 * 60 * 1000;
+const ENDED = [["COMPLETED", "✓", "green"], ["ERROR", "✗", "red"], ["CANCELLED", "■", "grey"]];
+const EVERY_ENDED = 12_000;
 const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"]];
 
 export default function Runs({ query }) {
@@ -28,8 +29,8 @@ export default function Runs({ query }) {
     created_before: before,
     view: "phase",
   };
-  // With the request for ended runs every 5 seconds, this makes one a second.
-  const every = all ? 5000 : 1250;
+  // With the four requests for ended runs every 12 seconds, this makes one a second.
+  const every = all ? 5000 : 1500;
   const found = usePages("/runs", filters, { every, key: "run_id", live: !all });
   const { resource, more } = found;
   const { components } = useComponents();
@@ -55,12 +56,8 @@ export default function Runs({ query }) {
       if (focused) navigator.clipboard.writeText(focused).catch(() => null);
     },
   });
-  const counts = { running: 0, stopping: 0, queued: 0 };
-  for (const run of rows) counts[phaseOf(run).name] += 1;
   const meta = resource.data?.meta;
-  const aside = all
-    ? meta && `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""} runs`
-    : `${counts.running} running · ${counts.stopping} stopping · ${counts.queued} queued`;
+  const aside = meta && (all ? formatTotal(meta, "run") : describeLive(rows, meta));
   const filtered = ["component", "user", "status", "older", "session"].some((name) => query[name]);
   const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "" });
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
@@ -92,7 +89,7 @@ export default function Runs({ query }) {
           ${cancels.sent ? html`<span class="dim" role="status">last action: ${cancels.requested} requested · ${cancels.stopped} stopped</span>` : null}
         </div>`
       : null}
-    ${all ? null : html`<${Ended} db=${query.db} />`}
+    ${all ? null : html`<${Ended} filters=${{ ...filters, live: "", created_before: "" }} db=${query.db} />`}
     ${asked ? html`<${CancelDialog} runs=${asked} cancels=${cancels} live=${rows}
       onClose=${() => (setAsked(null), setMarked(new Set()))} />` : null}
   <//>`;
@@ -124,22 +121,61 @@ function group(rows, known) {
   return groups;
 }
 
+/** Return the counts of the live runs, and of what they are a part if not all are loaded. */
+function describeLive(rows, meta) {
+  const counts = { running: 0, stopping: 0, queued: 0 };
+  for (const run of rows) counts[phaseOf(run).name] += 1;
+  const text = Object.entries(counts).map(([name, count]) => `${count} ${name}`).join(" · ");
+  return rows.length < meta.total_count ? `${formatTotal(meta)} live, of the newest ${rows.length}: ${text}` : text;
+}
+
+/** Read the totals of the runs that ended in the last five minutes, and of those at work. */
+function useEnded(filters) {
+  const { me, generation } = useCaller();
+  const [found, set] = useState(null);
+  const key = withQuery("/runs", filters);
+  useEffect(() => {
+    let gone = me === null;
+    const load = async () => {
+      if (gone || document.hidden) return;
+      const since = new Date(Date.now() - RECENT).toISOString();
+      const total = async (query) => (await call("GET", withQuery("/runs", { ...filters, ...query, limit: 1 }))).meta;
+      const [atWork, ...totals] = await Promise.all([
+        total({ at_work: "true" }),
+        ...ENDED.map(([status]) => total({ status, finished_after: since })),
+      ]);
+      if (!gone) set({ key, since, atWork, totals });
+    };
+    const again = () => load().catch(() => null);
+    again();
+    const timer = setInterval(again, EVERY_ENDED);
+    return () => {
+      gone = true;
+      clearInterval(timer);
+    };
+  }, [key, generation, me === null]);
+  return found?.key === key ? found : null;
+}
+
 /** The runs that ended in the last five minutes, as numbers and, opened, as a table. */
-function Ended({ db }) {
-  const resource = useResource(withQuery("/runs", { view: "phase", limit: 100, db_id: db }), { every: 5000 });
-  const [open, setOpen] = useState(false);
-  const now = useNow(5000);
-  const ended = (resource.data?.data || []).filter((run) => run.finished_at && now - Date.parse(run.finished_at) < RECENT);
-  if (!ended.length) return null;
-  const count = (name) => ended.filter((run) => phaseOf(run).name === name).length;
-  const going = ended.filter((run) => run.stopped_at == null).length;
+function Ended({ filters, db }) {
+  const ended = useEnded(filters);
+  const [rows, setRows] = useState(null);
+  if (!ended) return null;
+  const { atWork, totals, since } = ended;
+  const total = totals.reduce((sum, meta) => sum + meta.total_count, 0);
+  if (!total && !atWork.total_count) return null;
+  const toggle = () => (rows ? setRows(null) : call("GET", withQuery("/runs", { ...filters, finished_after: since, limit: 100 }))
+    .then((page) => setRows(page.data), () => null));
   return html`<section>
     <div class="row" style=${{ margin: "18px 0 10px" }}>
-      <span>Ended in the last 5 min: <span class="green">${count("completed")} ✓</span> <span class="red">${count("failed")} ✗</span> <span class="grey">${count("stopped")} ■</span>
-        ${going ? html` <span class="yellow">(${going} with work going on)</span>` : null}</span>
-      <button type="button" class="link" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "hide" : "show"}</button>
+      <span data-ended>Ended in the last 5 min: ${ENDED.map(([status, glyph, color], at) => html`<span key=${status} class=${color}
+        title=${STATUSES[status]}>${formatTotal(totals[at])} ${glyph}</span> `)}
+        ${atWork.total_count ? html`<span class="yellow">(${formatTotal(atWork)} ended with work going on)</span>` : null}</span>
+      <button type="button" class="link" aria-expanded=${rows !== null} onClick=${toggle}>${rows ? "hide" : "show"}</button>
+      ${rows && rows.length < total ? html`<span class="dim">the newest ${rows.length} of ${formatNumber(total)}</span>` : null}
     </div>
-    ${open ? html`<${RunTable} rows=${ended} db=${db} />` : null}
+    ${rows ? html`<${RunTable} rows=${rows} db=${db} />` : null}
   </section>`;
 }
 
@@ -148,27 +184,27 @@ export function RunTable({ rows, db, marked, onMark, onCancel }) {
   const body = useRef(null);
   const names = useNames();
   const now = useNow(1000);
-  const { from, to, before, after } = useWindow(rows.length, ROW, body);
-  const columns = onMark ? 10 : 8;
+  const { from, to, before, after } = useWindow(rows.length, body);
+  useReturn(body);
   return html`<div class="table">
     <table aria-rowcount=${rows.length + 1}>
       <colgroup>
         ${onMark ? html`<col class="mid w-mark" />` : null}
-        <col class="w-id" /><col class="w-status" /><col class="mid w-component" /><col class="opt w-user" />
-        <col class="far w-component" /><col class="low w-age" /><col class="low w-number" /><col class="mid" />
+        <col class="w-id w-name" /><col class="w-status" /><col class="full w-component" /><col class="opt w-user" />
+        <col class="far w-component" /><col class="mid w-age" /><col class="full w-number" /><col class="full" />
         ${onMark ? html`<col class="w-action" />` : null}
       </colgroup>
       <thead><tr>
         ${onMark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
-        <th>Run</th><th>Status</th><th class="mid">Component</th><th class="opt">User</th><th class="far">Session</th>
-        <th class="low right">Age</th><th class="low right">Tokens</th><th class="mid">Detail</th>
+        <th>Run</th><th>Status</th><th class="full">Component</th><th class="opt">User</th><th class="far">Session</th>
+        <th class="mid right">Age</th><th class="full right">Tokens</th><th class="full">Detail</th>
         ${onMark ? html`<th><span class="hidden">Cancel</span></th>` : null}
       </tr></thead>
       <tbody ref=${body}>
-        ${before ? html`<tr class="space"><td colspan=${columns} style=${{ height: `${before}px` }}></td></tr>` : null}
+        <${Space} height=${before} />
         ${rows.slice(from, to).map((run, at) => html`<${Row} key=${run.run_id} run=${run} at=${from + at} now=${now} db=${db}
           names=${names} marked=${marked?.has(run.run_id)} onMark=${onMark} onCancel=${onCancel} />`)}
-        ${after ? html`<tr class="space"><td colspan=${columns} style=${{ height: `${after}px` }}></td></tr>` : null}
+        <${Space} height=${after} />
       </tbody>
     </table>
   </div>`;
@@ -182,17 +218,20 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
   const live = !isFinal(run);
   const allowed = can(`${kind}s`, "run", componentOf(run));
   const color = phase.warning ? "yellow" : phase.name === "failed" ? "red" : "dim";
+  const detail = cut(phase.sentence || run.input, 140);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
-    <td class="mono">${run.depth ? "└ " : ""}<a data-row href=${href} title=${run.run_id}>${shortId(run.run_id)}</a></td>
-    <td><${Status} run=${run} /></td>
-    <td class="mid">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
-    <td class="opt">${printable(run.user_id ?? "–")}</td>
+    <td class="name"><a data-row href=${href} title=${run.run_id}><span class="full mono">${run.depth ? "└ " : ""}${shortId(run.run_id)}</span>
+      <span class="compact">${run.depth ? "└ " : ""}${cut(name, 60)}</span>
+      <span class="sub"><span class=${color}>${shortId(run.run_id)} · ${detail}</span></span></a></td>
+    <td class="state"><${Status} run=${run} /></td>
+    <td class="full" dir="auto">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
+    <td class="opt" dir="auto">${printable(run.user_id ?? "–")}</td>
     <td class="far mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>
-    <td class="low right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
-    <td class="low right">${formatNumber(run.total_tokens ?? run.metrics?.total_tokens)}</td>
-    <td class="mid"><span class=${color} title=${phase.sentence || null}>${cut(phase.sentence || run.input, 140)}</span></td>
+    <td class="mid right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
+    <td class="full right">${formatNumber(run.total_tokens ?? run.metrics?.total_tokens)}</td>
+    <td class="full" dir="auto"><span class=${color} title=${phase.sentence || null}>${detail}</span></td>
     ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
       ? html`<button type="button" disabled=${!allowed} title=${allowed ? null : `needs ${kind}s:${componentOf(run)}:run`}
           aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}

@@ -2,12 +2,11 @@
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
-  cut, Dialog, Empty, Filter, formatAge, formatNumber, html, Loaded, LoadMore, Page, printable,
-  Search, setQuery, Status, toHash, useComponents, useEffect, useNow, usePages, useRef, useState,
-  useWindow,
+  cut, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded, LoadMore, Page, printable,
+  Search, setQuery, Space, Status, toHash, useComponents, useEffect, useNow, usePages, useRef,
+  useReturn, useState, useWindow,
 } from "../app/ui.js";
 
-const ROW = 41;
 const EVERY = 5000;
 const FILTERS = ["name", "type", "component", "user", "id", "db"];
 
@@ -32,8 +31,7 @@ export default function Sessions({ query }) {
   };
   const filtered = FILTERS.some((name) => query[name]);
   const meta = resource.data?.meta;
-  const total = meta ? `${formatNumber(meta.total_count)}${meta.total_is_capped ? "+" : ""}` : "";
-  return html`<${Page} title="Sessions" aside=${total}>
+  return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
     <div class="filters">
       <${Search} name="name" label="Name begins with" query=${query} main=${true} />
       <${Filter} name="type" label="Type" query=${query} options=${["agent", "team", "workflow"]} />
@@ -80,12 +78,13 @@ function Nothing({ filtered }) {
 function Table({ rows, query, marked, onMark }) {
   const body = useRef(null);
   const now = useNow(10_000);
-  const { from, to, before, after } = useWindow(rows.length, ROW, body);
+  const { from, to, before, after } = useWindow(rows.length, body);
+  useReturn(body);
   return html`<div class="table">
     <table aria-rowcount=${rows.length + 1}>
       <colgroup>
-        <col class="mid w-mark" /><col /><col class="w-status" /><col class="mid w-component" />
-        <col class="low w-number" /><col class="low w-number" /><col class="low w-user" />
+        <col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
+        <col class="full w-number" /><col class="full w-number" /><col class="full w-user" />
         <col class="mid w-age" />
       </colgroup>
       <thead>
@@ -93,21 +92,21 @@ function Table({ rows, query, marked, onMark }) {
           <th class="mid"><span class="hidden">Mark</span></th>
           <th>Name</th>
           <th>Status</th>
-          <th class="mid">Component</th>
-          <th class="low right">Runs</th>
-          <th class="low right">Tokens</th>
-          <th class="low">User</th>
+          <th class="full">Component</th>
+          <th class="full right">Runs</th>
+          <th class="full right">Tokens</th>
+          <th class="full">User</th>
           <th class="mid">Last used</th>
         </tr>
       </thead>
       <tbody ref=${body}>
-        ${before ? html`<tr class="space"><td colspan="8" style=${{ height: `${before}px` }}></td></tr>` : null}
+        <${Space} height=${before} />
         ${rows.slice(from, to).map(
           (row, at) =>
             html`<${Row} key=${row.session_id} row=${row} at=${from + at} now=${now} db=${query.db}
               marked=${marked.has(row.session_id)} onMark=${onMark} />`,
         )}
-        ${after ? html`<tr class="space"><td colspan="8" style=${{ height: `${after}px` }}></td></tr>` : null}
+        <${Space} height=${after} />
       </tbody>
     </table>
   </div>`;
@@ -121,12 +120,13 @@ function Row({ row, at, now, db, marked, onMark }) {
       <input type="checkbox" checked=${marked} aria-label=${`Mark ${name}`}
         onChange=${() => onMark(row.session_id)} />
     </td>
-    <td><a data-row href=${href} title=${row.session_id}>${name}</a></td>
-    <td>${row.last_status ? html`<${Status} run=${{ status: row.last_status }} />` : html`<span class="dim">no runs</span>`}</td>
-    <td class="mid">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
-    <td class="low right">${formatNumber(row.run_count)}</td>
-    <td class="low right">${formatNumber(row.total_tokens)}</td>
-    <td class="low">${printable(row.user_id ?? "–")}</td>
+    <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${name}
+      <span class="sub">${printable(componentOf(row))}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
+    <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
+    <td class="full">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
+    <td class="full right">${formatNumber(row.run_count)}</td>
+    <td class="full right">${formatNumber(row.total_tokens)}</td>
+    <td class="full" dir="auto">${printable(row.user_id ?? "–")}</td>
     <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
   </tr>`;
 }

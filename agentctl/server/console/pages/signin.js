@@ -1,6 +1,6 @@
 // Sign in: a token is pasted or dropped, its claims are shown, and the server checks it.
 
-import { ApiError, readClaims, signIn, state } from "../app/api.js";
+import { ApiError, issuer, readClaims, signIn, startSignIn, state } from "../app/api.js";
 import { Command, cut, formatSpan, html, printable, useEffect, useRef, useState } from "../app/ui.js";
 
 export default function SignIn({ over, logo }) {
@@ -26,6 +26,16 @@ export default function SignIn({ over, logo }) {
       setBusy(false);
     }
   };
+  const leave = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await startSignIn();
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
   const drop = async (event) => {
     event.preventDefault();
     const [file] = event.dataTransfer.files;
@@ -36,9 +46,10 @@ export default function SignIn({ over, logo }) {
     <form onSubmit=${submit} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}
       aria-label="Sign in">
       <h1>${logo} ${printable(state.info?.name || "agentctl")}</h1>
-      ${state.signInReason ? html`<p class="bar yellow" role="status">${state.signInReason}</p>` : null}
+      ${state.signInReason ? html`<p class="bar yellow" role="status">${printable(state.signInReason)}</p>` : null}
+      ${issuer ? html`<button type="button" class="primary" disabled=${busy} onClick=${leave}>Sign in with ${issuer}</button>` : null}
       <label class="field">
-        <b>Token</b>
+        <b>${issuer ? "Or a token" : "Token"}</b>
         <textarea ref=${field} name="token" value=${token} placeholder="paste, or drop a file"
           autocomplete="off" spellcheck="false" autocapitalize="off"
           onInput=${(event) => setToken(event.target.value)}
@@ -46,10 +57,10 @@ export default function SignIn({ over, logo }) {
       </label>
       <${Claims} token=${token} />
       ${error ? html`<${Rejected} error=${error} />` : null}
-      <button type="submit" class="primary" disabled=${busy}>Sign in</button>
+      <button type="submit" class=${issuer ? "" : "primary"} disabled=${busy}>Sign in</button>
       <p class="dim">
-        The token stays in the memory of this tab. It is not stored and not part of a URL, and a
-        reload forgets it. To get one, run:
+        The token stays in this tab: in its memory and, for a reload, in a cookie that no script can
+        read. To get one, run:
       </p>
       <${Command} text="agentctl token mint --sub me --scope agents:read --scope agents:run --scope sessions:read" />
     </form>

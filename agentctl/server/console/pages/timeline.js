@@ -9,6 +9,7 @@ import {
 
 const DEPTH = 5;
 const CUT = 20_000;
+const SHORT = 1;
 const IDLE = 0.04;
 const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸" };
 
@@ -31,9 +32,8 @@ export default function Timeline({ parts, query }) {
   <//>`;
 }
 
-function placeOf(run, db) {
-  return withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut: CUT });
-}
+// Bars need no texts; those of one are fetched when it is opened.
+const placeOf = (run, db, cut = SHORT) => withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut });
 
 /** Fetch the runs of members, so that their spans stand below the member. */
 function useMembers(run, db) {
@@ -227,7 +227,10 @@ function Lane({ row, scale, marks, onChoose }) {
 }
 
 function Detail({ row, db, onClose }) {
-  const { span, tool, run } = row;
+  const { span } = row;
+  const [run, setRun] = useState(row.run);
+  useEffect(() => void call("GET", placeOf(run.run_id, db, CUT)).then(setRun, () => null), []);
+  const tool = row.tool && (run.items.find((item) => item.tool_call_id === row.tool.tool_call_id) || row.tool);
   const facts = [
     ["started", new Date(row.start).toISOString()],
     ["took", row.open ? "running" : formatDuration(row.end - row.start)],

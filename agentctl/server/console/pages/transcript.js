@@ -1,35 +1,37 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { call, can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
-import { CUT, Turn } from "../app/conversation.js";
-import { describeCounts, SessionActions } from "../app/session.js";
+import { can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
+import { Turn } from "../app/conversation.js";
+import { countPhases, describeCounts, SessionActions, useRuns } from "../app/session.js";
 import {
   cut, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS, Page, phaseOf,
   printable, setQuery, Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
   useResource, useState,
 } from "../app/ui.js";
 
-const PAGE = 50;
 const EVERY = 2000;
-const MAXIMUM_RUNS = 2000;
+const NEAR = 600;
 
 // Fetched beside the runs; answers are plain text until it is there.
 import("../app/markdown.js").catch(() => null);
 
 export default function Transcript({ parts, query }) {
   const id = parts[1];
-  const place = withQuery(path`/sessions/${id}`, { db_id: query.db });
+  // Without its history: this is read again when a run begins and when it ends.
+  const place = withQuery(path`/sessions/${id}`, { db_id: query.db, view: "summary" });
   const session = useResource(place);
-  const [following, setFollowing] = useState(true);
-  const [counts, setCounts] = useState("");
-  const showCounts = (text) => {
-    setCounts(text);
-    // A run that begins or ends changes the tokens of the session.
-    if (counts) session.reload();
-  };
+  const [following, setFollowing] = useState(!query.run);
+  const [counts, setCounts] = useState(null);
+  const showCounts = useCallback((found) => {
+    setCounts((old) => {
+      // A run that begins or ends changes the totals of the session.
+      if (old) session.reload();
+      return found;
+    });
+  }, []);
   const title = session.data ? session.data.session_name || id : id;
   return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
-    aside=${session.data ? html`<span data-counts>${counts}</span>
+    aside=${session.data ? html`<span data-counts>${counts && describeCounts(counts, session.data)}</span>
       <${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload}>
         <${FollowButton} on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
@@ -37,55 +39,6 @@ export default function Transcript({ parts, query }) {
         following=${following} setFollowing=${setFollowing} onCounts=${showCounts} /><//>`}
     <//>
   <//>`;
-}
-
-/** The runs of a session, newest last: loaded from the end, followed while the page is open. */
-function useRuns(id, db) {
-  const place = path`/sessions/${id}/runs`;
-  const [found, set] = useState({ runs: null, earlier: false, error: null });
-  const load = (more) => call("GET", withQuery(place, { db_id: db, parent: "none", view: "items", cut: CUT, limit: PAGE, ...more }));
-  const topLevel = (runs) => runs.filter((run) => run.parent_run_id == null && run.purpose == null);
-  const sorted = (runs) => runs.sort((a, b) => (a.run_id < b.run_id ? -1 : 1));
-  const first = async () => {
-    try {
-      const runs = await load({ order: "desc" });
-      set({ runs: sorted(topLevel(runs)), earlier: runs.length === PAGE, error: null });
-    } catch (error) {
-      set((old) => ({ ...old, error }));
-    }
-  };
-  const loadEarlier = async () => {
-    try {
-      const runs = await load({ order: "desc", before: found.runs[0].run_id });
-      const all = (old) => sorted(merge(topLevel(runs), old.runs));
-      set((old) => ({ runs: all(old), earlier: runs.length === PAGE, error: null }));
-    } catch (error) {
-      set((old) => ({ ...old, error }));
-    }
-  };
-  const loadNew = async () => {
-    const last = found.runs[found.runs.length - 1];
-    const runs = topLevel(await load(last ? { after: last.run_id } : {}));
-    if (runs.length) set((old) => forget({ ...old, runs: sorted(merge(old.runs, runs)) }));
-  };
-  const add = (run) => set((old) => ({ ...old, runs: merge(old.runs || [], [run]) }));
-  const replace = useCallback(
-    (run) =>
-      set((old) => ({ ...old, runs: old.runs.map((each) => (each.run_id === run.run_id ? run : each)) })),
-    [],
-  );
-  return { ...found, first, loadEarlier, loadNew, add, replace };
-}
-
-/** Drop the oldest runs of a very long transcript; they can be loaded again. */
-function forget(found) {
-  if (found.runs.length <= MAXIMUM_RUNS) return found;
-  return { ...found, runs: found.runs.slice(found.runs.length - MAXIMUM_RUNS + PAGE), earlier: true };
-}
-
-function merge(runs, more) {
-  const known = new Set(runs.map((run) => run.run_id));
-  return runs.concat(more.filter((run) => !known.has(run.run_id)));
 }
 
 function Conversation({ session, id, query, following, setFollowing, onCounts }) {
@@ -97,18 +50,23 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
   const content = useRef(null);
   const count = runs.runs?.length || 0;
   const current = query.run || runs.runs?.[count - 1]?.run_id;
-  const counts = runs.runs ? describeCounts(runs) : "";
-  useEffect(() => onCounts(counts), [counts]);
+  const counts = runs.runs && countPhases(runs);
+  useEffect(() => counts && onCounts(counts), [JSON.stringify(counts)]);
   const poll = useRef(null);
-  poll.current = () => !document.hidden && runs.runs && me && runs.loadNew().catch(() => null);
+  poll.current = () => !document.hidden && runs.runs && !runs.later && me && runs.loadNew().catch(() => null);
   useEffect(() => {
-    if (runs.runs === null && me) runs.first();
+    if (runs.runs === null && me) runs.first(query.run);
   }, [id, generation, me === null]);
   useEffect(() => {
     const timer = setInterval(() => poll.current(), EVERY);
     return () => clearInterval(timer);
   }, [id]);
-  useFollowing(content, runs.runs !== null, following, setFollowing);
+  // The run that stays at the top while the texts around it are laid out.
+  const pinned = useRef(query.run);
+  useFollowing(content, runs.runs !== null, following, setFollowing, pinned, () => runs.earlier && runs.error === null && runs.loadEarlier());
+  // Their place in the session, if the last one is loaded and they are counted.
+  const total = session.turn_count ?? 0;
+  const offset = runs.later || total < count ? null : total - count;
   const seen = useRef(0);
   useLayoutEffect(() => {
     const added = count - seen.current;
@@ -125,6 +83,7 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
   const select = useCallback((run) => {
     setQuery({ run });
     setFollowing(false);
+    pinned.current = run;
     show(run);
   }, []);
   useKeys({
@@ -138,21 +97,27 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
     n: () => document.querySelector("[data-message]")?.focus(),
     y: () => current && navigator.clipboard.writeText(current).catch(() => null),
   });
-  if (runs.runs === null) return html`<${Loaded} resource=${{ data: undefined, error: runs.error, reload: runs.first }} />`;
+  const toEnd = () => (runs.later && runs.first(), setFollowing(true));
+  if (runs.runs === null) return html`<${Loaded} resource=${{ data: undefined, error: runs.error, reload: () => runs.first(query.run) }} />`;
   return html`<div class="transcript">
-      <${Index} runs=${runs.runs} current=${current} onSelect=${select} session=${session} />
+      <${Index} runs=${runs.runs} offset=${offset} current=${current} onSelect=${select} session=${session} />
       <div ref=${content}>
-        ${runs.earlier ? html`<div class="more"><button type="button" onClick=${runs.loadEarlier}>↑ Earlier runs</button>
-          ${runs.error ? html`<span class="error" role="alert">${printable(runs.error.message)}</span>` : null}</div>` : null}
+        ${runs.earlier ? html`<${More} label="↑ Earlier runs" runs=${runs} onClick=${runs.loadEarlier} />` : null}
         ${count ? null : html`<${Empty}>No runs yet. Send the first message below.<//>`}
         ${runs.runs.map((run) => html`<${Guard} key=${run.run_id}><${Still} view=${Turn} initial=${run} names=${names}
           db=${query.db} current=${run.run_id === current} onChange=${runs.replace} opened=${isOpen(folds, run.run_id)} /><//>`)}
+        ${runs.later ? html`<${More} label="↓ Later runs" runs=${runs} onClick=${runs.loadLater} />` : null}
         ${following || !count ? null : html`<div class="jump">
-          <button type="button" class="primary" onClick=${() => setFollowing(true)}>
+          <button type="button" class="primary" onClick=${toEnd}>
             ${unseen ? `${unseen} new ↓` : "Follow ↓"}</button></div>`}
         <${Compose} session=${session} id=${id} onStarted=${(run) => (runs.add(run), setFollowing(true))} />
       </div>
     </div>`;
+}
+
+function More({ label, runs, onClick }) {
+  return html`<div class="more row"><button type="button" disabled=${runs.busy} onClick=${onClick}>${label}</button>
+    ${runs.error ? html`<span class="error" role="alert">${printable(runs.error.message)}</span>` : null}</div>`;
 }
 
 /** Return true or false if the reader has opened or closed the tools of a run, else undefined. */
@@ -164,14 +129,17 @@ function show(run) {
   document.getElementById(`run-${run}`)?.scrollIntoView({ block: "start" });
 }
 
-/** Keep the end of the conversation in view until someone scrolls up. */
-function useFollowing(content, ready, following, setFollowing) {
+/** Keep the end of the conversation in view until someone scrolls up; load more at the top. */
+function useFollowing(content, ready, following, setFollowing, pinned, onTop) {
+  const top = useRef(null);
+  top.current = onTop;
   useEffect(() => {
     const scroller = document.getElementById("main");
     if (!content.current) return undefined;
     let before = 0;
     const stick = () => {
       if (following) scroller.scrollTo(0, scroller.scrollHeight);
+      else if (pinned.current) show(pinned.current);
       before = scroller.scrollTop;
     };
     const resized = new ResizeObserver(stick);
@@ -181,22 +149,26 @@ function useFollowing(content, ready, following, setFollowing) {
       const end = scroller.scrollHeight - scroller.clientHeight - scroller.scrollTop < 60;
       if (scroller.scrollTop < before - 4 && !end) setFollowing(false);
       else if (end && scroller.scrollTop > before) setFollowing(true);
+      if (scroller.scrollTop < before && scroller.scrollTop < NEAR) top.current();
       before = scroller.scrollTop;
     };
+    const release = () => (pinned.current = null);
+    const inputs = ["wheel", "pointerdown", "keydown", "touchmove"];
+    inputs.forEach((name) => addEventListener(name, release, { capture: true, passive: true }));
     scroller.addEventListener("scroll", scrolled, { passive: true });
     return () => {
+      inputs.forEach((name) => removeEventListener(name, release, { capture: true }));
       resized.disconnect();
       scroller.removeEventListener("scroll", scrolled);
     };
   }, [following, ready]);
 }
 
-function Index({ runs, current, onSelect, session }) {
-  const state = session.session_state ?? session.session_data?.session_state;
+function Index({ runs, offset, current, onSelect, session }) {
   return html`<nav class="index" aria-label="Runs of the session">
-    <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${at + 1}
+    <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${offset === null ? "" : offset + at + 1}
       current=${run.run_id === current} onSelect=${onSelect} />`)}</ol>
-    ${[["metadata", session.metadata], ["state", state]].map(([label, value]) => value && Object.keys(value).length
+    ${[["metadata", session.metadata], ["state", session.session_state]].map(([label, value]) => value && Object.keys(value).length
       ? html`<details key=${label}><summary>${label}</summary><pre class="json">${printable(JSON.stringify(value, null, 2))}</pre></details>`
       : null)}
   </nav>`;
@@ -208,7 +180,7 @@ function Entry({ run, number, current, onSelect }) {
   const choose = (event) => (event.preventDefault(), onSelect(run.run_id));
   return html`<li><a href=${`#run-${run.run_id}`} onClick=${choose} aria-current=${current ? "true" : null}
     title=${cut(run.input, 80)}>
-    <span class="dim">${number}</span>
+    <span class="dim">${number && formatNumber(number)}</span>
     <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
     ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(run.metrics?.total_tokens)}</span></a></li>`;
 }
@@ -237,7 +209,7 @@ function Compose({ session, id, onStarted }) {
   return html`<form class="compose" onSubmit=${submit}>
     ${failure ? html`<p class="bar red" role="alert">${printable(failure.message)}</p>` : null}
     <div class="box">
-      <textarea data-message rows="1" class="grow" aria-label="Message" value=${text} disabled=${!allowed}
+      <textarea data-message rows="1" class="grow" dir="auto" aria-label="Message" value=${text} disabled=${!allowed}
         placeholder=${allowed ? `Message ${component}…  (Enter sends, Shift+Enter for a new line)` : `Sending needs ${kind}s:${component || "…"}:run`}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${key}></textarea>
       <button type="submit" class="primary" disabled=${!allowed || busy || !text.trim()}>Send</button>

@@ -1,0 +1,86 @@
+"""Bounds of the work of one step of the event loop (docs/decisions/0075).
+
+While a step of the event loop works, no request and no other run of the process continues. Work
+that grows with what a peer sends, such as a model endpoint, an MCP program or an agent in code, is
+refused by its size, divided into steps, or done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+STEP_SECONDS = 0.01
+"""Time after which a loop over received items gives other tasks their turn."""
+
+STEP_BYTES = 65_536
+"""Size of data whose conversion is a step of the event loop; larger data is converted in a thread,
+between whose instructions other tasks get their turn."""
+
+MAXIMUM_VALUES = 65_536
+"""Maximum number of values in one JSON document of a peer, such as an MCP message or the arguments
+of tool calls."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
+
+class Turns:
+    """Gives the other tasks of the event loop their turn while a task works on many items.
+
+    A task that awaits something that takes time anyway is not delayed.
+    """
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+
+    async def take(self) -> None:
+        """Let other tasks continue if this one has worked for `STEP_SECONDS`."""
+        now = time.perf_counter()
+        if self._begun is None:
+            self._begun = now
+            asyncio.get_running_loop().call_soon(self._renew)
+        elif now - self._begun >= STEP_SECONDS:
+            await asyncio.sleep(0)
+
+    def _renew(self) -> None:
+        self._begun = None
+
+
+async def convert(function: Callable[[], T], size: int) -> T:
+    """Call a function that converts data, in a thread if the data is large.
+
+    A cancel does not end a thread; its result is dropped.
+
+    Args:
+        function: has no effect except its result.
+        size: the size of the data in bytes or characters.
+    """
+    if size <= STEP_BYTES:
+        return function()
+    from agentctl.runtime.unstopped import use_shared_threads
+
+    with use_shared_threads():
+        return await asyncio.to_thread(function)
+
+
+def has_too_many_values(document: bytes) -> bool:
+    """Return True if a JSON document has more than `MAXIMUM_VALUES` values, without parsing it.
+
+    Each value takes the parser, the validation and the conversion some microseconds. A document
+    that is not JSON is counted in the same way.
+    """
+    if len(document) <= MAXIMUM_VALUES or _count_values(document) <= MAXIMUM_VALUES:
+        return False
+    # A string is a value or a name, so half of them are values, or they are escaped quotes.
+    if document.count(b'"') - document.count(b'\\"') > 4 * MAXIMUM_VALUES + 4:
+        return True
+    return _count_values(_STRINGS.sub(b"", document)) > MAXIMUM_VALUES
+
+
+def _count_values(document: bytes) -> int:
+    return sum(map(document.count, (b",", b"[", b"{")))

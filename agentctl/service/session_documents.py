@@ -1,0 +1,168 @@
+"""Documents of sessions, built from rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+import agentctl
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.phase import describe_run
+from agentctl.records.times import format_rfc3339
+from agentctl.service.json_texts import (
+    JsonText,
+    dump,
+    dump_holding,
+    dump_time,
+    join_arrays,
+    join_object,
+    stored_json,
+)
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.sessions import SessionRow, SummaryRow
+
+
+def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
+    """Build a session in the detail schema of its type (docs/contract.md "Session records").
+
+    Args:
+        row: the session.
+        histories: the chat history of each run, as `runs` reads them; empty for workflows.
+    """
+    shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
+    return join_object(shape[row.session_type](row, histories))
+
+
+def build_session_version(row: SessionRow) -> str:
+    """Return a text that changes whenever the detail document of a session changes.
+
+    The history is part of it: each run that ends adds to `history_bytes`.
+    """
+    content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
+    return {
+        "agent_session_id": dump(row.session_id),
+        **_common_members(row),
+        "session_summary": stored_json(row.summary),
+        "session_state": stored_json(row.session_state),
+        "agent_id": dump(row.component_id),
+        "total_tokens": dump(row.total_tokens),
+        "agent_data": stored_json(row.component_data),
+        "metrics": stored_json(row.metrics),
+        "metadata": stored_json(row.metadata),
+        "chat_history": join_arrays(histories),
+        **_time_members(row),
+    }
+
+
+def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
+    return {
+        **_common_members(row),
+        "team_id": dump(row.component_id),
+        "session_summary": stored_json(row.summary),
+        "session_state": stored_json(row.session_state),
+        "metrics": stored_json(row.metrics),
+        "team_data": stored_json(row.component_data),
+        "metadata": stored_json(row.metadata),
+        "chat_history": join_arrays(histories),
+        **_time_members(row),
+        "total_tokens": dump(row.total_tokens),
+    }
+
+
+def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
+    data = {
+        "session_name": dump(row.session_name),
+        "session_state": stored_json(row.session_state),
+        "session_metrics": stored_json(row.metrics),
+    }
+    return {
+        **_common_members(row),
+        "workflow_id": dump(row.component_id),
+        "workflow_name": dump(row.component_name),
+        "session_data": join_object(data),
+        "session_state": stored_json(row.session_state),
+        "workflow_data": stored_json(row.component_data),
+        "metadata": stored_json(row.metadata),
+        **_time_members(row),
+    }
+
+
+def _common_members(row: SessionRow) -> dict[str, bytes]:
+    return {
+        "session_id": dump(row.session_id),
+        "session_name": dump(row.session_name),
+        "user_id": dump(row.user_id),
+    }
+
+
+def _time_members(row: SummaryRow) -> dict[str, bytes]:
+    return {"created_at": dump_time(row.created_at), "updated_at": dump_time(row.updated_at)}
+
+
+_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
+
+
+@unit
+def read_session_summaries(rows: Sequence[SummaryRow]) -> Steps[list[bytes]]:
+    """Build the sessions of a list, each with its last run."""
+    newest = yield from run_reads.list_newest([row.session_id for row in rows if row.run_count])
+    return [orjson.dumps(_summarize_session(row, newest.get(row.session_id))) for row in rows]
+
+
+@unit
+def read_session_head(row: SessionRow) -> Steps[bytes]:
+    """Build a session without its history (docs/contract.md "Session records")."""
+    newest = yield from run_reads.list_newest([row.session_id])
+    head: dict[str, Any] = {
+        **_summarize_session(row, newest.get(row.session_id)),
+        "turn_count": (yield from run_reads.count_turns(row.session_id)),
+    }
+    for name in ("metrics", "session_summary", "session_state", "metadata"):
+        stored = getattr(row, "summary" if name == "session_summary" else name)
+        head[name] = None if stored is None else orjson.Fragment(stored)
+    return orjson.dumps(head)
+
+
+def _describe_last_run(run: RunState) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "run_id": run.run_id,
+        "status": run.status,
+        "cancel_requested_at": _format_time(run.cancel_requested_at),
+        "finished_at": _format_time(run.finished_at),
+        "stopped_at": _format_time(run.stopped_at),
+        "holding": orjson.loads(dump_holding(run)),
+    }
+    error = {"code": run.error_code, "detail": run.error_detail} if run.error_code else None
+    facts = {"error": error, "cancel_requested_by": run.cancel_requested_by}
+    return {**record, "phase": describe_run({**record, **facts})}
+
+
+def _format_time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else format_rfc3339(microseconds)
+
+
+def _summarize_session(row: SummaryRow, newest: RunState | None) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "session_name": row.session_name,
+        "session_type": row.session_type,
+        "user_id": row.user_id,
+        **_NO_COMPONENT,
+        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
+        "total_tokens": row.total_tokens,
+        "run_count": row.run_count,
+        "history_bytes": row.history_bytes,
+        "last_status": row.last_status,
+        "last_run": None if newest is None else _describe_last_run(newest),
+        "created_at": format_rfc3339(row.created_at),
+        "updated_at": format_rfc3339(row.updated_at),
+    }

@@ -1,0 +1,271 @@
+"""The longest wait of `/health` while a hostile peer of a server works.
+
+    python -m tests.benchmarks.hostile_peers [NAME ...]
+
+A peer is a model endpoint, an MCP program, an agent in code, or a client, and sends as much as it
+can (`tests.hostile`). The first row is the same server without a hostile peer. On a machine with
+other work the last column counts: the longest wait without the time in which the server or this
+program waited for a processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.endpoint import start_endpoint
+from tests.hostile import agents, endpoint, mcp_program
+from tests.process import ServerProcess, serve_config
+
+QUIET_SECONDS = 3.0
+"""Time of a measurement without a hostile peer, and of a flood without an end."""
+
+LONGEST_SECONDS = 120.0
+"""Time after which a peer is not waited for."""
+
+PAUSE_SECONDS = 0.005
+TARGET_MILLISECONDS = 100.0
+
+Act = Callable[["Target"], None]
+
+
+class Target(NamedTuple):
+    """A running server, and the token of an administrator."""
+
+    server: ServerProcess
+    token: str
+
+    def connect(self) -> socket.socket:
+        """Open a connection to the server."""
+        parts = urlsplit(self.server.url)
+        return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=300)
+
+    def send(self, path: str, body: bytes, kind: str = "application/json") -> bytes:
+        """Send a POST; read and drop the response. Return its first bytes."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return self._exchange(head.encode() + body)
+
+    def _exchange(self, request: bytes) -> bytes:
+        with self.connect() as connection:
+            connection.sendall(request)
+            first, buffer = b"", bytearray(262_144)
+            while count := connection.recv_into(buffer):
+                first = first or bytes(buffer[: min(count, 600)])
+        return first
+
+    def get(self, path: str) -> bytes:
+        """Send a GET; read and drop the response. Return its first bytes."""
+        head = (
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return self._exchange(head.encode())
+
+    def run(self, agent: str, **fields: object) -> None:
+        """Run an agent to its end."""
+        body = {"message": "go", **fields}
+        status = self.send(f"/agents/{agent}/runs", json.dumps(body).encode())
+        assert status.startswith(b"HTTP/1.1 200"), status
+
+
+class Wait(NamedTuple):
+    """The time of a request of `/health`.
+
+    Attributes:
+        seconds: the whole time.
+        quiet: the time without that in which this process or the server waited for a processor.
+    """
+
+    seconds: float
+    quiet: float
+
+
+def read_delay(process_id: int) -> float:
+    """Return the seconds that the main thread of a process waited for a processor."""
+    schedule = Path(f"/proc/{process_id}/task/{process_id}/schedstat").read_text()
+    return int(schedule.split()[1]) / 1e9
+
+
+def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
+    """Return the times of all requests of `/health` while `act` runs."""
+    waits: list[Wait] = []
+    processes = os.getpid(), target.server.process.pid
+    worker = threading.Thread(target=act, daemon=True)
+    deadline = time.monotonic() + LONGEST_SECONDS
+    with target.connect() as connection:
+        worker.start()
+        while worker.is_alive() and time.monotonic() < deadline:
+            delayed = sum(map(read_delay, processes))
+            begun = time.perf_counter()
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200"), "the server is not healthy"
+            seconds = time.perf_counter() - begun
+            delayed = sum(map(read_delay, processes)) - delayed
+            waits.append(Wait(seconds, max(0.0, seconds - delayed)))
+            time.sleep(PAUSE_SECONDS)
+    return waits
+
+
+def rest(_: Target) -> None:
+    """Do nothing."""
+    time.sleep(QUIET_SECONDS)
+
+
+def flood(target: Target) -> None:
+    """Let the MCP program of the server begin, and wait."""
+    target.run("start")
+    time.sleep(QUIET_SECONDS)
+
+
+def run(agent: str, **fields: object) -> Act:
+    """Return an act that runs an agent."""
+    return lambda target: target.run(agent, **fields)
+
+
+def read_session(readers: int) -> Act:
+    """Return an act of several readers of a session of 28 MB."""
+
+    def act(target: Target) -> None:
+        if not target.get("/sessions/long").startswith(b"HTTP/1.1 200"):
+            for _ in range(2):
+                target.run("a-storable_text", session_id="long")
+        # In other processes: the threads of this one would delay its own requests.
+        url, header = f"{target.server.url}/sessions/long", f"Authorization: Bearer {target.token}"
+        load = ["wrk", f"-c{readers}", "-t1", f"-d{QUIET_SECONDS:g}", "--timeout", "30"]
+        subprocess.run([*load, "-H", header, url], check=True, capture_output=True, timeout=60)
+
+    return act
+
+
+CLIENTS: dict[str, Act] = {
+    "client: metadata of many values": lambda target: _refused(
+        target, b'{"message":"x","metadata":{"a":[' + b"[]," * 300_000 + b"[]]}}"
+    ),
+    "client: long session": read_session(1),
+    "client: long session, 8 readers": read_session(8),
+    "client: long form": lambda target: _refused(
+        target, b"message=go&" + b"a=b&" * 250_000, "application/x-www-form-urlencoded"
+    ),
+    "client: escaped text": lambda target: _refused(
+        target, b'{"message":"' + b"\\u00e9" * 170_000 + b'"}'
+    ),
+    "client: many names": lambda target: _refused(
+        target, json.dumps({f"n{number}": 0 for number in range(80_000)}).encode()
+    ),
+    "client: deep": lambda target: _refused(target, b"[" * 500_000 + b"]" * 500_000),
+    "client: output schema": lambda target: _refused(
+        target,
+        json.dumps(
+            {"message": "x", "output_schema": {"type": "object", "allOf": [{}] * 200_000}}
+        ).encode(),
+    ),
+}
+
+
+def _refused(target: Target, body: bytes, kind: str = "application/json") -> None:
+    target.send("/agents/echo/runs", body, kind)
+
+
+def list_acts() -> dict[str, Act]:
+    """Return the acts that share one server."""
+    acts: dict[str, Act] = {"none": rest}
+    acts |= {f"endpoint: {name}": run(f"m-{name}") for name in endpoint.SCRIPTS if name != "echo"}
+    acts |= {f"agent: {name}": run(f"a-{name}") for name in agents.AGENTS}
+    recorded = ("storable_text", "many_pieces", "fitting_lists", "many_calls")
+    acts |= {f"agent, streamed: {name}": run(f"a-{name}", stream=True) for name in recorded}
+    return acts | CLIENTS
+
+
+def build_config(url: str) -> str:
+    """Return an agent for each answer of the endpoint, and for each agent in code."""
+    models = "".join(_build_agent(f"m-{name}", name, url) for name in endpoint.SCRIPTS)
+    hosted = "".join(
+        f'[[agents]]\nid = "a-{name}"\nobject = "hostile_agents:{name}"\n' for name in agents.AGENTS
+    )
+    return "[runs]\ntimeout_seconds = 60\n" + models + hosted
+
+
+def build_mcp_config(behaviour: str, url: str) -> str:
+    """Return an agent that calls the tool of an MCP program."""
+    model = f"call:{behaviour.replace('-', '_')}_start"
+    return (
+        _build_agent("start", model, url, f'tools = ["mcp:{behaviour}.start"]\n')
+        + f'[[mcp_servers]]\nid = "{behaviour}"\ncommand = "{sys.executable}"\n'
+        + f'args = ["{mcp_program.__file__}", "{behaviour}"]\ncall_seconds = 20\n'
+    )
+
+
+def _build_agent(name: str, model: str, url: str, tools: str = "") -> str:
+    return (
+        f'[[models]]\nid = "{name}"\nprovider = "openai"\nmodel = "{model}"\nretries = 0\n'
+        f'base_url = "{url}"\n[[agents]]\nid = "{name}"\nmodel = "{name}"\n{tools}'
+    )
+
+
+@contextmanager
+def serve(folder: Path, url: str, extra: str) -> Iterator[Target]:
+    """Start a server in an empty folder."""
+    folder.mkdir()
+    shutil.copy(agents.__file__, folder / "hostile_agents.py")
+    deployment: Deployment = create_deployment(folder, url, extra=extra)
+    with serve_config(deployment.path) as server:
+        yield Target(server, deployment.token("hostile", ADMIN, seconds=3_600))
+
+
+def measure_all(folder: Path, names: list[str]) -> Iterator[tuple[str, list[Wait]]]:
+    """Yield the waits of each peer whose name contains one of `names`, or of all."""
+
+    def is_wanted(name: str) -> bool:
+        return not names or any(part in name for part in names)
+
+    with ExitStack() as stack:
+        model = start_endpoint("tests.hostile.endpoint")
+        stack.callback(model.stop)
+        url = model.base_url
+        with serve(folder / "shared", url, build_config(url)) as target:
+            target.run("m-echo")
+            for name, act in list_acts().items():
+                if is_wanted(name):
+                    yield name, measure_waits(target, lambda act=act: act(target))
+        for number, behaviour in enumerate(
+            (*mcp_program.FLOODS, *mcp_program.RESULTS, *mcp_program.LISTS)
+        ):
+            if is_wanted(name := f"mcp: {behaviour}"):
+                config = build_mcp_config(behaviour, url)
+                with serve(folder / f"mcp-{number}", url, config) as target:
+                    yield name, measure_waits(target, lambda target=target: flood(target))
+
+
+def main(names: list[str]) -> None:
+    """Measure and print a line for each peer."""
+    print(
+        f"{'peer':<36}{'requests':>9}{'median ms':>11}{'longest ms':>12}{'without CPU waits':>19}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, waits in measure_all(Path(folder), names):
+            median = statistics.median(wait.seconds for wait in waits) * 1000
+            longest, quiet = (max(values) * 1000 for values in zip(*waits, strict=True))
+            mark = "" if quiet <= TARGET_MILLISECONDS else "  over the target"
+            line = f"{name:<36}{len(waits):>9}{median:>11.1f}{longest:>12.1f}{quiet:>19.1f}{mark}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

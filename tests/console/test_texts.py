@@ -1,0 +1,145 @@
+"""Texts of users and models in the console: directions, joiners, Markdown, headings, names."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import READS, start, token
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+PERSIAN = (
+    "\u0645\u0646 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u06cc\u06a9"
+    " \u06af\u0632\u0627\u0631\u0634 \u06a9\u0648\u062a\u0627\u0647 \u062f"
+    "\u0631\u0628\u0627\u0631\u0647\u0654 \u0686\u0627\u06cc"
+    " \u062f\u0627\u0634\u062a\u0647 \u0628\u0627\u0634\u0645."
+)
+"""A sentence with a joiner in its second word."""
+
+FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
+MARKDOWN = f"""#### Deep first
+
+{PERSIAN}
+
+## Then higher
+
+###### And deep again
+
+| name | amount | number | total | note | more | last | and | value |
+|---|---|---|---|---|---|---|---|---:|
+| alphabetical | unbreakable | considerable | responsible | acceptable | irresistible | x | y | 10 |
+
+```python
+print("copied")
+```
+
+- {PERSIAN}
+"""
+
+
+def test_joiners_stay_in_words_and_emoji(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "joined", f"{PERSIAN} {FAMILY} loose\u200d \u200chidden")
+    with open_console(browser, server.url, "#/sessions/joined", token=token(server)) as shown:
+        for place in (".bubble", ".markdown"):
+            text = shown.page.locator(place)
+            expect(text).to_contain_text(PERSIAN)
+            expect(text).to_contain_text(FAMILY)
+            expect(text).to_contain_text("loose\\u200d \\u200chidden")
+
+
+def test_directions_follow_their_texts(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "right-to-left", f"{PERSIAN}\n\n- {PERSIAN}\n\n> {PERSIAN}")
+    place = "#/sessions/right-to-left"
+    direction = "each => getComputedStyle(each).direction"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.page.wait_for_selector(".markdown")
+        for selector in ("h1", ".bubble", ".markdown p", ".markdown li", ".markdown blockquote"):
+            assert shown.page.locator(selector).first.evaluate(direction) == "rtl", selector
+        assert shown.page.locator("main").evaluate(direction) == "ltr"
+        shown.go("#/sessions")
+        row = shown.page.locator("td.name", has_text=PERSIAN[:2]).first
+        assert row.evaluate(direction) == "rtl"
+
+
+@pytest.mark.parametrize("width", [360, 800])
+def test_wide_table_scrolls_and_breaks_no_word(
+    server: ThreadedServer, browser: Browser, width: int
+) -> None:
+    start(server, "agents/echo", f"table-{width}", MARKDOWN)
+    place, size = f"#/sessions/table-{width}", {"width": width, "height": 800}
+    with open_console(
+        browser, server.url, place, token=token(server), viewport=size
+    ) as shown:  # fmt: skip
+        shown.page.wait_for_selector(".scroll td")
+        lines = shown.evaluate(
+            "[...document.querySelectorAll('.scroll td')].map(cell => {"
+            " const range = document.createRange(); range.selectNodeContents(cell);"
+            " return range.getClientRects().length })"
+        )
+        assert set(lines) == {1}
+        assert shown.evaluate(
+            "(each => each.scrollWidth > each.clientWidth)(document.querySelector('.scroll'))"
+        )
+        align = "each => getComputedStyle(each).textAlign"
+        assert shown.page.locator(".scroll td").last.evaluate(align) == "right"
+        assert shown.page.locator(".scroll td").first.evaluate(align) in ("start", "left")
+
+
+def test_headings_of_answers_leave_out_no_level(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "headings", MARKDOWN)
+    with open_console(browser, server.url, "#/sessions/headings", token=token(server)) as shown:
+        shown.page.wait_for_selector(".markdown h2")
+        headings = shown.page.locator(".markdown :is(h1, h2, h3, h4, h5, h6)")
+        names = headings.evaluate_all("all => all.map(each => each.tagName)")
+        assert names == ["H2", "H2", "H3"]
+        check_accessibility(shown)
+
+
+def test_steps_and_links_of_a_workflow_are_accessible(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    start(server, "workflows/broken", "steps", "Report on tea")
+    start(server, "agents/tool-add", "opened", '{"a": 1, "b": 2}')
+    with open_console(browser, server.url, "#/sessions/steps", token=token(server)) as shown:
+        shown.see("Step ")
+        check_accessibility(shown)
+        shown.go("#/agents/workflows/broken")
+        shown.see("Steps")
+        check_accessibility(shown)
+        shown.go("#/sessions/opened")
+        shown.page.click("text=add(a=1, b=2)")
+        shown.see("Arguments")
+        check_accessibility(shown)
+
+
+def test_code_block_is_copied(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "code", MARKDOWN)
+    allowed = ["clipboard-read", "clipboard-write"]
+    with open_console(
+        browser, server.url, "#/sessions/code", token=token(server), permissions=allowed
+    ) as shown:  # fmt: skip
+        shown.page.click(".block button")
+        expect(shown.page.locator(".block button")).to_have_text("Copied")
+        assert shown.evaluate("navigator.clipboard.readText()") == 'print("copied")'
+
+
+def test_failure_separates_its_request_id(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/http-500", "separated", "fail")
+    with open_console(browser, server.url, "#/sessions/separated", token=token(server)) as shown:
+        expect(shown.page.locator(".answer .bar.red")).to_contain_text(
+            "The model is not available now · request"
+        )
+
+
+def test_long_first_message_is_marked_as_cut(server: ThreadedServer) -> None:
+    start(server, "agents/echo", "long-name", "w" * 61)
+    start(server, "agents/echo", "whole-name", "w" * 60)
+    headers = server.bearer("me", *READS)
+    names = [
+        server.client.get(f"/sessions/{name}", headers=headers).json()["session_name"]
+        for name in ("long-name", "whole-name")
+    ]
+    assert names == ["w" * 59 + "…", "w" * 60]

@@ -1,0 +1,1 @@
+"""Peers that send as much as they can: a model endpoint, an MCP program, and agents in code."""

@@ -1,0 +1,73 @@
+"""KeyboardInterrupt in the code of agents: it ends their run, and not the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.process import serve_config
+from tests.server.concurrent_callers import open_client
+
+pytestmark = pytest.mark.slow
+
+TOOL = '''
+async def add() -> str:
+    """Raise what Ctrl-C raises."""
+    raise KeyboardInterrupt
+'''
+
+AGENTS = {
+    "pydantic-ai": """
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+model = OpenAIChatModel("tool:add", provider=OpenAIProvider(base_url=URL, api_key="none"))
+agent = Agent(model, tools=[add])
+""",
+    "agno": """
+from agno.agent import Agent
+from agno.models.openai.like import OpenAILike
+
+agent = Agent(model=OpenAILike(id="tool:add", base_url=URL, api_key="none"), tools=[add])
+""",
+    "langgraph": """
+from langgraph.graph import START, MessagesState, StateGraph
+
+
+async def node(state):
+    await add()
+
+
+builder = StateGraph(MessagesState)
+builder.add_node("node", node)
+builder.add_edge(START, "node")
+agent = builder.compile()
+""",
+}
+
+
+@pytest.mark.parametrize("library", AGENTS)
+async def test_interrupt_in_code_of_an_agent_ends_only_its_run(
+    tmp_path: Path, model_endpoint: ModelEndpoint, library: str
+) -> None:
+    url = model_endpoint.base_url
+    (tmp_path / "interrupting.py").write_text(f"URL = {url!r}\n{TOOL}\n{AGENTS[library]}")
+    entry = '[[agents]]\nid = "interrupting"\nobject = "interrupting:agent"\n'
+    deployment = create_deployment(tmp_path, url, extra=entry)
+    with serve_config(deployment.path) as served:
+        async with open_client(deployment, served.url) as client:
+            body = {"message": "{}", "background": True, "stream": False}
+            other = (await client.post("/agents/hang/runs", json=body)).json()
+            body = {"message": "{}", "stream": False}
+            for _ in range(2):
+                run = (await client.post("/agents/interrupting/runs", json=body)).json()
+                assert run["status"] == "ERROR", run
+                assert run["error"]["code"] in ("AGENT_FAILED", "TOOL_FAILED"), run
+            path = f"/agents/hang/runs/{other['run_id']}?session_id={other['session_id']}"
+            assert (await client.get(path)).json()["status"] == "RUNNING"
+        assert served.process.poll() is None
+    assert "Traceback" not in served.log_text.partition("the agent failed")[0]

@@ -1,0 +1,474 @@
+"""The tables of docs/limits.md: each default is that of the code, each outcome that of a server."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import httpx2
+import jwt
+import pytest
+
+import agentctl
+from agentctl.config.settings import Limits, Quotas, Runs, Settings
+from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+from agentctl.server import create_app
+from agentctl.server.transport.protocol import build_protocol_class
+from tests.commands import run_command
+from tests.deployment import ADMIN, create_deployment
+from tests.docs.pages import page
+from tests.endpoint import ModelEndpoint
+from tests.process import base_environment
+from tests.server.raw_http import open_raw_connection
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+
+class Row(NamedTuple):
+    """A row of the page. `name` is the key of a setting, or the place of a constant."""
+
+    bound: str
+    default: str
+    name: str
+    outcome: str
+
+
+def read_rows() -> list[Row]:
+    found = []
+    for line in page("docs/limits.md").text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == 4 and cells[2].startswith("`"):
+            found.append(Row(cells[0], cells[1], cells[2].strip("`"), cells[3]))
+    return found
+
+
+ROWS = read_rows()
+
+NOT_LISTED = {
+    "agentctl.auth.keys.keyring.MAXIMUM_POLLS",
+    "agentctl.auth.keys.remote.MAXIMUM_RETRY_SECONDS",
+    "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED",
+    "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED_UNKNOWN",
+    "agentctl.auth.tokens.jws.MAXIMUM_TOKEN",
+    "agentctl.interop.agentos.database.reader.MAXIMUM_NAME",
+    "agentctl.interop.agentos.remote.runs.MAXIMUM_FAILED_READS",
+    "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",
+    "agentctl.interop.agentos.server.bodies.MAXIMUM_ENTRY_BYTES",
+    "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
+    "agentctl.runs.sweep.MAXIMUM_UNITS",
+    "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
+    "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
+    "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
+    "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
+    "agentctl.store.database.MAXIMUM_LISTS",
+    "agentctl.store.listing.MAXIMUM_SURPLUS",
+    "agentctl.store.sqlite.inspect.MAXIMUM_DAMAGES",
+}
+"""Sizes of caches and of batches, pauses, and names that are drawn: no caller meets them."""
+
+
+def find_value(name: str) -> object:
+    """Return the default of a setting, or the value of a constant below `agentctl`."""
+    place, _, last = name.rpartition(".")
+    table = {**SECTIONS, **ENTRY_TABLES}.get(place)
+    if table is None:
+        return getattr(import_module(f"agentctl.{place}"), last)
+    (field,) = [field for field in fields(table) if field.name == last]
+    assert field.default is not MISSING, name
+    return field.default
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_default_on_the_page_is_that_of_the_code(row: Row) -> None:
+    stated = re.match(r"[\d,.]+", row.default)
+    assert stated is not None, row
+    assert float(stated[0].replace(",", "")) == float(str(find_value(row.name)))
+
+
+def test_every_bound_has_one_row() -> None:
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names))
+    for table, kind in (("limits", Limits), ("quotas", Quotas), ("runs", Runs)):
+        assert {f"{table}.{field.name}" for field in fields(kind)} <= set(names)
+    constants = set()
+    for module in pkgutil.walk_packages(agentctl.__path__, "agentctl."):
+        # Commands draw on a terminal: their bounds are widths and numbers of lines.
+        if not module.name.startswith(("agentctl.cli", "agentctl.top", "agentctl.transcripts")):
+            found = [name for name in vars(import_module(module.name)) if name.startswith("MAXIM")]
+            constants |= {f"{module.name}.{name}" for name in found if _is_own(module.name, name)}
+    listed = {f"agentctl.{name}" for name in names}
+    assert constants - listed == NOT_LISTED
+
+
+def _is_own(module: str, name: str) -> bool:
+    """Return True for a constant of a module, not for one that it imports."""
+    text = inspect.getsource(import_module(module))
+    return re.search(rf"^{name}\b[^=\n]* = ", text, re.MULTILINE) is not None
+
+
+CODE = '''
+from agentctl import RunContext
+
+
+async def large(message: str, context: RunContext) -> str:
+    return "x" * int(message)
+
+
+async def stateful(message: str, context: RunContext) -> str:
+    context.state["a"] = "x" * int(message)
+    return "done"
+
+
+async def reporting(message: str, context: RunContext) -> str:
+    for number in range(int(message)):
+        context.progress("x" * 1_500)
+    return "done"
+
+
+async def recalling(message: str, context: RunContext) -> str:
+    await context.memories.recall("x", limit=int(message))
+    return "done"
+
+
+def blob(size: int) -> str:
+    """Return a text of a size."""
+    return "x" * size
+'''
+
+SMALL = """
+[limits]
+header_seconds = 0.5
+body_seconds = 0.5
+concurrent_runs = 1
+run_bytes = 20_000
+tool_result_bytes = 2_000
+state_bytes = 1_000
+
+[runs]
+timeout_seconds = 2
+tool_timeout_seconds = 0.5
+
+[quotas]
+sessions_per_user = 1
+memories_per_user = 1
+bytes_per_user = 10_000
+
+[[models]]
+id = "blob"
+provider = "openai"
+model = "tool:blob"
+base_url = "{url}"
+
+[[agents]]
+id = "blob"
+model = "blob"
+tools = ["probed_agents:blob"]
+
+[[agents]]
+id = "large"
+object = "probed_agents:large"
+
+[[agents]]
+id = "reporting"
+object = "probed_agents:reporting"
+
+[[agents]]
+id = "recalling"
+object = "probed_agents:recalling"
+
+[[agents]]
+id = "stateful"
+object = "probed_agents:stateful"
+"""
+
+
+class Servers(NamedTuple):
+    """A server with the default bounds, and one with small ones."""
+
+    default: ThreadedServer
+    small: ThreadedServer
+
+
+@pytest.fixture(scope="module")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Servers]:
+    url = model_endpoint.base_url
+    default = create_deployment(
+        tmp_path_factory.mktemp("default"), url, extra="[openai]\nenabled = true\n"
+    )
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "probed_agents.py").write_text(CODE)
+    small = create_deployment(folder, url, extra=SMALL.format(url=url))
+    http = build_protocol_class(small.settings.limits)
+    with (
+        serve_in_thread(default, create_app(default.settings)) as first,
+        serve_in_thread(small, create_app(small.settings), http=http) as second,
+    ):
+        yield Servers(first, second)
+
+
+def ask(served: ThreadedServer, request: str, body: Any = None, **headers: str) -> httpx2.Response:
+    """Send a request of an administrator."""
+    method, path = request.split(" ", 1)
+    sent = {**served.bearer("root", ADMIN), **headers}
+    return served.client.request(method, path, json=body, headers=sent)
+
+
+Probe = Callable[[Servers], str]
+
+
+def refuse(request: str, body: Any = None, **headers: str) -> Probe:
+    """Build a probe: a request to the server with the default bounds, and its status."""
+    return lambda servers: str(ask(servers.default, request, body, **headers).status_code)
+
+
+def run(message: str, **fields: Any) -> dict[str, Any]:
+    return {"message": message, "stream": False, **fields}
+
+
+def nest(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def send_token(**claims: Any) -> Probe:
+    """Build a probe: a token with a claim, which is signed with the key of the server."""
+
+    def probe(servers: Servers) -> str:
+        settings: Settings = servers.default.deployment.settings
+        given = {"sub": "ada", "scopes": [ADMIN], **claims}
+        token = jwt.encode(given, settings.signing.key_file.read_bytes(), "RS256")
+        headers = {"Authorization": f"Bearer {token}"}
+        return str(servers.default.client.get("/sessions", headers=headers).status_code)
+
+    return probe
+
+
+def start_with_long_message(servers: Servers) -> str:
+    ran = ask(servers.default, f"POST {RUNS}", run("x" * 100)).json()
+    found = ask(servers.default, f"GET /sessions/{ran['session_id']}").json()
+    return "cut" if found["session_name"] == "x" * 60 else ""
+
+
+def send_slowly(beginning: bytes) -> Probe:
+    def probe(servers: Servers) -> str:
+        with open_raw_connection(servers.small.port) as connection:
+            connection.send(beginning)
+            connection.socket.settimeout(30)
+            while connection.socket.recv(4_096):
+                pass
+        return "closed"
+
+    return probe
+
+
+def fail_run(agent: str, message: str) -> Probe:
+    """Build a probe: a run on the server with small bounds, and the code of its failure."""
+
+    def probe(servers: Servers) -> str:
+        user = f"user-of-{agent}"
+        headers = servers.small.bearer(user, "agents:run", "sessions:delete")
+        answered = servers.small.client.post(
+            f"/agents/{agent}/runs", json=run(message, session_id=f"s-{agent}"), headers=headers
+        )
+        assert answered.status_code == 200, answered.text
+        return str(answered.json()["error"]["code"])
+
+    return probe
+
+
+def call_tool(agent: str, arguments: Any) -> Probe:
+    """Build a probe: a tool call on the server with small bounds."""
+
+    def probe(servers: Servers) -> str:
+        headers = servers.small.bearer(f"user-of-{agent}", "agents:run")
+        body = run(json.dumps(arguments))
+        answered = servers.small.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
+        assert answered.status_code == 200, answered.text
+        call = answered.json()["tools"][0]
+        if call["tool_call_error"]:
+            return "fails"
+        assert len(call["result"].encode()) == 2_000
+        return "cut"
+
+    return probe
+
+
+def cancel_run(parameter: str) -> Probe:
+    """Build a probe: a cancel of a run that has ended, with a parameter."""
+
+    def probe(servers: Servers) -> str:
+        ran = ask(servers.default, f"POST {RUNS}", run("x")).json()
+        path = f"{RUNS}/{ran['run_id']}/cancel?session_id={ran['session_id']}&{parameter}"
+        return str(ask(servers.default, f"POST {path}").status_code)
+
+    return probe
+
+
+def report_progress(servers: Servers) -> list[str]:
+    """Return the texts of the progress events of a run that reports 1,005 times."""
+    headers = servers.small.bearer("reporter", "agents:run")
+    body = {"message": "1005", "stream": True, "session_id": "reports"}
+    texts = []
+    with servers.small.client.stream(
+        "POST", "/agents/reporting/runs", json=body, headers=headers
+    ) as answered:
+        for line in answered.iter_lines():
+            data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            if data.get("event") == "RunProgress":
+                texts.append(data["text"])
+    return texts
+
+
+def count_progress(servers: Servers) -> str:
+    return "dropped" if len(report_progress(servers)) == 1_000 else ""
+
+
+def measure_progress(servers: Servers) -> str:
+    return "cut" if {len(text) for text in report_progress(servers)} == {1_000} else ""
+
+
+def recall_too_many(servers: Servers) -> str:
+    return "error" if fail_run("recalling", "51")(servers) == "AGENT_FAILED" else ""
+
+
+def resume_late(servers: Servers) -> str:
+    ran = ask(servers.default, f"POST {RUNS}", run("x")).json()
+    path = f"{RUNS}/{ran['run_id']}/events?last_event_index={10**18}"
+    return str(ask(servers.default, f"GET {path}").status_code)
+
+
+def read_large_key_file(servers: Servers) -> str:
+    deployment = servers.small.deployment
+    large = deployment.folder / "large.pem"
+    large.write_bytes(b"x" * 1_048_577)
+    ended = run_command(
+        "keys", "list", "--config", str(deployment.path),
+        environment=base_environment() | {"JWT_JWKS_FILE": str(large)}, folder=deployment.folder,
+    )  # fmt: skip
+    assert "1048576 bytes" in ended.stderr
+    return "rejected" if ended.code == 2 else ""
+
+
+def start_two_runs(servers: Servers) -> str:
+    small = servers.small
+    began = ask(small, "POST /agents/hang/runs", run("x", background=True)).json()
+    refused = ask(small, "POST /agents/hang/runs", run("x", user_id="someone"))
+    path = f"/agents/hang/runs/{began['run_id']}/cancel?session_id={began['session_id']}&wait=30"
+    assert ask(small, f"POST {path}").json()["status"] == "CANCELLED"
+    assert refused.json()["error_code"] == "TOO_MANY_REQUESTS"
+    return str(refused.status_code)
+
+
+def exceed_quota(path: str, *bodies: dict[str, Any]) -> Probe:
+    def probe(servers: Servers) -> str:
+        for body in bodies:
+            last = ask(servers.small, f"POST {path}", {"user_id": f"quota-{path}", **body})
+        assert last.json()["error_code"] == "QUOTA_EXCEEDED"
+        return str(last.status_code)
+
+    return probe
+
+
+RUNS = "/agents/echo/runs"
+ACCOUNT: dict[str, Any] = {"name": "a", "scopes": [{"scope": "agents:run"}]}
+
+PROBES: dict[str, Probe] = {
+    "limits.header_bytes": refuse("GET /health", **{"X-Long": "x" * 17_000}),
+    "limits.header_count": refuse("GET /health", **{f"X-{n}": "x" for n in range(101)}),
+    "limits.header_seconds": send_slowly(b"GET /health HTTP/1.1\r\nHost: x\r\n"),
+    "limits.body_seconds": send_slowly(
+        b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    ),
+    "limits.body_bytes": refuse("POST /sessions?type=agent", {"metadata": {"a": "x" * 1_048_576}}),
+    "limits.token_bytes": refuse("GET /sessions", Authorization=f"Bearer {'a' * 8_193}"),
+    "server.parameters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
+    "records.validation.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
+    "records.strict.MAXIMUM_DEPTH": send_token(deep=nest(9)),
+    "auth.tokens.claims._MAXIMUM_AUDIENCES": send_token(aud=[f"a{n}" for n in range(17)]),
+    "service.authorization._MAXIMUM_PATH": refuse(
+        "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
+    ),
+    "runs.admission.SESSION_NAME_LENGTH": start_with_long_message,
+    "requests.MAXIMUM_SCOPES": refuse(
+        "POST /service-accounts",
+        {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
+    ),
+    "requests.MAXIMUM_ACCOUNT_DAYS": refuse(
+        "POST /service-accounts", {**ACCOUNT, "expires_in_days": 3_651}
+    ),
+    "requests.MAXIMUM_USER_ID_LENGTH": refuse("POST /sessions?type=agent", {"user_id": "u" * 256}),
+    "requests.MAXIMUM_SESSION_NAME_LENGTH": refuse(
+        "POST /sessions?type=agent", {"session_name": "n" * 256}
+    ),
+    "requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
+    "requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
+    "requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
+    "requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
+    "requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
+    "requests.MAXIMUM_DELETED_SESSIONS": refuse(
+        "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
+    ),
+    "requests.MAXIMUM_MEMORIES_DELETED": refuse(
+        "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
+    ),
+    "requests.MAXIMUM_EVENT_NUMBER": resume_late,
+    "runtime.context.MAXIMUM_PROGRESS_EVENTS": count_progress,
+    "runtime.context.MAXIMUM_PROGRESS_LENGTH": measure_progress,
+    "store.repositories.memories.MAXIMUM_FOUND": recall_too_many,
+    "auth.keys.files.MAXIMUM_KEY_FILE": read_large_key_file,
+    "limits.message_bytes": refuse(f"POST {RUNS}", run("x" * 262_145)),
+    "limits.state_bytes": refuse(f"POST {RUNS}", run("x", metadata={"a": "x" * 65_536})),
+    "limits.concurrent_runs": start_two_runs,
+    "runs.timeout_seconds": fail_run("hang", "x"),
+    "runs.tool_timeout_seconds": call_tool("tool-wait", {"seconds": 60}),
+    "limits.run_bytes": fail_run("large", "30000"),
+    "limits.tool_result_bytes": call_tool("blob", {"size": 3_000}),
+    "runtime.models.structured_output.MAXIMUM_SUBSCHEMAS": refuse(
+        f"POST {RUNS}", run("x", output_schema={"type": "object", "anyOf": [{}] * 1_001})
+    ),
+    "records.memories.MAXIMUM_MEMORY_LENGTH": refuse(
+        "POST /memories", {"memory": "x" * 4_001, "user_id": "ada"}
+    ),
+    "records.memories.MAXIMUM_TOPICS": refuse(
+        "POST /memories", {"memory": "x", "user_id": "ada", "topics": [f"t{n}" for n in range(17)]}
+    ),
+    "records.memories.MAXIMUM_TOPIC_LENGTH": refuse(
+        "POST /memories", {"memory": "x", "user_id": "ada", "topics": ["t" * 65]}
+    ),
+    "quotas.sessions_per_user": exceed_quota("/sessions?type=agent", {}, {}),
+    "quotas.memories_per_user": exceed_quota("/memories", {"memory": "a"}, {"memory": "b"}),
+    "quotas.bytes_per_user": exceed_quota(RUNS, run("x" * 11_000)),
+    "interop.openai.parameters.MAXIMUM_MESSAGES": refuse(
+        "POST /v1/chat/completions",
+        {"model": "echo", "messages": [{"role": "user", "content": "x"}] * 2_049},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_caller_beyond_a_bound_gets_what_the_page_states(servers: Servers, name: str) -> None:
+    (row,) = [row for row in ROWS if row.name == name]
+    assert PROBES[name](servers) in re.findall(r"\w+", row.outcome)
+
+
+def test_values_at_a_bound_are_accepted(servers: Servers) -> None:
+    at_bound = send_token(aud=[f"a{n}" for n in range(16)], deep=nest(6))
+    assert at_bound(servers) == "200"
+    assert refuse("GET /sessions?limit=100")(servers) == "200"
+    assert refuse(f"POST {RUNS}", run("x" * 262_144))(servers) == "200"
+    memory = {"memory": "x" * 4_000, "user_id": "ada", "topics": ["t" * 64] * 16}
+    assert refuse("POST /memories", memory)(servers) == "201"
+
+
+def test_state_of_code_beyond_its_bound_fails_the_run(servers: Servers) -> None:
+    (row,) = [row for row in ROWS if row.name == "limits.state_bytes"]
+    assert fail_run("stateful", "2000")(servers) in re.findall(r"\w+", row.outcome)
