@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 Approver = Literal["user", "other"]
-"""Who approves a call: the user of the run, or an approver; or only an approver who is not that
-user."""
+"""The people who may approve a call: the user of the run and approvers, or only approvers who are
+not that user."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +55,7 @@ def tool(*, approve: Approver | None = None, idempotent: bool = False) -> Callab
 def tool(
     function: F | None = None, /, *, approve: Approver | None = None, idempotent: bool = False
 ) -> F | Callable[[F], F]:
-    """Set options of a function that is a tool. The function itself stays as it is.
+    """Set options of a function that is a tool, and return the function unchanged.
 
     Args:
         approve: who has to approve each call: `"user"`, `"other"`, or None for no one. The

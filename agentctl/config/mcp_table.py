@@ -26,6 +26,20 @@ McpServerId = Annotated[
 ToolPattern = Annotated[
     str, Pattern(r"^[\w./*?-]{1,128}$", 'the name of a tool, with "*" for any characters')
 ]
+Tool = Annotated[
+    str,
+    Pattern(
+        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
+        '"package.module:function", "mcp:server" or "mcp:server.tool"',
+    ),
+]
+ToolNamePattern = Annotated[
+    str,
+    Pattern(
+        r"^[A-Za-z0-9_*?]{1,64}$",
+        'the name of a tool as the model sees it, with "*" for any characters',
+    ),
+]
 EnvironmentName = Annotated[
     str, Pattern(r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable")
 ]

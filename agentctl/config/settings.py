@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
+from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds, Tool, ToolNamePattern
 from agentctl.config.types import Reference, Secret
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.ids import COMPONENT_ID
@@ -67,20 +67,6 @@ TokenPrefix = Annotated[
     str,
     Pattern(
         r"^[a-z][a-z0-9]{0,30}$", "1 to 31 lower-case letters and digits, starting with a letter"
-    ),
-]
-Tool = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
-        '"package.module:function", "mcp:server" or "mcp:server.tool"',
-    ),
-]
-GatePattern = Annotated[
-    str,
-    Pattern(
-        r"^[A-Za-z0-9_*?]{1,64}$",
-        'the name of a tool as the model sees it, with "*" for any characters',
     ),
 ]
 ObjectName = Annotated[
@@ -418,7 +404,7 @@ class Agent:
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
-    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
@@ -444,7 +430,7 @@ class Team:
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
-    approve: dict[GatePattern, ApprovalPolicy] = field(default_factory=dict)
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 

@@ -45,11 +45,18 @@ MAXIMUM_NOTE_LENGTH = 500
 
 
 class ApprovalSummary(TypedDict):
-    """An approval in the record of its run."""
+    """An approval in the record of its run, and of the root run of its tree.
+
+    `tool_call_id` is that of the entry in `tools` of the run `run_id`.
+    """
 
     approval_id: str
+    run_id: str
     kind: ApprovalKind
+    policy: ApprovalPolicy
+    tool_call_id: str
     tool_name: str
+    arguments_hash: str
     status: ApprovalStatus
 
 

@@ -11,7 +11,7 @@ class SchemaProblem(NamedTuple):
 
     Attributes:
         place: the place inside the value: `.to[0]`; empty for the value itself.
-        text: what is wrong there.
+        text: the difference from the schema.
     """
 
     place: str

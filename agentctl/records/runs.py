@@ -58,7 +58,7 @@ class RunRecord(TypedDict):
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
     null if it is not known. `purpose` is set for background work, which is a child of the run after
     which it is done. `paused_at` is the time of its last pause, and `approvals` are what it waits
-    or waited for, without those of its members. `spans` are the parts of the run with their times,
+    or waited for, with those of its members. `spans` are the parts of the run with their times,
     open ones in a live run. `request_id` is that of the request that started it, members' runs
     included. `metadata` and `session_state` are the objects of the request.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -59,7 +60,9 @@ def format_started(run: RunIdentity) -> tuple[str, bytes]:
     return _format(run, EventKind.STARTED, {})
 
 
-def format_paused(run: RunIdentity, approvals: list[dict[str, Any]], at: int) -> tuple[str, bytes]:
+def format_paused(
+    run: RunIdentity, approvals: Sequence[Mapping[str, Any]], at: int
+) -> tuple[str, bytes]:
     """Return name and data of the event of a pause.
 
     Args:
@@ -96,15 +99,23 @@ def format_end(
     return _format_final(run, ending, transcript.content, dict(transcript.metrics), at, reason)
 
 
-def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
-    """Build the events of a run that has no stored events from its row: none of a paused one.
+UNRECORDED_EVENTS = 2
+"""Number of events of a run without stored events: its content, and its end or its pause."""
+
+
+def format_stored_run(
+    run: RunRow, component_name: str, approvals: Sequence[Mapping[str, Any]] = ()
+) -> list[tuple[int, str, bytes]]:
+    """Build the events of a run that has no stored events from its row.
+
+    Args:
+        approvals: what a paused run waits for.
 
     Returns:
-        Number, name and data of its content, if any, and of its end. A worker that died may have
-        delivered events of its run, so the end of such a run has a number after all of those.
+        Number, name and data of its content, if any, and of its end or its pause. A worker that
+        died may have delivered events of its run, so the end of such a run has a number after all
+        of those.
     """
-    if run.status == "PAUSED":
-        return []
     identity = RunIdentity(
         run.run_id,
         run.session_id,
@@ -113,15 +124,18 @@ def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, 
         run.component_id,
         component_name,
     )
+    content = run.content or ""
+    at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
+    before = [(0, *identity.format_content(content, at))] if content else []
+    if run.status == "PAUSED":
+        return [*before, (1, *format_paused(identity, approvals, at))]
     ending = Ending(
         cast(FinalStatus, run.status),
         error_code=run.error_code,
         error_detail=run.error_detail,
         reason=run.cancel_reason,
     )
-    at, content = run.finished_at or now(), run.content or ""
     end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
-    before = [(0, *identity.format_content(content, at))] if content else []
     return [*before, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
 
 

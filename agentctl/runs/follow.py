@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
@@ -20,11 +20,12 @@ from agentctl.requests import StreamEvent
 from agentctl.runs.changes import ChangeTracker, DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
+from agentctl.runs.legs import describe
 from agentctl.runs.states import is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
-from agentctl.store.repositories import events, run_reads, sessions
+from agentctl.store.repositories import approvals, events, run_reads, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
 
@@ -221,4 +222,10 @@ def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
     name = None
     if session is not None and session.component_id == run.component_id:
         name = session.component_name
-    return [StreamEvent(*event) for event in format_stored_run(run, name or run.component_id)]
+    asked: list[dict[str, Any]] = []
+    if run.status == "PAUSED":
+        find = approvals.list_of_root if run.parent_run_id is None else approvals.list_of_run
+        rows = yield from find(run_id)
+        asked = [describe(row) for row in rows if row.status == "pending"]
+    stored = format_stored_run(run, name or run.component_id, asked)
+    return [StreamEvent(*event) for event in stored]

@@ -60,7 +60,8 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         TypeError: the state of the component has no JSON form.
     """
     at = run.finished_at or now()
-    rows = [build_approval(run, asked, at, settings) for asked in pause.asks]
+    # One microsecond apart, so that lists have them in the order of the component.
+    rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
     event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
     transcript = run.transcript
     transcript.end_answer([])
@@ -266,6 +267,8 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     body, attempt = claimed.body, claimed.state.attempt
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
+    # The events of a run that recorded none are built from its row.
+    last_event = max(claimed.last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
@@ -274,7 +277,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         attempt=attempt,
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
-        first_event=claimed.last_event + (LOST_EVENTS if was_lost else 1),
+        first_event=last_event + (LOST_EVENTS if was_lost else 1),
         earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"]],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],

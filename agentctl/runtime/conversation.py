@@ -7,13 +7,14 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
@@ -23,7 +24,6 @@ from agentctl.runtime.spans import CurrentCall, current_call
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.tools.gates import Gate
 
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
@@ -85,12 +85,32 @@ class Action(Protocol):
         ...
 
 
+Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
+"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
+a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """The rule by which the calls of a tool wait.
+
+    Attributes:
+        kind: `approval`, or `external` for a tool that the caller executes.
+        idempotent: True if a call may be made again with its id after its server died.
+    """
+
+    kind: Literal["approval", "external"]
+    policy: ApprovalPolicy
+    check: Check
+    idempotent: bool = False
+
+
 class Conversation:
     """The state of one run while its model works.
 
     Args:
         actions: the tools that the model may call, by name.
-        gates: those of them whose calls wait for a person, by name.
+        rules: the rules of those whose calls wait for a person, by name.
         publishes: True if the text of the model is the content of the run. If False (the leader
             of a team in mode route, an answer with an output schema), the text is only added to
             the messages.
@@ -109,7 +129,7 @@ class Conversation:
         context: RunEnvironment,
         actions: Mapping[str, Action],
         *,
-        gates: Mapping[str, Gate] | None = None,
+        rules: Mapping[str, CallRule] | None = None,
         publishes: bool = True,
     ) -> None:
         self.context = context
@@ -121,7 +141,7 @@ class Conversation:
         self.has_answer_begun = False
         self.asks: list[NewApproval] = []
         self.waiting: dict[str, WaitingCall] = {}
-        self._gates = gates or {}
+        self._rules = rules or {}
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
@@ -275,11 +295,11 @@ class Conversation:
         """
         self.context.checkpoint()
         problem = None
-        gate = self._gates.get(name)
-        if gate is not None and NOT_AN_OBJECT not in arguments:
-            problem = await gate.check(arguments, self)
+        rule = self._rules.get(name)
+        if rule is not None and NOT_AN_OBJECT not in arguments:
+            problem = await rule.check(arguments, self)
             if problem is None:
-                self._ask(gate, call_id, name, arguments)
+                self._ask(rule, call_id, name, arguments)
                 return None
         self._open_call(call_id, name, arguments)
         outcome = problem or await self._perform(call_id, name, arguments)
@@ -333,17 +353,17 @@ class Conversation:
         self._kept_bytes = kept["kept_bytes"]
         return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
 
-    def _ask(self, gate: Gate, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+    def _ask(self, rule: CallRule, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.waiting[call_id] = WaitingCall(is_gated=True)
         self.asks.append(
             NewApproval(
-                gate.kind,
+                rule.kind,
                 call_id,
                 name,
                 arguments,
-                gate.policy,
+                rule.policy,
                 schema=self.actions[name].record()["parameters"],
-                idempotent=gate.idempotent,
+                idempotent=rule.idempotent,
             )
         )
 

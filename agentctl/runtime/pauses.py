@@ -125,10 +125,10 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class CallPause:
-    """What a call waits for that has begun: answers of people, or the run of a member.
+    """The wait of a call that has begun: for answers of people, or for the run of a member.
 
     Attributes:
-        asks: what is asked; empty if the run of a member asks.
+        asks: the questions; empty if the run of a member asks.
         state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
     """
 

@@ -26,6 +26,7 @@ from agentctl.records.validation import check_texts
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
 from agentctl.runs.decisions import Decided, build_change, check_approver, write_decisions
+from agentctl.runs.event_format import UNRECORDED_EVENTS
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.states import is_final
 from agentctl.service import documents, paging
@@ -170,6 +171,7 @@ class ApprovalOperations(OperationFamily):
                     if decided.continues and self.principal.via == "http":
                         self._continue_soon(database, row.root_run_id)
                     return Document(build_approval_document(decided.rows[0]))
+            call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(build_approval_document(row))
 
@@ -275,6 +277,7 @@ class ApprovalOperations(OperationFamily):
             identity = self._build_identity([kind, component_id, run_id], request)
             rows = await database.read(approvals.list_of_root(run_id))
             if await find_repeated(database, identity):
+                call.omit_entry()
                 return await self._find_continued(database, run_id, BEFORE_FIRST_EVENT)
             if state.parent_run_id is not None:
                 raise errors.Conflict(
@@ -286,7 +289,8 @@ class ApprovalOperations(OperationFamily):
             ]
             if not changes and is_final(state.status):
                 raise errors.Conflict(f"The run has ended as {state.status} already")
-            last = await database.read(events.get_last_seq(run_id))
+            stored = await database.read(events.get_last_seq(run_id))
+            last = max(stored, UNRECORDED_EVENTS - 1)
             if changes and await self._write(call, database, run_id, changes, identity) is None:
                 last = BEFORE_FIRST_EVENT
             return await self._find_continued(database, run_id, last, dependencies)

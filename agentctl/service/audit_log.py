@@ -318,6 +318,10 @@ class AuditedCall:
             self.add_resource("database", database.id)
         await self._commit_allowed()
 
+    def omit_entry(self) -> None:
+        """Write no entry if the call succeeds: it repeats one with the same idempotency key."""
+        self._done = True
+
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
         """Enclose the change whose transaction appends the entry of `prepare_entry`.

@@ -28,7 +28,7 @@ from agentctl.records.times import format_rfc3339
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
-from agentctl.runs.states import is_final
+from agentctl.runs.states import is_final, is_settled
 from agentctl.service.json_texts import (
     JsonText,
     dump,
@@ -367,7 +367,7 @@ def _read_run_items(
         known = orjson.loads(summary)
         run = orjson.loads(build_run_document(row, member_ids, None, spans, known["approvals"]))
         items = build_items(run, own, cut)
-        if not is_final(row.status):
+        if not is_settled(row.status):
             root_id = yield from find_root_id(row)
             if root_id not in readers:
                 readers[root_id] = yield from read_stored_items(root_id)

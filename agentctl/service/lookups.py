@@ -17,7 +17,7 @@ from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
 from agentctl.requests import FULL_VIEW, MAXIMUM_USER_ID_LENGTH, RunView, SessionLocator
 from agentctl.runs.replay import read_stored_spans
-from agentctl.runs.states import is_final
+from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.documents import read_run_documents
@@ -204,7 +204,7 @@ class Lookups:
     @unit
     def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
         spans = self._hosting.engine.find_spans(row.run_id)
-        is_live = view.view not in SUMMARY_VIEWS and not is_final(row.status)
+        is_live = view.view not in SUMMARY_VIEWS and not is_settled(row.status)
         if is_live and not replay and (spans is None or view.view == "items"):
             return None
         if is_live and spans is None:

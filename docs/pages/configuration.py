@@ -60,9 +60,9 @@ _MEANINGS = {
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
     "agents.external_tools": "JSON files with `name`, `description` and `parameters` of tools that "
-    "the caller of a run executes ([agents](../agents.md#tools-that-the-caller-executes))",
+    "the caller of a run executes ([approvals](../approvals.md#tools-that-the-caller-executes))",
     "agents.approve": "calls that wait for a person, by names and patterns of tools; "
-    '"other": not the user of the run ([agents](../agents.md#calls-that-wait-for-a-person))',
+    '"other": not the user of the run ([approvals](../approvals.md#require-an-approval))',
     "agents.description": "description for people, and for the leader of a team",
     "agents.instructions": "the system message",
     "teams.id": "id in paths, commands and the other tables; never that of an agent",

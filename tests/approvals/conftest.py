@@ -18,6 +18,12 @@ from tests.server.threaded_server import serve_in_thread
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 AGENTS = """
+[openai]
+enabled = true
+
+[mcp_endpoint]
+enabled = true
+
 [[agents]]
 id = "payer"
 object = "paying_agent:wait_for_people"
@@ -39,6 +45,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpo
     """A configuration with agents that wait for people."""
     folder = tmp_path_factory.mktemp("waiting")
     shutil.copy(Path(__file__).with_name("paying_agent.py"), folder)
+    (folder / "ledger.jsonl").touch()
     return create_deployment(folder, model_endpoint.base_url, extra=AGENTS)
 
 

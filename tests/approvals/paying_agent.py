@@ -47,7 +47,7 @@ async def pay(arguments: Mapping[str, Any]) -> CallOutcome:
 async def wait_for_people(message: str, context: RunContext) -> str:
     host: Any = context._host
     environment: RunEnvironment = host._environment
-    legs = [leg.split() for leg in message.split("|")]
+    legs = [leg.split() for leg in message.split("|") if leg.strip() != "none"]
     number = 0 if environment.leg is None else environment.leg.state["leg"] + 1
     results = []
     for index, _ in enumerate(legs[number - 1] if number else ()):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +66,19 @@ class People:
         headers = fields.pop("headers", {})
         body = {"decision": decision, **fields}
         return self.send(name, "POST", f"{path_of(approval)}/decide", json=body, headers=headers)
+
+    def send_together(
+        self, name: str, path: str, bodies: Sequence[dict[str, Any]]
+    ) -> list[httpx2.Response]:
+        """Send several POST requests at the same time."""
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            return list(pool.map(lambda body: self.send(name, "POST", path, json=body), bodies))
+
+    @property
+    def payments(self) -> list[Any]:
+        """The payments that were made so far."""
+        ledger = self.host.deployment.folder / "ledger.jsonl"
+        return [json.loads(line) for line in ledger.read_text().splitlines()]
 
     def wait_for_end(self, run: dict[str, Any], *statuses: str) -> Any:
         """Wait until a run has one of some statuses, by default a final one; return its record."""

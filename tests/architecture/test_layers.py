@@ -15,8 +15,8 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {
-    "errors", "event_loop", "records", "extensions", "declarations", "requests", "operations",
-    "partial_operations", "config",
+    "errors", "event_loop", "records", "extensions", "declarations", "requests",
+    "approval_requests", "run_operations", "operations", "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -30,7 +30,9 @@ BELOW: dict[str, set[str]] = {
     "declarations": {"records"},
     "extensions": {"records"},
     "requests": {"declarations", "records"},
-    "operations": {"declarations", "errors", "records", "requests"},
+    "approval_requests": {"declarations", "records", "requests"},
+    "run_operations": {"approval_requests", "declarations", "records", "requests"},
+    "operations": {"declarations", "records", "requests", "run_operations"},
     "partial_operations": {"errors", "operations"},
     "config": {"errors", "records", "extensions"},
     "transcripts": {"errors", "records", "requests"},

@@ -48,6 +48,9 @@ CONTRACT = {
     "resume_agent_run_stream": "agents:<id>:run",
     "get_agent_run_events": "agents:<id>:read",
     "get_agent_run_tool_call": "agents:<id>:read",
+    "continue_agent_run": "agents:<id>:run",
+    "get_agent_approval": "approvals:<id>:read",
+    "decide_agent_approval": "approvals:<id>:write",
     "get_teams": "teams:read",
     "get_team": "teams:<id>:read",
     "create_team_run": "teams:<id>:run",
@@ -57,6 +60,9 @@ CONTRACT = {
     "resume_team_run_stream": "teams:<id>:run",
     "get_team_run_events": "teams:<id>:read",
     "get_team_run_tool_call": "teams:<id>:read",
+    "continue_team_run": "teams:<id>:run",
+    "get_team_approval": "approvals:<id>:read",
+    "decide_team_approval": "approvals:<id>:write",
     "get_workflows": "workflows:read",
     "get_workflow": "workflows:<id>:read",
     "create_workflow_run": "workflows:<id>:run",
@@ -66,6 +72,9 @@ CONTRACT = {
     "resume_workflow_run_stream": "workflows:<id>:run",
     "get_workflow_run_events": "workflows:<id>:read",
     "get_workflow_run_tool_call": "workflows:<id>:read",
+    "continue_workflow_run": "workflows:<id>:run",
+    "get_workflow_approval": "approvals:<id>:read",
+    "decide_workflow_approval": "approvals:<id>:write",
     "get_sessions": "sessions:read",
     "create_session": "sessions:write",
     "delete_sessions": "sessions:delete",
@@ -79,6 +88,7 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_approvals": "approvals:read",
     "get_memories": "memories:read",
     "create_memory": "memories:write",
     "delete_memories": "memories:delete",
@@ -101,6 +111,7 @@ PARAMS = {
     "session_id": "one",
     "run_id": "run",
     "memory_id": "one",
+    "approval_id": "one",
 }
 SCOPED = {name: needs for name, needs in CONTRACT.items() if ":" in needs}
 
@@ -143,7 +154,7 @@ def test_sufficient_scopes_are_allowed(operation: str, needs: str) -> None:
     for scope in passing:
         assert allowed(operation, caller(scope)), scope
     for scope in (f"{resource}:other", f"x{resource}:{action}", f"{resource}:two:{action}"):
-        listed = operation in {"get_agents", "get_teams", "get_workflows"}
+        listed = operation in {"get_agents", "get_teams", "get_workflows", "get_approvals"}
         assert allowed(operation, caller(scope)) is (listed and ":two:" in scope), scope
 
 
@@ -209,6 +220,12 @@ def test_scope_grants_its_operations() -> None:
         "create_agent_run",
         "cancel_agent_run",
         "resume_agent_run_stream",
+        "continue_agent_run",
+    ]
+    assert list(operations_granted_by("approvals:x:write")) == [
+        "decide_agent_approval",
+        "decide_team_approval",
+        "decide_workflow_approval",
     ]
     assert "get_agent_run_events" in operations_granted_by("agents:x:read")
     for nothing in ("agents:x", "a b", "agent_os:admin", "config:x:read"):
@@ -226,6 +243,9 @@ def test_component_kinds_have_operation_ids() -> None:
         "resume_team_run_stream",
         "get_team_run_events",
         "get_team_run_tool_call",
+        "continue_team_run",
+        "get_team_approval",
+        "decide_team_approval",
     )
 
 

@@ -31,6 +31,7 @@ _CHANGING = re.compile(
     rb'(?P<request>(?<="request_id":")[0-9a-f-]{36})'
     rb"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+    rb"|sha256:[0-9a-f]{64}"
     rb'|(?<="created_at":)\d{10}'
     rb"|(?:pyd_ai|call)_[0-9A-Za-z]+"
     rb"|agentctl_pat_[0-9A-Za-z]{49}"

@@ -6,14 +6,17 @@ A server starts once for each engine; the rows of a test are removed.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.approvals import paying_agent
 from tests.contract.backends import Backends
 from tests.contract.engines import Engine, empty
-from tests.deployment import create_deployment
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
@@ -27,6 +30,13 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     """The database engine of both backends."""
     named = request.param == "postgres"
     return Engine(request.getfixturevalue("postgres_url") if named else None)
+
+
+def create_waiting(folder: Path, model_url: str, **options: Any) -> Deployment:
+    """Create a deployment with an agent that waits for people."""
+    shutil.copy(Path(paying_agent.__file__), folder)
+    extra = '[[agents]]\nid = "payer"\nobject = "paying_agent:wait_for_people"\n'
+    return create_deployment(folder, model_url, extra=extra, **options)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +55,7 @@ def shared(
     """Both backends on the same data."""
     folder = tmp_path_factory.mktemp("shared")
     with engine.databases() as databases:
-        deployment = create_deployment(folder, model_endpoint.base_url, databases=databases)
+        deployment = create_waiting(folder, model_endpoint.base_url, databases=databases)
         with serve_config(deployment.path) as server:
             yield Backends(deployment, deployment, server.url, engine.name, results)
 
@@ -59,7 +69,7 @@ def _separate(
 ) -> Iterator[Backends]:
     with contextlib.ExitStack() as stack:
         here, there = (
-            create_deployment(
+            create_waiting(
                 tmp_path_factory.mktemp(name),
                 model_endpoint.base_url,
                 databases=stack.enter_context(engine.databases()),

@@ -18,8 +18,8 @@ from tests.postgres import postgres_schemas
 __all__ = ["Engine", "empty"]
 
 _TABLES = (
-    "run_events", "runs", "sessions", "idempotency", "service_accounts", "memory_terms", "memories",
-    "audit_log",
+    "approvals", "run_checkpoints", "run_events", "runs", "sessions", "idempotency",
+    "service_accounts", "memory_terms", "memories", "audit_log",
 )  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 

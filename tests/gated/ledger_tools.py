@@ -5,6 +5,7 @@ The tests copy this module into the folder of their deployment.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -15,7 +16,7 @@ import agentctl
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 HOLD = Path(__file__).with_name("hold")
-"""While this file exists, `slow` works."""
+"""While this file exists, `book`, `slow` and `linger` work."""
 
 
 def record(context: agentctl.RunContext, tool: str, **arguments: Any) -> None:
@@ -43,6 +44,8 @@ def refund(amount: int, to: str, context: agentctl.RunContext) -> str:
 async def book(place: str, context: agentctl.RunContext) -> str:
     """Book a place."""
     record(context, "book", place=place)
+    while HOLD.exists():
+        await asyncio.sleep(0.02)
     return f"booked {place}"
 
 
@@ -71,3 +74,11 @@ def slow(text: str, context: agentctl.RunContext) -> str:
     while HOLD.exists() and not context.cancelled:
         time.sleep(0.02)
     return f"slowly {text}"
+
+
+def linger(text: str, context: agentctl.RunContext) -> str:
+    """Work while the test holds it; no one approves it."""
+    record(context, "linger", text=text)
+    while HOLD.exists() and not context.cancelled:
+        time.sleep(0.02)
+    return f"lingered {text}"

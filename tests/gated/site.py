@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from agentctl.operations import Operations
 from agentctl.records.approvals import Verb
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest
-from agentctl.runs.decisions import NewDecision, build_change, write_decisions
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
@@ -47,7 +48,7 @@ base_url = "{url}"
 id = "clerk"
 model = "plan"
 tools = ["ledger_tools:refund", "ledger_tools:book", "ledger_tools:mail_send", "ledger_tools:note",
-         "ledger_tools:shaky", "ledger_tools:slow"]
+         "ledger_tools:shaky", "ledger_tools:slow", "ledger_tools:linger"]
 external_tools = ["open_file.json"]
 approve = {{ "mail_*" = "other", shaky = "user", slow = "user" }}
 
@@ -193,40 +194,33 @@ class Site:
 
     async def decide(
         self,
+        server: ServerProcess,
         root_run_id: str,
         verb: Verb,
         tool: str | None = None,
         component: str | None = None,
         **fields: Any,
-    ) -> bool:
-        """Decide all that a run and its members wait for, or that of one tool or component.
-
-        Returns:
-            True if the run goes on.
-        """
+    ) -> None:
+        """Let boss decide all that a run and its members wait for, or one tool or component."""
         rows = [
             row
             for row in await self.pending(root_run_id)
             if tool in (None, row.tool_name) and component in (None, row.component_id)
         ]
         assert rows, "nothing is pending"
-        return await self._decide(root_run_id, rows, verb, fields)
+        await self.decide_rows(server, rows, verb, **fields)
 
-    async def decide_row(
-        self, root_run_id: str, row: ApprovalRow, verb: Verb, **fields: Any
-    ) -> bool:
-        """Decide one approval; see `decide`."""
-        return await self._decide(root_run_id, [row], verb, fields)
-
-    async def _decide(
-        self, root_run_id: str, rows: list[ApprovalRow], verb: Verb, fields: dict[str, Any]
-    ) -> bool:
-        changes = []
-        for row in rows:
-            decision = NewDecision(verb, row.arguments_hash, **fields)
-            changes.append((row.approval_id, build_change(row, decision, "boss")))
-        async with self.open_database() as database:
-            return (await database.write(write_decisions(root_run_id, changes))).continues
+    async def decide_rows(
+        self, server: ServerProcess, rows: list[ApprovalRow], verb: Verb, **fields: Any
+    ) -> None:
+        """Let boss decide some approvals over HTTP."""
+        headers = {"Authorization": f"Bearer {self.deployment.token('boss', 'approvals:write')}"}
+        async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
+            for row in rows:
+                path = f"/{row.component_type}s/{row.component_id}/approvals/{row.approval_id}"
+                body = {"decision": verb, "arguments_hash": row.arguments_hash, **fields}
+                response = await client.post(f"{path}/decide", json=body, timeout=60)
+                assert response.status_code == 200, response.text
 
 
 def kill(server: ServerProcess) -> None:

@@ -26,7 +26,7 @@ async def test_approved_call_is_made_once_on_another_server(own_site: Site) -> N
     assert json.loads(asked.arguments) == {"amount": 10, "to": "bob"}
     assert json.loads(asked.schema or "")["required"] == ["amount", "to"]
     with own_site.serve("second") as server:
-        assert await own_site.decide(run["run_id"], "approve")
+        await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == ("COMPLETED", "paid 10 to bob")
     (entry,) = own_site.ledger(run)
@@ -42,7 +42,7 @@ async def test_denied_call_is_not_made_and_the_model_reads_why(
     site: Site, server: ServerProcess
 ) -> None:
     run = await site.run(server, "clerk", [answer(PAY)])
-    await site.decide(run["run_id"], "reject", note="too much")
+    await site.decide(server, run["run_id"], "reject", note="too much")
     record = await site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == (
     "COMPLETED", "The call was rejected: too much",
@@ -55,7 +55,7 @@ async def test_edited_call_is_made_with_the_new_arguments(
     site: Site, server: ServerProcess
 ) -> None:
     run = await site.run(server, "clerk", [answer(PAY)])
-    await site.decide(run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
+    await site.decide(server, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
     record = await site.wait_for_end(server, run["run_id"])
     assert [entry["arguments"] for entry in site.ledger(run)] == [{"amount": 5, "to": "bob"}]
     assert record["content"] == (
@@ -75,8 +75,8 @@ async def test_other_calls_of_the_answer_run_once_before_the_pause(own_site: Sit
     policies = {row.tool_name: row.policy for row in await own_site.pending(run["run_id"])}
     assert policies == {"refund": "user", "mail_send": "other"}
     with own_site.serve("second") as server:
-        assert not await own_site.decide(run["run_id"], "approve", "refund")
-        assert await own_site.decide(run["run_id"], "reject", "mail_send")
+        await own_site.decide(server, run["run_id"], "approve", "refund")
+        await own_site.decide(server, run["run_id"], "reject", "mail_send")
         record = await own_site.wait_for_end(server, run["run_id"])
     assert own_site.tools_called(run) == ["note", "note", "refund"]
     assert record["content"] == "noted a | paid 10 to bob | The call was rejected | noted b"
@@ -88,12 +88,12 @@ async def test_run_pauses_again_in_a_later_turn(site: Site, server: ServerProces
     # The server of the model repeats the id of its first call.
     plan = [answer(PAY, text="First."), answer(call("refund", "refund-call", amount=7, to="eve"))]
     run = await site.run(server, "clerk", plan)
-    await site.decide(run["run_id"], "approve")
+    await site.decide(server, run["run_id"], "approve")
     await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED")
     pending = await site.pending(run["run_id"])
     assert json.loads(pending[0].arguments) == {"amount": 7, "to": "eve"}
     assert [entry["arguments"]["amount"] for entry in site.ledger(run)] == [10]
-    await site.decide(run["run_id"], "approve")
+    await site.decide(server, run["run_id"], "approve")
     record = await site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == ("COMPLETED", "First.\n\npaid 7 to eve")
     assert [entry["arguments"]["amount"] for entry in site.ledger(run)] == [10, 7]
@@ -119,7 +119,8 @@ async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: Ser
     assert run["status"] == "COMPLETED"
     assert await site.approvals(run["run_id"]) == []
     assert [tool["tool_call_error"] for tool in run["tools"]] == [True] * 3
-    assert run["tools"][1]["result"] == "The arguments of refund are not valid: amount is missing"
+    results = {tool["result"] for tool in run["tools"]}
+    assert "The arguments of refund are not valid: amount is missing" in results
     assert run["content"].startswith("The arguments of open_file are not valid: path: 3 is not")
 
 
@@ -130,7 +131,7 @@ async def test_failures_and_unknown_tools_are_counted_over_pauses(
     run = await site.run(server, "clerk", shaky)
     for _ in range(3):
         await site.wait_for_end(server, run["run_id"], "PAUSED")
-        await site.decide(run["run_id"], "approve")
+        await site.decide(server, run["run_id"], "approve")
         await site.wait_for_end(server, run["run_id"], "PAUSED", "ERROR")
     record = await site.wait_for_end(server, run["run_id"])
     assert record["error"]["code"] == "TOOL_FAILED"
@@ -139,7 +140,7 @@ async def test_failures_and_unknown_tools_are_counted_over_pauses(
     unknown = [answer(call("nothing", f"u{number}")) for number in range(3)]
     plan = [*unknown, answer(PAY), answer(call("nothing", "u4"))]
     run = await site.run(server, "clerk", plan)
-    await site.decide(run["run_id"], "reject")
+    await site.decide(server, run["run_id"], "reject")
     record = await site.wait_for_end(server, run["run_id"])
     assert record["error"] == {
     "code": "MODEL_REJECTED", "detail": "The model called unknown tools",
@@ -151,7 +152,7 @@ async def test_denials_do_not_count_as_failures(site: Site, server: ServerProces
     run = await site.run(server, "clerk", plan)
     for _ in plan:
         await site.wait_for_end(server, run["run_id"], "PAUSED")
-        await site.decide(run["run_id"], "reject")
+        await site.decide(server, run["run_id"], "reject")
         await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
     record = await site.wait_for_end(server, run["run_id"])
     assert record["status"] == "COMPLETED"
@@ -172,7 +173,7 @@ async def test_caller_executes_external_tools(
     run = await site.run(server, "clerk", [answer(call("open_file", path="a.txt"))])
     (asked,) = await site.pending(run["run_id"])
     assert (asked.kind, asked.tool_name) == ("external", "open_file")
-    await site.decide(run["run_id"], verb, **fields)
+    await site.decide(server, run["run_id"], verb, **fields)
     record = await site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == ("COMPLETED", text)
     assert record["tools"][0]["tool_call_error"] is failed
@@ -186,7 +187,7 @@ async def test_next_leg_sends_the_same_conversation_to_the_model(
         plan = json.dumps([answer(PAY)])
         request = RunRequest(plan, session_id=first["session_id"])
         run = (await operations.create_run("agent", "clerk", request)).value
-    await site.decide(run["run_id"], "approve")
+    await site.decide(server, run["run_id"], "approve")
     await site.wait_for_end(server, run["run_id"])
     *_, before, after = model_endpoint.requests("plan")
     assert after["messages"][: len(before["messages"])] == before["messages"]

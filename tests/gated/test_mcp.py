@@ -80,13 +80,13 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
     assert all(row.tool_name == "desk_book" for row in asked.values())
     with site.serve("second") as server:
         when, who = asked["When\\x1b[31m?"], asked["For how many?"]
-        await site.decide_row(run["run_id"], when, "answer", answer={"day": "Monday"})
-        await site.decide_row(run["run_id"], who, "answer", answer={"count": 2})
+        await site.decide_rows(server, [when], "answer", answer={"day": "Monday"})
+        await site.decide_rows(server, [who], "answer", answer={"count": 2})
         await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
         (sure,) = await site.pending(run["run_id"])
         assert sure.question == "Sure?"
         assert bookings(site) == []
-        await site.decide(run["run_id"], "answer", answer={"sure": True})
+        await site.decide(server, run["run_id"], "answer", answer={"sure": True})
         record = await site.wait_for_end(server, run["run_id"])
     booked = {
         "place": "inn", "when": {"day": "Monday"}, "who": {"count": 2}, "sure": {"sure": True},
@@ -100,30 +100,30 @@ async def test_gated_call_may_ask_after_its_approval(
     desk: Site, desk_server: ServerProcess
 ) -> None:
     run = await desk.run(desk_server, "guarded", [BOOK])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.kind, gate.policy) == ("approval", "other")
-    await desk.decide(run["run_id"], "approve", arguments={"place": "hut"})
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.kind, rule.policy) == ("approval", "other")
+    await desk.decide(desk_server, run["run_id"], "approve", arguments={"place": "hut"})
     for values in ({"day": "Monday"}, {"sure": True}):
         await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
         if "day" in values:
             rows = await desk.pending(run["run_id"])
             (who,) = (row for row in rows if row.question == "For how many?")
-            await desk.decide_row(run["run_id"], who, "reject")
-        await desk.decide(run["run_id"], "answer", answer=values)
+            await desk.decide_rows(desk_server, [who], "reject")
+        await desk.decide(desk_server, run["run_id"], "answer", answer=values)
     record = await desk.wait_for_end(desk_server, run["run_id"])
     (booked,) = (entry for entry in bookings(desk) if entry["place"] == "hut")
     assert booked["who"] == "decline"
     assert "The arguments were changed" in record["content"]
     rows = await desk.approvals(run["run_id"])
-    (gate,) = (row for row in rows if row.kind == "approval")
-    assert (gate.status, gate.execution) == ("approved", "done")
+    (rule,) = (row for row in rows if row.kind == "approval")
+    assert (rule.status, rule.execution) == ("approved", "done")
 
 
 async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: ServerProcess) -> None:
     run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place="inn"))])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.policy, gate.tool_name) == ("user", "desk_look")
-    await desk.decide(run["run_id"], "reject")
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("user", "desk_look")
+    await desk.decide(desk_server, run["run_id"], "reject")
     record = await desk.wait_for_end(desk_server, run["run_id"])
     assert record["content"] == "The call was rejected"
 
@@ -132,8 +132,8 @@ async def test_pattern_without_a_tool_gates_the_whole_server(
     desk: Site, desk_server: ServerProcess
 ) -> None:
     run = await desk.run(desk_server, "mistaken", [answer(call("desk_look", place="inn"))])
-    (gate,) = await desk.pending(run["run_id"])
-    assert (gate.policy, gate.tool_name) == ("other", "desk_look")
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("other", "desk_look")
     assert '"desk_delete" in approve matches no tool' in desk_server.log_text
 
 

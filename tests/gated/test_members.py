@@ -1,4 +1,4 @@
-"""Gated calls below teams and workflows: who waits, and what is not done again."""
+"""Gated calls below teams and workflows: the members that wait, and those that have ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_paused_member_and_gated_call_of_the_leader_in_one_answer(own_site
         ("clerk", "refund-call"), ("office", "own"),
     }  # fmt: skip
     with own_site.serve("second") as server:
-        await own_site.decide(run["run_id"], "approve")
+        await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
         statuses = await own_site.statuses(run)
     assert record["content"] == (
@@ -51,7 +51,7 @@ async def test_routed_member_that_waits_still_answers_for_the_team(
 ) -> None:
     run = await site.run(server, "counter", MESSAGE, "team")
     assert (run["status"], run["content"]) == ("PAUSED", "")
-    await site.decide(run["run_id"], "approve")
+    await site.decide(server, run["run_id"], "approve")
     record = await site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == ("COMPLETED", "paid 5 to eve")
     assert site.tools_called(run) == ["refund"]
@@ -64,8 +64,8 @@ async def test_broadcast_keeps_the_reports_of_members_that_have_ended(
     run = await site.run(server, "meeting", MESSAGE, "team")
     assert run["status"] == "PAUSED"
     assert len(await site.pending(run["run_id"])) == 2
-    assert not await site.decide(run["run_id"], "approve", component="payer")
-    assert await site.decide(run["run_id"], "reject", component="payer-two")
+    await site.decide(server, run["run_id"], "approve", component="payer")
+    await site.decide(server, run["run_id"], "reject", component="payer-two")
     record = await site.wait_for_end(server, run["run_id"])
     reports = record["content"].partition("What the members report:\n\n")[2].split("\n\n")
     assert [report.partition(" ")[0] for report in reports] == ["payer", "clerk-echo", "payer-two"]
@@ -81,7 +81,7 @@ async def test_pause_passes_through_nested_teams(own_site: Site) -> None:
         assert run["status"] == "PAUSED"
         kill(server)
     with own_site.serve("second") as server:
-        await own_site.decide(run["run_id"], "approve")
+        await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
         statuses = await own_site.statuses(run)
     assert (record["status"], record["content"]) == ("COMPLETED", "paid 5 to eve")
@@ -95,7 +95,7 @@ async def test_workflow_goes_on_with_the_step_that_waits(
     before = len(model_endpoint.requests("echo"))
     run = await site.run(server, "claims", MESSAGE, "workflow")
     assert run["status"] == "PAUSED"
-    await site.decide(run["run_id"], "approve", arguments={"amount": 4, "to": "eve"})
+    await site.decide(server, run["run_id"], "approve", arguments={"amount": 4, "to": "eve"})
     record = await site.wait_for_end(server, run["run_id"])
     assert record["status"] == "COMPLETED"
     assert record["content"].endswith("paid 4 to eve")

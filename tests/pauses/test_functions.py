@@ -26,6 +26,7 @@ def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment
     assert (asked["execution"], asked["result"]) == ("done", '"paid"')
 
 
+@pytest.mark.slow
 def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
     hold = waiting.inner.folder / "hold"
     hold.touch()

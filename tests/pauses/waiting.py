@@ -152,5 +152,9 @@ def create_waiting_deployment(folder: Path, model_url: str) -> WaitingDeployment
             f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"'
             for name in re.findall(AGENT, source, re.MULTILINE)
         ]
+    tables += [
+        '[[agents]]\nid = "gated"\nobject = "waiting_library:library"'
+        '\napprove = { "look_*" = "other" }'
+    ]
     deployment = create_deployment(folder, model_url, extra="\n\n".join(tables))
     return WaitingDeployment(deployment, model_url)

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
@@ -145,6 +146,34 @@ def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row
                 kind, name, ABSENT_RUN, "t1", session_id=session_id
             ),
         )
+
+
+def approval_rows() -> Iterator[Row]:
+    wanted = ApprovalFilter(session_id="absent")
+    yield Row(
+        "get_approvals", "GET /approvals?session_id=absent", lambda p: p.get_approvals(wanted)
+    )
+    for kind, name in COMPONENTS.items():
+        for one in (name, "absent"):
+            yield from approval_rows_of_component(kind, one)
+
+
+def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
+    ids, path = operation_ids(kind), f"/{KINDS[kind].path}/{name}"
+    approval = f"{path}/approvals/{ABSENT_RUN}"
+    yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
+    yield Row(
+        ids.decide_approval,
+        f"POST {approval}/decide",
+        lambda p: p.decide_approval(kind, name, ABSENT_RUN, DecisionRequest("approve")),
+        {"decision": "approve"},
+    )
+    yield Row(
+        ids.continue_run,
+        f"POST {path}/runs/{ABSENT_RUN}/continue",
+        lambda p: p.continue_run(kind, name, ABSENT_RUN, ContinueRequest()),
+        {"stream": False},
+    )
 
 
 async def first_event(events: AsyncIterator[Any]) -> Any:
@@ -289,7 +318,10 @@ def memory_rows() -> Iterator[Row]:
     )
 
 
-ROWS = [*system_rows(), *component_rows(), *session_rows(), *memory_rows(), *other_rows()]
+ROWS = [
+    *system_rows(), *component_rows(), *approval_rows(), *session_rows(), *memory_rows(),
+    *other_rows(),
+]  # fmt: skip
 """Requests that change nothing, for any caller."""
 
 WITHOUT_A_METHOD = {name for name in ROUTES if "docs" in name or "redirect" in name}

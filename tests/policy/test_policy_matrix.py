@@ -24,7 +24,7 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.policy.in_process import HttpRequest, InProcessServer, comparable, serve_in_process
 from tests.policy.tokens import signed
 
-WITH_IDS = ("agents", "teams", "workflows", "sessions")
+WITH_IDS = ("agents", "teams", "workflows", "approvals", "sessions")
 IDS = {
     "agent_id": "echo",
     "team_id": "crew",
@@ -36,11 +36,18 @@ IDS = {
     "folder": "nothing",
     "account_id": "nothing",
     "memory_id": "nothing",
+    "approval_id": "nothing",
     "name": "docs.js",
 }
 """The ids in the paths: components exist, sessions and runs do not."""
 
-SCOPED_IDS = {"agents": "echo", "teams": "crew", "workflows": "line", "sessions": "nothing"}
+SCOPED_IDS = {
+    "agents": "echo",
+    "teams": "crew",
+    "workflows": "line",
+    "approvals": "echo",
+    "sessions": "nothing",
+}
 
 INVALID_SCOPES = (
     "agents", "agents:", ":read", "agents::read", "agents:*", "*:read", "*:*:read", "*:*:*", "*",
@@ -105,7 +112,9 @@ def expected_status(operation: str, caller: Caller, admin_scope: str = ADMIN) ->
 def allowed_status(operation: str) -> int:
     """Return the status for an allowed caller: 404 for missing ids, 422 for the body."""
     method, template = ROUTES[operation]
-    unknown = ("{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{version}")
+    unknown = (
+        "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
+    )  # fmt: skip
     if any(name in template for name in unknown):
         return 404
     return 200 if method == "GET" else 422

@@ -69,13 +69,13 @@ class Told:
 class Returns:
     """A tool with a fixed result."""
 
+    has_effects = False
+
     def __init__(self, result: object) -> None:
         self.result = result
 
     def record(self) -> Any:
         raise AssertionError
-
-    has_effects = True
 
     async def perform(self, arguments: object, conversation: Conversation) -> CallOutcome:
         try:

@@ -57,8 +57,8 @@ def test_tags_are_described(document: dict[str, Any]) -> None:
     assert all(tag["description"] for tag in document["tags"])
     assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == told
     assert told == {
-        "Agents", "Teams", "Workflows", "Sessions", "Runs", "Memories", "Service accounts",
-        "Authorization", "System",
+        "Agents", "Teams", "Workflows", "Sessions", "Runs", "Approvals", "Memories",
+        "Service accounts", "Authorization", "System",
     }  # fmt: skip
 
 

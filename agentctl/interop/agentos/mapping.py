@@ -200,6 +200,7 @@ RUN: Fields = {
     "session_state": Field(read_object),
     "created_at": _MOMENT,
     "spans": Field(lambda value: []),
+    "approvals": Field(lambda value: []),
     "member_runs": Field(
         lambda runs: [str(run["run_id"]) for run in read_objects(runs) if run.get("run_id")],
         theirs="member_responses",

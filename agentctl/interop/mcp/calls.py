@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.errors import AgentctlError
 from agentctl.interop.mcp.tools import Arguments, RunTool
-from agentctl.records.events import END_NAMES
+from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
 from agentctl.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.service.service import ServiceOperations
 
@@ -70,7 +70,8 @@ class _RunReader:
         self.started = asyncio.Event()
         self.run_id = ""
         self.session_id = ""
-        self._ends = END_NAMES[tool.kind]
+        self._ends = LAST_NAMES[tool.kind]
+        self._approvals: list[dict[str, Any]] = []
 
     async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
         """Return the result of the run at its end."""
@@ -81,11 +82,28 @@ class _RunReader:
                     self.run_id, self.session_id = first["run_id"], first["session_id"]
                     self.started.set()
                 for event in portion:
-                    if event.name in self._ends:
-                        data = orjson.loads(event.data)
-                        if data["run_id"] == self.run_id:
-                            return self._build(data)
+                    is_pause = find_event_kind(event.name) is EventKind.PAUSED
+                    if not is_pause and event.name not in self._ends:
+                        continue
+                    data = orjson.loads(event.data)
+                    if is_pause:
+                        self._approvals += data["approvals"]
+                    if data["run_id"] == self.run_id:
+                        return self._build_pause() if is_pause else self._build(data)
         return build_result("The stream ended before the run", failed=True)
+
+    def _build_pause(self) -> mcp_types.CallToolResult:
+        """Return the result of a run that waits: an error, because it has no answer yet."""
+        named = [
+            f"{each['tool_name']} (approval {each['approval_id']})" for each in self._approvals
+        ]
+        text = f"The run {self.run_id} is paused. It waits for a decision: {', '.join(named)}"
+        ids: dict[str, object] = {
+            "run_id": self.run_id,
+            "session_id": self.session_id,
+            "approvals": [each["approval_id"] for each in self._approvals],
+        }
+        return build_result(text, ids, failed=True)
 
     def _build(self, end: dict[str, object]) -> mcp_types.CallToolResult:
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.requests import StreamEvent
 
+_READ_KINDS = frozenset({EventKind.CONTENT, EventKind.PAUSED, *END_STATUSES})
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
 
 
@@ -15,7 +16,7 @@ class RunEnd(NamedTuple):
     """The end of a run.
 
     Attributes:
-        status: its final status; None if the stream ended without it.
+        status: its final status, or PAUSED; None if the stream ended without it.
         finish_reason: `stop`, `length` or `content_filter`.
         metrics: the counters of a completed run.
         error: `code` and `detail` of a failed run.
@@ -53,7 +54,7 @@ class RunEvents:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
         for event in portion:
             kind = find_event_kind(event.name)
-            if kind is not EventKind.CONTENT and kind not in END_STATUSES:
+            if kind not in _READ_KINDS:
                 continue
             parsed = parse_event(event.name, event.data, event.seq)
             if parsed.run_id != self.run_id:
@@ -63,7 +64,7 @@ class RunEvents:
             else:
                 data, self._ended = parsed.data, True
                 yield RunEnd(
-                    parsed.end_status,
+                    "PAUSED" if kind is EventKind.PAUSED else parsed.end_status,
                     to_finish_reason(data.get("finish_reason")),
                     data.get("metrics"),
                     data.get("error"),

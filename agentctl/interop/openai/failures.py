@@ -21,7 +21,7 @@ _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients repeat a request after 409 and 5xx, which would start the run again."""
 
 RUN_FAILED_STATUS = 502
-RUN_CANCELLED_STATUS = 409
+RUN_STOPPED_STATUS = 409
 
 
 class RefusedParameter(BadRequest):
@@ -79,7 +79,7 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
 def build_failed_run_response(
     run: Mapping[str, Any], headers: Mapping[str, str]
 ) -> BytesResponse | None:
-    """Return the error of a run that failed or was cancelled; None for a completed run.
+    """Return the error of a run that failed, was cancelled or is paused; None if it completed.
 
     Args:
         run: the run record.
@@ -88,7 +88,7 @@ def build_failed_run_response(
     if run["status"] == "COMPLETED":
         return None
     body = describe_end(run["status"], run["error"], run["cancel_reason"])
-    status = RUN_CANCELLED_STATUS if run["status"] == "CANCELLED" else RUN_FAILED_STATUS
+    status = RUN_FAILED_STATUS if run["status"] == "ERROR" else RUN_STOPPED_STATUS
     return BytesResponse(orjson.dumps(body), status, headers={**headers, **_NO_RETRY})
 
 
@@ -98,13 +98,16 @@ def describe_end(
     """Return the error of a run that did not complete.
 
     Args:
-        status: the final status; None for a stream that ended without it.
+        status: the final status, or PAUSED; None for a stream that ended without it.
         error: `code` and `detail` of a failed run, else None.
         reason: the reason of a cancel.
     """
     if status == "CANCELLED":
         text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")
+    if status == "PAUSED":
+        text = "The run is paused: it waits for a decision about an approval"
+        return format_error(text, kind="run_paused", code="run_paused")
     if error is None:
         error = {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])

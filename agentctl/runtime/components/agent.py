@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.records.ids import new_id
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.attempts import Attempts, PreparedModel
+from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
     Message,
@@ -24,7 +24,6 @@ from agentctl.runtime.models.calls import (
     ModelCall,
     ModelFailure,
 )
-from agentctl.runtime.models.kept_messages import dump_message, load_message
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
@@ -62,7 +61,7 @@ async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog)
     runner = await catalog.prepare_runner(agent, context)
     output = catalog.output_schema(agent, context.spec.output_schema)
     conversation = Conversation(
-        context, runner.actions, gates=runner.gates, publishes=output is None
+        context, runner.actions, rules=runner.rules, publishes=output is None
     )
     if context.leg is not None:
         await continue_conversation(runner, context.leg.state, conversation, output)

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.runners.hosted_run import Runner
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
-    from agentctl.runtime.tools.gates import Gate
 
 
 class Catalog:
@@ -163,9 +162,10 @@ class Catalog:
     def can_call(self, kind: ComponentKind, component_id: str, tool_name: str) -> bool:
         """Return False if a call that was approved cannot be made: its component or tool is gone.
 
-        The tools of agents in code and of MCP servers are not known here.
+        A tool that is not known here, such as one of an agent in code, is taken as present.
         """
-        return self.get(kind, component_id) is not None
+        component = self.get(kind, component_id)
+        return component is not None and self.has_tool(component, tool_name) is not False
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
@@ -182,7 +182,11 @@ class Catalog:
 
             owner = f"agent {agent.id}"
             self._hosted.loaded[agent.id] = load_runner(
-                owner, agent.agent.object, self._folder, agent.agent.deps
+                owner,
+                agent.agent.object,
+                self._folder,
+                deps=agent.agent.deps,
+                approve=agent.agent.approve,
             )
         return self._hosted.loaded[agent.id]
 
@@ -260,18 +264,18 @@ class Catalog:
         if key not in self._runners:
             from agentctl.runtime.components.configured import build_runner
 
-            instructions, actions, gates = self._build_actions(component)
+            instructions, actions, rules = self._build_actions(component)
             connections = self.models.connect(self.model(component))
             self._runners[key] = build_runner(
-                component, connections, instructions, actions, gates, self.models.counters
+                component, connections, instructions, actions, rules, self.models.counters
             )
         return self._runners[key]
 
     def _build_actions(
         self, component: Component
-    ) -> tuple[str, dict[str, Action], dict[str, Gate]]:
+    ) -> tuple[str, dict[str, Action], dict[str, CallRule]]:
+        from agentctl.runtime.components.component_rules import build_component_rules
         from agentctl.runtime.components.configured import build_actions
-        from agentctl.runtime.components.gating import gate_component
 
         members = self.members(component) if component.kind == "team" else {}
         external = self.external_tools(component)
@@ -280,7 +284,7 @@ class Catalog:
         return (
             instructions,
             actions,
-            gate_component(component, actions, has_approvers=has_approvers),
+            build_component_rules(component, actions, has_approvers=has_approvers),
         )
 
     def has_tool(self, component: Component, name: str) -> bool | None:
@@ -320,13 +324,13 @@ class Catalog:
         runner, references = self.runner(component), component.worker.tools
         if all(parse_mcp_reference(reference) is None for reference in references):
             return runner
+        from agentctl.runtime.components.component_rules import build_mcp_rules
         from agentctl.runtime.components.configured import add_actions
-        from agentctl.runtime.components.gating import gate_mcp_actions
         from agentctl.runtime.mcp.values import get_user
 
         actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
-        gates = gate_mcp_actions(component, runner.actions, actions, self._unmatched)
-        return add_actions(runner, actions, gates)
+        rules = build_mcp_rules(component, runner.actions, actions, self._unmatched)
+        return add_actions(runner, actions, rules)
 
     async def close(self) -> None:
         """Close the connections to models and MCP servers, and the runners of agents in code."""

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
-    from agentctl.runtime.tools.gates import Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ConfiguredRunner:
         counters: counts further attempts of model calls.
         tools: the tools that the model receives.
         actions: the tools that the model may call, by name.
-        gates: those of them whose calls wait for a person, by name.
+        rules: the rules of those whose calls wait for a person, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         memory: the memory settings of the component.
@@ -44,7 +43,7 @@ class ConfiguredRunner:
     counters: ModelCounters
     tools: Sequence[ToolRecord]
     actions: Mapping[str, Action]
-    gates: Mapping[str, Gate]
+    rules: Mapping[str, CallRule]
     system: str
     routes: bool
     memory: config.Memory
@@ -88,7 +87,7 @@ def build_runner(
     connections: Sequence[tuple[config.Model, ModelConnection]],
     instructions: str,
     actions: Mapping[str, Action],
-    gates: Mapping[str, Gate],
+    rules: Mapping[str, CallRule],
     counters: ModelCounters,
 ) -> ConfiguredRunner:
     """Build the runner of an agent or of a team's leader.
@@ -116,7 +115,7 @@ def build_runner(
         counters=counters,
         tools=[action.record() for action in actions.values()],
         actions=actions,
-        gates=gates,
+        rules=rules,
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,
@@ -124,12 +123,12 @@ def build_runner(
 
 
 def add_actions(
-    runner: ConfiguredRunner, more: Mapping[str, Action], gates: Mapping[str, Gate]
+    runner: ConfiguredRunner, more: Mapping[str, Action], rules: Mapping[str, CallRule]
 ) -> ConfiguredRunner:
-    """Return a runner with further tools, such as those of MCP servers, and their gates."""
+    """Return a runner with further tools, such as those of MCP servers, and their rules."""
     return replace(
         runner,
         tools=[*runner.tools, *(action.record() for action in more.values())],
         actions={**runner.actions, **more},
-        gates={**runner.gates, **gates},
+        rules={**runner.rules, **rules},
     )

@@ -40,7 +40,7 @@ async def run_team(team: Component, context: RunEnvironment, catalog: Catalog) -
     if runner.routes:
         output = None
     conversation = Conversation(
-        context, runner.actions, gates=runner.gates, publishes=not runner.routes and output is None
+        context, runner.actions, rules=runner.rules, publishes=not runner.routes and output is None
     )
     state = context.leg.state if context.leg is not None else None
     if state is not None and "reports" not in state:

@@ -12,7 +12,14 @@ from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    FunctionToolset,
+    ToolApproved,
+    ToolDenied,
+)
 from pydantic_ai.capabilities import Hooks
 from pydantic_ai.exceptions import (
     ApprovalRequired,
@@ -25,13 +32,15 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolCal
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
-from agentctl.records.approvals import ApprovalKind
+from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.json_values import NotSerializable, clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Decision, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.functions import result_to_text
 
 DEFERRED = "The call was deferred"
@@ -51,18 +60,40 @@ def allow_deferred_calls(output_type: Any) -> Any:
     return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]
 
 
+def check_patterns(agent: Agent[Any, Any], approve: Mapping[str, ApprovalPolicy]) -> None:
+    """Check that each pattern of the key `approve` matches a tool, if all tools are known.
+
+    Raises:
+        UnusableObject: a pattern matches no tool.
+    """
+    toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+    if len(toolsets) < len(agent.toolsets):
+        return
+    names = [name for toolset in toolsets for name in toolset.tools]
+    for pattern in list_unmatched(approve, names):
+        raise UnusableObject(
+            f'the pattern "{pattern}" in approve matches none of its tools',
+            f"correct or remove it; its tools are: {', '.join(names) or 'none'}",
+        )
+
+
 class DeferredCalls:
     """The deferred calls of one leg.
+
+    Args:
+        approve: who approves the calls of tools, by names and patterns. If a pattern matches no
+            tool of a step, all of its calls wait: a server may have renamed the tool.
 
     Attributes:
         state: the state of the earlier legs; None in the first one.
         usage: the tokens of the earlier legs, to which this leg adds.
     """
 
-    def __init__(self, run: HostedRun) -> None:
+    def __init__(self, run: HostedRun, approve: Mapping[str, ApprovalPolicy]) -> None:
         self.state: Mapping[str, Any] | None = run.leg.state if run.leg is not None else None
         self.usage = RunUsage()
         self._run = run
+        self._approve = approve
         self._decisions: dict[str, Decision] = {}
         self._begun: set[str] = set()
         if self.state is None or run.leg is None:
@@ -150,7 +181,8 @@ class DeferredCalls:
     ) -> NewApproval:
         kind = _KINDS[requests.kind(call.tool_call_id)]
         arguments = clean_json_value(parse_arguments(call.args))
-        tool = steps.ctx.deps.tool_manager.get_tool_def(call.tool_name)
+        tools = steps.ctx.deps.tool_manager
+        tool = tools.get_tool_def(call.tool_name)
         question = requests.metadata.get(call.tool_call_id, {}).get("question")
         if question is None and kind == "input":
             question = arguments.get("question")
@@ -159,9 +191,14 @@ class DeferredCalls:
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
             arguments=arguments,
+            policy=self._find_policy(call.tool_name, tools) or "user",
             question=question if isinstance(question, str) else None,
             schema=tool.parameters_json_schema if tool is not None and kind == "approval" else None,
         )
+
+    def _find_policy(self, name: str, tools: Any) -> ApprovalPolicy | None:
+        unmatched = list_unmatched(self._approve, tools.tools or ())
+        return choose_strictest([find_policy(self._approve, name), *unmatched.values()])
 
     @cached_property
     def hooks(self) -> Hooks[Any]:
@@ -172,6 +209,8 @@ class DeferredCalls:
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]
     ) -> dict[str, Any]:
         decision = self._decisions.get(call.tool_call_id)
+        if not ctx.tool_call_approved and self._find_policy(call.tool_name, ctx.tool_manager):
+            raise ApprovalRequired
         if decision is None or not ctx.tool_call_approved:
             await self._run.begin_effect()
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,13 +27,18 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
-from agentctl.runtime.runners.deferred_calls import DeferredCalls, allow_deferred_calls
+from agentctl.runtime.runners.deferred_calls import (
+    DeferredCalls,
+    allow_deferred_calls,
+    check_patterns,
+)
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.owner import OwnerTask
@@ -49,15 +54,20 @@ class PydanticAIRunner:
 
     Args:
         build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        approve: who approves the calls of tools, by names and patterns.
 
     Raises:
-        UnusableObject: the agent needs deps of another type, and no function makes them.
+        UnusableObject: the agent needs deps of another type, and no function makes them; or a
+            pattern matches no tool.
     """
 
     kind = "pydantic-ai"
 
     def __init__(
-        self, agent: Agent[Any, Any], build_deps: Callable[[RunContext], Any] | None
+        self,
+        agent: Agent[Any, Any],
+        build_deps: Callable[[RunContext], Any] | None,
+        approve: Mapping[str, ApprovalPolicy],
     ) -> None:
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             name = getattr(agent.deps_type, "__name__", str(agent.deps_type))
@@ -65,7 +75,9 @@ class PydanticAIRunner:
                 f"it needs deps of the type {name}",
                 'set deps = "module:function": a function that makes them of the RunContext',
             )
+        check_patterns(agent, approve)
         self._agent = agent
+        self._approve = approve
         self._output_type = allow_deferred_calls(agent.output_type)
         self._build_deps = build_deps
         self._owner = OwnerTask(lambda: agent)
@@ -86,7 +98,7 @@ class PydanticAIRunner:
             deps = self._build_deps(run.context)
             if inspect.isawaitable(deps):
                 deps = await deps
-        execution = _Execution(run, self._output_type)
+        execution = _Execution(run, self._output_type, self._approve)
         try:
             with Agent.using_thread_executor(install_executor()):
                 await execution.drive(self._agent, message, deps)
@@ -99,11 +111,13 @@ class PydanticAIRunner:
 class _Execution:
     """One leg of a run of an agent: reports what the library emits."""
 
-    def __init__(self, run: HostedRun, output_type: Any) -> None:
+    def __init__(
+        self, run: HostedRun, output_type: Any, approve: Mapping[str, ApprovalPolicy]
+    ) -> None:
         self._run = run
         self._output_type = output_type
         self._calls = ToolCalls(run)
-        self._deferred = DeferredCalls(run)
+        self._deferred = DeferredCalls(run, approve)
         self._has_text = False
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 QUIET_TURNS = 5
 """Turns of the event loop without a new call, after which the run pauses: calls that are made at
-the same time are asked for together."""
+the same time are one pause."""
 
 CallKind = Literal["approve", "ask", "step"]
 
@@ -125,7 +125,7 @@ class Replay:
             state: returns what else the next leg needs, a JSON value.
 
         Raises:
-            Paused: the run waits, whatever the function did with the exception.
+            Paused: the run waits, also if the function has caught the exception.
             ExecutionError: REPLAY_MISMATCH.
         """
         main, self._lanes[0].is_claimed = asyncio.current_task(), True
@@ -377,7 +377,7 @@ class Replay:
 
 
 class ReplayedOutput:
-    """What a generator has yielded in earlier legs, and now yields again.
+    """The output of a generator in earlier legs, which it yields again.
 
     Args:
         content: the text of the earlier legs.

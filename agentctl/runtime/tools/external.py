@@ -28,7 +28,7 @@ _HINT = 'write {"name": "open_file", "description": "…", "parameters": {"type"
 
 @dataclass(frozen=True, slots=True)
 class ExternalAction:
-    """An external tool as an action of a model. Its gate keeps this process from performing it."""
+    """An external tool as an action of a model. Its rule keeps this process from performing it."""
 
     has_effects: ClassVar[bool] = True
 

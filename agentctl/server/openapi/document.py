@@ -47,6 +47,7 @@ _TAGS = [
     ),
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
+    {"name": "Approvals", "description": "Decisions that paused runs wait for"},
     {"name": "Memories", "description": "Facts about users that agents keep"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},

@@ -98,10 +98,14 @@ _OF_RUN = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
 )
 _PARENTS = 20
+_GROUP = ", ".join(f":run_{number}" for number in range(_PARENTS))
+_SUMMARY_NAMES = (
+    "approval_id", "run_id", "kind", "policy", "tool_call_id", "tool_name", "arguments_hash",
+    "status",
+)  # fmt: skip
 _SUMMARIES = Sql(
-    "SELECT run_id, approval_id, kind, tool_name, status FROM approvals WHERE run_id IN"
-    f" ({', '.join(f':run_{number}' for number in range(_PARENTS))})"
-    " ORDER BY run_id, created_at, approval_id"
+    f"SELECT root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
+    f" WHERE run_id IN ({_GROUP}) OR root_run_id IN ({_GROUP}) ORDER BY created_at, approval_id"
 )
 _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
@@ -201,25 +205,19 @@ def list_of_root(root_run_id: str) -> Work[list[ApprovalRow]]:
 
 @unit
 def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, str]]]]:
-    """Return the approvals of some runs as the records of the runs have them.
+    """Return the approvals of some runs as their records have them: those of members, too.
 
-    A run without one has no entry.
+    They are oldest first. A run without one has no entry.
     """
     summaries: dict[str, list[dict[str, str]]] = {}
     for first in range(0, len(run_ids), _PARENTS):
         group = run_ids[first : first + _PARENTS]
         parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
         parameters |= {f"run_{number}": run_id for number, run_id in enumerate(group)}
-        for run_id, approval_id, kind, tool_name, status in (
-            yield Statement(_SUMMARIES, parameters)
-        ):
-            summary = {
-                "approval_id": approval_id,
-                "kind": kind,
-                "tool_name": tool_name,
-                "status": status,
-            }
-            summaries.setdefault(run_id, []).append(summary)
+        for root_run_id, *values in (yield Statement(_SUMMARIES, parameters)):
+            summary = dict(zip(_SUMMARY_NAMES, values, strict=True))
+            for run_id in {root_run_id, summary["run_id"]}.intersection(group):
+                summaries.setdefault(run_id, []).append(summary)
     return summaries
 
 

@@ -137,6 +137,11 @@ class EventTranslator:
             body["error_type"], body["content"] = error["code"], error["detail"]
         elif kind is EventKind.PROGRESS:
             body["event"] = "CustomEvent"
+        elif kind is EventKind.PAUSED:
+            body["tools"] = [_write_asked(each, body["created_at"]) for each in body["approvals"]]
+        if kind in (EventKind.PAUSED, EventKind.CONTINUED):
+            for name_of_contract in ("approvals", "attempt"):
+                body.pop(name_of_contract, None)
         base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
         return [
             *((each, self._build_additional(each, base, run)) for each in before),
@@ -200,6 +205,16 @@ class EventTranslator:
             case EventKind.FAILED:
                 body["error_type"] = body["error"]["code"]
                 body["error"] = body["error"]["detail"]
+
+
+def _write_asked(approval: Event, created_at: int) -> Event:
+    """Return the tool call of a paused run, as AgentOS names what it waits for."""
+    asked = {name: approval[name] for name in ("tool_call_id", "tool_name")}
+    return write_tool({**asked, "tool_args": approval["arguments"]}, created_at) | {
+        "requires_confirmation": approval["kind"] == "approval",
+        "requires_user_input": approval["kind"] == "input",
+        "external_execution_required": approval["kind"] == "external",
+    }
 
 
 _IDENTITY = frozenset(

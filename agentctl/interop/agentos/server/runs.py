@@ -56,9 +56,9 @@ class RunBuilder:
 
     @property
     def is_starting(self) -> bool:
-        """True if there are runs, and none of the top level has ended."""
+        """True if there are runs, and none of the top level has ended or is paused."""
         roots = self._children.get(None, ())
-        return bool(roots) and all(run["finished_at"] is None for run in roots)
+        return bool(roots) and all(run["status"] in ("PENDING", "RUNNING") for run in roots)
 
     def build_response(self, run: Run) -> Built:
         """Return a run as the response to its start, without members that are null."""

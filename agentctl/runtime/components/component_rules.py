@@ -1,7 +1,7 @@
-"""The gates of a component: its key `approve`, checked against its tools (docs/decisions/0080).
+"""Call rules of a component: its key `approve`, checked against its tools (docs/decisions/0080).
 
 The tools of MCP servers are known at run time only. A pattern that could name one of a server, but
-matches no tool at all, gates every tool of that server: the server may have renamed the tool.
+matches no tool at all, applies to every tool of that server: the server may have renamed the tool.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.tools.actions import ToolAction
-from agentctl.runtime.tools.gates import (
-    Gate,
-    build_gate,
-    build_gates,
+from agentctl.runtime.tools.call_rules import (
+    build_rule,
+    build_rules,
     choose_strictest,
     find_policy,
     list_unmatched,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.runtime")
 
 
-def gate_component(
+def build_component_rules(
     component: Component, actions: Mapping[str, Action], *, has_approvers: bool
-) -> dict[str, Gate]:
-    """Return the gates of the tools that are known without MCP servers.
+) -> dict[str, CallRule]:
+    """Return the rules of the tools that are known without MCP servers.
 
     Args:
         actions: those tools by name.
@@ -62,16 +62,16 @@ def gate_component(
                 " authorization is off, no one is another user",
                 hint="turn authorization on, or set own = true in [approvals]",
             )
-    return build_gates(patterns, actions)
+    return build_rules(patterns, actions)
 
 
-def gate_mcp_actions(
+def build_mcp_rules(
     component: Component,
     known: Iterable[str],
     actions: Mapping[str, McpAction],
     reported: set[tuple[str, str]],
-) -> dict[str, Gate]:
-    """Return the gates of the tools of MCP servers for one run.
+) -> dict[str, CallRule]:
+    """Return the rules of the tools of MCP servers for one run.
 
     Args:
         known: the names of the other tools.
@@ -81,7 +81,7 @@ def gate_mcp_actions(
     if not patterns:
         return {}
     unmatched = list_unmatched(patterns, [*known, *actions])
-    gates: dict[str, Gate] = {}
+    rules: dict[str, CallRule] = {}
     for name, action in actions.items():
         prefix = build_public_name(action.tool.server, "")
         missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
@@ -91,9 +91,9 @@ def gate_mcp_actions(
             _report(component, pattern, reported)
         policies = [unmatched[pattern] for pattern in missing]
         policy = choose_strictest([*policies, find_policy(patterns, name)])
-        if (gate := build_gate(action, policy)) is not None:
-            gates[name] = gate
-    return gates
+        if (rule := build_rule(action, policy)) is not None:
+            rules[name] = rule
+    return rules
 
 
 def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) -> None:

@@ -1,18 +1,18 @@
-"""Gates: the calls that wait for a person before they are made (docs/decisions/0080).
+"""Call rules: the calls that wait for a person before they are made (docs/decisions/0080).
 
 The key `approve` of a component and the code of its tools name them. The strictest one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.json_schema import find_schema_problem
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
@@ -21,27 +21,8 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.conversation import Action, Conversation
 
-Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
-"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
-a call."""
-
 Patterns = Mapping[str, ApprovalPolicy]
 """The key `approve` of a component."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The reason why the calls of a tool wait.
-
-    Attributes:
-        kind: `approval`, or `external` for a tool that the caller executes.
-        idempotent: True if a call may be made again with its id after its server died.
-    """
-
-    kind: Literal["approval", "external"]
-    policy: ApprovalPolicy
-    check: Check
-    idempotent: bool = False
 
 
 def choose_strictest(policies: Iterable[ApprovalPolicy | None]) -> ApprovalPolicy | None:
@@ -57,28 +38,28 @@ def find_policy(patterns: Patterns, name: str) -> ApprovalPolicy | None:
     )
 
 
-def build_gate(action: Action, policy: ApprovalPolicy | None) -> Gate | None:
-    """Return the gate of an action with a policy of the configuration; None for no gate.
+def build_rule(action: Action, policy: ApprovalPolicy | None) -> CallRule | None:
+    """Return the rule of an action with a policy of the configuration; None for no rule.
 
-    Delegations and other actions without own effects have none.
+    Delegations and other actions without effects have none.
     """
     if not action.has_effects:
         return None
     if isinstance(action, ExternalAction):
-        return Gate("external", policy or "user", partial(check_arguments, action.tool))
+        return CallRule("external", policy or "user", partial(check_arguments, action.tool))
     if isinstance(action, ToolAction):
         options = action.tool.options
         strictest = choose_strictest([options.approve, policy])
-        return strictest and Gate("approval", strictest, action.check, options.idempotent)
-    return policy and Gate("approval", policy, partial(check_arguments, action.record()))
+        return strictest and CallRule("approval", strictest, action.check, options.idempotent)
+    return policy and CallRule("approval", policy, partial(check_arguments, action.record()))
 
 
-def build_gates(patterns: Patterns, actions: Mapping[str, Action]) -> dict[str, Gate]:
-    """Return the gates of actions by name."""
-    gates = {
-        name: build_gate(action, find_policy(patterns, name)) for name, action in actions.items()
+def build_rules(patterns: Patterns, actions: Mapping[str, Action]) -> dict[str, CallRule]:
+    """Return the rules of actions by name."""
+    rules = {
+        name: build_rule(action, find_policy(patterns, name)) for name, action in actions.items()
     }
-    return {name: gate for name, gate in gates.items() if gate is not None}
+    return {name: rule for name, rule in rules.items() if rule is not None}
 
 
 async def check_arguments(

@@ -1,0 +1,151 @@
+"""Approvals on both backends, each with its own data: equal except ids, times and hashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
+from agentctl.operations import Operations
+from agentctl.requests import Page, RunRequest, StreamEvent
+from tests.contract.backends import (
+    Backends,
+    OperationCall,
+    Outcome,
+    call_operation,
+    normalize,
+    read_events,
+)
+from tests.loops import wait_until
+
+USER = ("agents:run", "agents:read", "sessions:read")
+APPROVER = ("approvals:read", "approvals:write")
+ABSENT = "01900000-0000-7000-8000-000000000000"
+OLDEST_FIRST = Page(sort_order="asc")
+
+
+async def read_continued(operations: Operations, run_id: str, request: ContinueRequest) -> Any:
+    """Return the events of a continuation, with numbers from 0."""
+    events = operations.stream_continued_run("agent", "payer", run_id, request)
+    first: list[int] = []
+
+    async def renumber() -> Any:
+        async for event in events:
+            first.append(event.seq)
+            yield StreamEvent(event.seq - first[0], event.name, event.data)
+
+    return await read_events(renumber())
+
+
+async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
+    """Decide about the approvals of a run, with every error."""
+    run = (await user.create_run("agent", "payer", RunRequest("other ask open", "s1"))).value
+    run_id = run["run_id"]
+    wanted = ApprovalFilter(run_id=run_id, page=OLDEST_FIRST)
+    call, question, tool = (await approver.get_approvals(wanted)).value["data"]
+    seen = call["arguments_hash"]
+
+    def decide(approval: Any, *fields: Any, **more: Any) -> OperationCall:
+        request = DecisionRequest(*fields, **more)
+        return lambda p: p.decide_approval("agent", "payer", approval["approval_id"], request)
+
+    calls: list[OperationCall] = [
+        lambda p: p.get_approvals(wanted),
+        lambda p: p.get_approvals(ApprovalFilter(kind="input", page=Page(limit=0))),
+        lambda p: p.get_approvals(ApprovalFilter(run_id="\0")),
+        lambda p: p.get_approvals(ApprovalFilter(db_id="nowhere")),
+        lambda p: p.get_approval("agent", "payer", call["approval_id"]),
+        lambda p: p.get_approval("agent", "payer", ABSENT),
+        lambda p: p.get_approval("team", "payer", call["approval_id"]),
+        lambda p: p.get_approval("agent", "nobody", call["approval_id"]),
+        decide(call, "approve"),
+        decide(call, "approve", "sha256:0"),
+        decide(call, "approve", seen, arguments={"amount": "x", "to": "y"}),
+        decide(call, "answer", answer="left"),
+        decide(call, "reject", note="x" * 501),
+        decide(call, "reject", answer=1),
+        decide(call, "reject", note="\0"),
+        decide(call, "approve", seen, arguments={"amount": 2**64, "to": "y"}),
+        decide(call, "approve", seen, arguments={"to": "y" * 70_000, "amount": 1}),
+        decide(call, "reject", idempotency_key="not a key"),
+        decide({"approval_id": ABSENT}, "approve", seen),
+        decide(call, "approve", seen, {"amount": 7, "to": "eve"}, note="less", idempotency_key="k"),
+        decide(call, "approve", seen, {"amount": 7, "to": "eve"}, note="less", idempotency_key="k"),
+        decide(call, "reject", idempotency_key="k"),
+        decide(call, "reject"),
+        decide(question, "answer", answer="up"),
+        decide(question, "answer", answer="right"),
+        decide(tool, "fail", note="no such file"),
+    ]
+    outcomes = [await call_operation(approver, call) for call in calls]
+    outcomes.append(await call_operation(user, calls[0]))
+
+    async def has_ended() -> bool:
+        return (await user.get_run(run_id)).value["status"] == "COMPLETED"
+
+    await wait_until(has_ended)
+    outcomes.append(await call_operation(user, lambda p: p.get_run(run_id)))
+    outcomes.append(await call_operation(approver, lambda p: p.get_approvals(wanted)))
+    return outcomes
+
+
+async def continue_story(user: Operations, approver: Operations) -> list[Outcome]:
+    """Continue runs in every way, with errors."""
+    outcomes = list[Outcome]()
+
+    async def do(call: OperationCall) -> None:
+        outcomes.append(await call_operation(user, call))
+
+    async def start(words: str) -> tuple[str, list[Any]]:
+        run = (await user.create_run("agent", "payer", RunRequest(words, "s2"))).value
+        return run["run_id"], run["approvals"]
+
+    def build(asked: list[Any], **more: Any) -> ContinueRequest:
+        decisions = tuple(
+            RunDecision("approve", each["arguments_hash"], approval_id=each["approval_id"])
+            for each in asked
+        )
+        return ContinueRequest(decisions, **more)
+
+    first, asked = await start("user | user")
+    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest()))
+    await do(lambda p: p.continue_run("agent", "payer", ABSENT, ContinueRequest()))
+    await do(lambda p: p.continue_run("agent", "nobody", first, ContinueRequest()))
+    named_twice = (RunDecision("approve"), RunDecision("approve"))
+    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest(named_twice)))
+    await do(lambda p: p.continue_run("agent", "payer", first, build(asked, dependencies={"a": 1})))
+    again = (await user.get_run(first)).value["approvals"][1:]
+    await do(lambda p: read_continued(p, first, build(again)))
+    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest()))
+    second, asked = await start("user other")
+    await do(lambda p: p.continue_run("agent", "payer", second, build(asked)))
+    await do(lambda p: read_continued(p, second, build(asked[:1], idempotency_key="c")))
+    await do(lambda p: p.continue_run("agent", "payer", second, ContinueRequest(background=True)))
+    await do(lambda p: p.get_run(second))
+    return outcomes
+
+
+def run_story(backends: Backends, story: Any, *, locally: bool) -> list[Outcome]:
+    deployment = backends.here if locally else backends.there
+    open_backend = backends.local if locally else backends.remote
+
+    async def run() -> list[Outcome]:
+        async with (
+            open_backend(deployment.token("ann", *USER)) as user,
+            open_backend(deployment.token("eve", *APPROVER)) as approver,
+        ):
+            return [normalize(outcome) for outcome in await story(user, approver)]
+
+    return asyncio.run(run())
+
+
+def test_decisions_are_equal_on_both_backends(separate: Backends) -> None:
+    here = run_story(separate, decide_story, locally=True)
+    assert here == run_story(separate, decide_story, locally=False)
+    separate.compare_engines("decide", here)
+
+
+def test_continuations_are_equal_on_both_backends(separate: Backends) -> None:
+    here = run_story(separate, continue_story, locally=True)
+    assert here == run_story(separate, continue_story, locally=False)
+    separate.compare_engines("continue", here)
