@@ -9,6 +9,7 @@ import pytest
 
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
+from tests.pauses.graphs import create_graph_deployment
 from tests.pauses.waiting import WaitingDeployment, WaitingServer, create_waiting_deployment
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
@@ -27,3 +28,18 @@ def shared(
 @pytest.fixture
 def waiting(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
     return create_waiting_deployment(tmp_path, model_endpoint.base_url)
+
+
+@pytest.fixture(scope="session")
+def shared_graphs(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[WaitingServer]:
+    """A server with the agents of LangGraph and agno, for all tests that kill none."""
+    folder = tmp_path_factory.mktemp("graphs")
+    with create_graph_deployment(folder, model_endpoint.base_url).serve() as server:
+        yield server
+
+
+@pytest.fixture
+def graphs(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
+    return create_graph_deployment(tmp_path, model_endpoint.base_url)

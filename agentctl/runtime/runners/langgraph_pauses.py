@@ -31,7 +31,7 @@ class Ask:
 
     Attributes:
         key: the id of the call, or of the question.
-        allowed: the decisions that the graph takes; empty for a question of its own form.
+        allowed: the decisions that the graph takes; empty for a question of another form.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Ask:
         return "approve" in self.allowed or "edit" in self.allowed
 
     def to_approval(self) -> NewApproval:
-        """Return what is asked.
+        """Return the approval that the pause creates.
 
         Arguments that the graph does not let anyone edit have a schema that only they match.
         """
