@@ -154,12 +154,7 @@ class HostedRun:
         return self._environment.is_stopping
 
     async def begin_approved(self, approval_id: str) -> None:
-        """Store that an approved call begins; the caller makes it after that.
-
-        Raises:
-            asyncio.CancelledError: the call must not be made: the run has to stop.
-            Unavailable: the database does not answer; the call must not be made.
-        """
+        """Store that an approved call begins; see `RunEnvironment.begin_call`."""
         try:
             await self._environment.begin_call(approval_id)
         except asyncio.CancelledError:
@@ -177,10 +172,7 @@ class HostedRun:
         await self._environment.begin_effect()
 
     def discard_state_changes(self) -> None:
-        """Undo the changes of the session's state, for a function that runs again from its top.
-
-        A member shares the state with its parent: its changes remain.
-        """
+        """Undo the changes of the session's state; those of a member remain, for its parent."""
         if self.spec.parent_run_id is None:
             self._environment.state.discard_changes()
 
@@ -430,8 +422,7 @@ class HostedRun:
 async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     """Run an agent in code to its end. The result is in the transcript.
 
-    Tokens are unknown unless the runner or a function of the run reports them. A later leg adds to
-    the transcript of the earlier ones.
+    Tokens are unknown unless the runner or a function of the run reports them.
 
     Args:
         opening: returns the opened runner of the agent.
