@@ -3,7 +3,8 @@
 The calls of a function are logged, and the log is the state of the run at a pause. In the next leg
 a call that is in the log returns its decision or result. The calls of one task are compared in
 their order: a call that differs from the log ends the run with REPLAY_MISMATCH. Tasks that run at
-the same time are compared separately, because their order may change (docs/python.md "Wait for people").
+the same time are compared separately, because their order may change (docs/python.md
+"Wait for people").
 """
 
 from __future__ import annotations
