@@ -10,7 +10,7 @@ from agentctl.records.approvals import ApprovalExecution, ApprovalKind, Approval
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
-from agentctl.requests import DatabaseId, OfSession, Page, UserId
+from agentctl.requests import DatabaseId, IdPrefix, OfSession, Page, UserId
 
 MAXIMUM_DECISIONS = 100
 """Decisions of one request that continues a run."""
@@ -77,6 +77,7 @@ class ApprovalFilter:
     created_before: Annotated[
         ParsedTimestamp | None, Query("Only approvals created before this time")
     ] = None
+    id_prefix: IdPrefix = None
 
 
 @dataclass(frozen=True, slots=True)

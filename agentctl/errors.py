@@ -333,6 +333,13 @@ class StillPending(AgentctlError):
     exit_code = 8
 
 
+class WaitsForDecision(AgentctlError):
+    """The run of the command waits for a decision of a person."""
+
+    error_code = "WAITS_FOR_DECISION"
+    exit_code = 9
+
+
 def iter_error_classes(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
     """Yield every class of the tree below `root`, depth first."""
     for child in root.__subclasses__():

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.io import IO, current_io, using_io
 from agentctl.cli.target import TargetOptions, open_target
 from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, SessionFilter
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 SECONDS = 1.5
 """Time limit of a completion."""
 
-Subject = Literal["agent", "team", "workflow", "session", "run", "memory", "context", "scope"]
+Subject = Literal[
+    "agent", "team", "workflow", "session", "run", "approval", "memory", "context", "scope"
+]
 
 
 def complete_in_bash(run: Callable[[], object]) -> None:
@@ -118,6 +121,9 @@ async def _read_ids(subject: Subject, operations: Operations) -> list[str]:
     if subject == "run":
         runs = RunFilter(page=Page(limit=MAXIMUM_LIMIT))
         rows = (await operations.get_runs(runs)).value["data"]
+    elif subject == "approval":
+        pending = ApprovalFilter(status="pending", page=Page(limit=MAXIMUM_LIMIT))
+        rows = (await operations.get_approvals(pending)).value["data"]
     elif subject == "session":
         rows = (await operations.get_sessions(SessionFilter(page=page))).value["data"]
     elif subject == "memory":

@@ -183,9 +183,8 @@ class LocalRules:
 
 
 _DEFAULT_RULES = LocalRules()
-_LISTS = {noun: f"{noun}s" for noun in ("agent", "team", "workflow", "session", "run")} | {
-    "memory": "memories"
-}
+_NOUNS = ("agent", "team", "workflow", "session", "run", "approval")
+_LISTS = {noun: f"{noun}s" for noun in _NOUNS} | {"memory": "memories"}
 """The group of commands with the list of a kind of record."""
 
 

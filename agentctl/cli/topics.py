@@ -16,6 +16,7 @@ EXIT_CODES = {
     6: "conflict with the current state",
     7: "the database or the server is not available",
     8: "requested, and not finished within --wait",
+    9: "the run waits for a decision",
     130: "interrupted by Ctrl-C",
 }
 """The meaning of each exit code (docs/contract.md "Command line")."""

@@ -47,7 +47,8 @@ MAXIMUM_NOTE_LENGTH = 500
 class ApprovalSummary(TypedDict):
     """An approval in the record of its run, and of the root run of its tree.
 
-    `tool_call_id` is that of the entry in `tools` of the run `run_id`.
+    `tool_call_id` is that of the entry in `tools` of the run `run_id`. `created_at` is the time of
+    the pause.
     """
 
     approval_id: str
@@ -58,6 +59,11 @@ class ApprovalSummary(TypedDict):
     tool_name: str
     arguments_hash: str
     status: ApprovalStatus
+    execution: ApprovalExecution | None
+    created_at: Timestamp
+    decided_at: Timestamp | None
+    decided_by: str | None
+    note: str | None
 
 
 class ApprovalRecord(TypedDict):

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentctl.errors import InvalidResponse
 from agentctl.records.kinds import KINDS, ComponentKind, find_component
+from agentctl.records.phase import describe_wait
 from agentctl.records.runs import FinalStatus
 
 
@@ -176,8 +177,8 @@ class Event:
             case EventKind.STARTED:
                 return "started"
             case EventKind.PAUSED:
-                tools = [str(entry.get("tool_name")) for entry in self.data.get("approvals") or ()]
-                return f"paused: waits for a decision about {', '.join(tools) or 'a member'}"
+                asked = self.data.get("approvals")
+                return f"paused: waits for {describe_wait(asked) if asked else 'a member'}"
             case EventKind.CONTINUED:
                 return "continued"
             case EventKind.COMPLETED:

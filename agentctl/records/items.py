@@ -1,20 +1,20 @@
 """The items of a run: what happened in it, in order, for everything that draws a run.
 
 Texts, thinking, tool calls with their results, runs of members, steps and background work. They are
-built from the record of a run (`build_items`), or from its events while it works (`RunReader`).
+built from the record of a run (`build_items`), or from its events while it works
+(`agentctl.records.run_reader`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NotRequired, cast
 
 from typing_extensions import TypedDict
 
-from agentctl.records.events import Event, EventKind
-from agentctl.records.kinds import KINDS, Record, find_component
-from agentctl.records.phase import PhaseRecord, describe_run
+from agentctl.records.approvals import ApprovalSummary
+from agentctl.records.kinds import Record, find_component
+from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
@@ -37,20 +37,26 @@ class TextItem(TypedDict):
     truncated: NotRequired[dict[Literal["characters"], int]]
 
 
-class ToolCallItem(TypedDict):
-    """A tool call. `cancelled` means that the run ended before the call did.
+CallStatus = Literal["running", "waiting", "done", "failed", "cancelled"]
 
-    `result` is null while the tool works.
+
+class ToolCallItem(TypedDict):
+    """A tool call, or a question to a person.
+
+    `waiting` means that the run is paused, `cancelled` that it ended before the call did. `result`
+    is null while the tool works. `approval` is the newest one about the call; in the events of a
+    run it has what is known at the pause.
     """
 
     type: Literal["tool_call"]
     tool_call_id: str
     tool_name: str
     tool_args: Any
-    status: Literal["running", "done", "failed", "cancelled"]
+    status: CallStatus
     result: Any
     started_at: Timestamp | None
     finished_at: Timestamp | None
+    approval: NotRequired[ApprovalSummary]
     truncated: NotRequired[dict[Literal["characters"], int]]
 
 
@@ -175,6 +181,9 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
         if call_id not in placed and call_id not in tools and run.get("status") == "RUNNING":
             tool = {"tool_name": span.get("name"), "tool_args": None}
             yield _place_call(call_id, tool, span, run, children)
+    for call_id, approval in _find_approvals(run).items():
+        if call_id not in placed and call_id not in tools and call_id not in spans:
+            yield build_question(approval, str(run.get("status")))
 
 
 def _place_call(
@@ -184,20 +193,59 @@ def _place_call(
         member = children.take(tool, span)
         if member is not None:
             return member
-    is_live = run.get("status") in LIVE_STATUSES
-    return _build_call(call_id, tool, span.get("started_at"), span.get("finished_at"), is_live)
+    ended = span.get("finished_at")
+    item = build_call(call_id, tool, span.get("started_at"), ended, str(run.get("status")))
+    approval = _find_approvals(run).get(call_id)
+    return item if approval is None else {**item, "approval": approval}
 
 
-def _build_call(
-    call_id: str, tool: Record, started_at: Any, finished_at: Any, is_live: bool
+def _find_approvals(run: Record) -> dict[str, ApprovalSummary]:
+    """Return the newest approval of each call of a run, without those of its members."""
+    return {
+        str(approval.get("tool_call_id")): approval
+        for approval in run.get("approvals") or ()
+        if approval.get("run_id") in (None, run.get("run_id"))
+    }
+
+
+def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
+    """Build the item of something that a run asked for without a call in its messages."""
+    # An approved call was not necessarily made: `execution` is the fact about it.
+    made: dict[object, CallStatus] = {"done": "done", "failed": "failed", "executing": "running"}
+    status = made.get(cast(Record, approval).get("execution"))
+    if status is None and approval["status"] in ("rejected", "expired"):
+        status = "failed"
+    elif status is None and approval["kind"] == "input" and approval["status"] == "answered":
+        status = "done"
+    if status is None:
+        open_status: CallStatus = "running" if run_status in LIVE_STATUSES else "cancelled"
+        status = "waiting" if run_status == "PAUSED" else open_status
+    tool = {
+        "tool_name": approval["tool_name"],
+        "tool_args": cast(Record, approval).get("arguments"),
+    }
+    asked, ended = approval["created_at"], approval["decided_at"]
+    item = build_call(approval["tool_call_id"], tool, asked, ended, run_status)
+    return {**item, "status": status, "approval": approval}
+
+
+def build_call(
+    call_id: str, tool: Record, started_at: Any, finished_at: Any, run_status: str
 ) -> ToolCallItem:
-    status: Literal["running", "done", "failed", "cancelled"]
+    """Build the item of a tool call.
+
+    Args:
+        tool: the entry of the call in `tools` of a run, or in an event.
+        started_at, finished_at: times, None if they are not known.
+        run_status: the status of the run.
+    """
+    status: CallStatus = "cancelled"
     if tool.get("result") is not None:
         status = "failed" if tool.get("tool_call_error") else "done"
-    elif is_live:
+    elif run_status in LIVE_STATUSES:
         status = "done" if finished_at else "running"
-    else:
-        status = "cancelled"
+    elif run_status == "PAUSED":
+        status = "waiting"
     return {
         "type": "tool_call",
         "tool_call_id": call_id,
@@ -259,177 +307,3 @@ class _Children:
             "task": None if is_determined else child.input,
             "run": cast(RunPhaseSummary, child.run),
         }
-
-
-class Change(NamedTuple):
-    """A change of a run that an event caused.
-
-    Attributes:
-        run_id: the run.
-        position: that of the item that is new or has changed; None if the fields of the run
-            have changed.
-        added: the text that was added to the item; None if the item is new or was replaced.
-    """
-
-    run_id: str
-    position: int | None
-    added: str | None = None
-
-
-@dataclass(slots=True)
-class RunSoFar:
-    """A run as its events have described it so far.
-
-    Attributes:
-        record: the fields of its summary that are known.
-    """
-
-    record: dict[str, Any]
-    _items: list[Item] = field(default_factory=list)
-    _text: list[str] = field(default_factory=list)
-    """The parts of the last text, joined once: a long text is not copied for each event."""
-
-    @property
-    def items(self) -> list[Item]:
-        """The items, in the order in which they happened."""
-        if self._text:
-            cast(TextItem, self._items[-1])["text"] = "".join(self._text)
-            self._text = [self._items[-1]["text"]]  # type: ignore[typeddict-item]
-        return self._items
-
-    def add(self, item: Item) -> Change:
-        """Add an item at the end."""
-        items = self.items
-        self._text = []
-        items.append(item)
-        return Change(self.record["run_id"], len(items) - 1)
-
-    def replace(self, position: int, item: Item) -> Change:
-        """Replace an item."""
-        self._items[position] = item
-        return Change(self.record["run_id"], position)
-
-    def add_text(self, type: Literal["text", "thinking"], text: str) -> Change:
-        """Add a text to the last item if it has the same type, else as a new item."""
-        if self._text and self._items[-1]["type"] == type:
-            self._text.append(text)
-            return Change(self.record["run_id"], len(self._items) - 1, text)
-        change = self.add({"type": type, "text": text})
-        self._text = [text]
-        return change
-
-    def find(self, **members: object) -> int | None:
-        """Return the position of the newest item with these members, None without one."""
-        for index in range(len(self._items) - 1, -1, -1):
-            item = self._items[index]
-            if all(cast(Record, item).get(name, item) == value for name, value in members.items()):
-                return index
-        return None
-
-
-class RunReader:
-    """Reads the events of a stream as the items of its runs.
-
-    Attributes:
-        runs: the run of the stream and the runs below it, by id.
-    """
-
-    def __init__(self) -> None:
-        self.runs: dict[str, RunSoFar] = {}
-
-    def apply(self, event: Event) -> list[Change]:
-        """Apply an event, and return the changes that it causes."""
-        if event.kind is None or not event.run_id:
-            return []
-        changes: list[Change] = []
-        run = self.runs.get(event.run_id)
-        if run is None:
-            run = self.runs[event.run_id] = RunSoFar(_start_record(event))
-            changes += [Change(event.run_id, None), *self._place_run(run)]
-        match event.kind:
-            case EventKind.CONTENT:
-                changes.append(run.add_text("text", event.text))
-            case EventKind.THINKING:
-                changes.append(run.add_text("thinking", event.text))
-            case EventKind.TOOL_CALL_STARTED:
-                changes.append(
-                    run.add(_build_call(event.call_id, event.tool, event.at, None, True))
-                )
-            case EventKind.TOOL_CALL_COMPLETED:
-                changes += _complete_call(run, event)
-            case EventKind.STEP_STARTED:
-                name = str(event.data.get("step_name"))
-                step: RunItem = {
-                    "type": "step", "run_id": None, "name": name, "task": None, "run": None
-                }  # fmt: skip
-                changes.append(run.add(step))
-            case EventKind.PROGRESS:
-                run.record["progress"] = {
-                    name: event.data.get(name) for name in ("text", "fraction")
-                }
-                changes.append(Change(event.run_id, None))
-            case _ if event.end_status is not None:
-                changes += self._end_run(run, event)
-        return changes
-
-    def _place_run(self, run: RunSoFar) -> list[Change]:
-        """Give a run of a member or step its place among the items of its parent."""
-        parent = self.runs.get(run.record.get("parent_run_id") or "")
-        if parent is None:
-            return []
-        record = run.record
-        item: RunItem = {
-            "type": "member", "run_id": record["run_id"], "name": "", "task": None,
-            "run": cast(RunPhaseSummary, record),
-        }  # fmt: skip
-        step = parent.find(type="step", run_id=None)
-        if step is not None:
-            name = cast(RunItem, parent.items[step])["name"]
-            return [parent.replace(step, {**item, "type": "step", "name": name})]
-        component = find_component(record)
-        for index, call in enumerate(parent.items):
-            if call["type"] == "tool_call" and call["tool_name"] in DELEGATIONS:
-                arguments = call["tool_args"] if isinstance(call["tool_args"], Mapping) else {}
-                if component is not None and arguments.get("member_id") == component[1]:
-                    return [parent.replace(index, {**item, "task": arguments.get("task")})]
-        return [parent.add(item)]
-
-    def _end_run(self, run: RunSoFar, event: Event) -> list[Change]:
-        data, run_id = event.data, event.run_id
-        run.record |= {"status": event.end_status, "finished_at": event.at}
-        run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
-        # No event has the time at which the work has stopped.
-        run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
-        changes = [Change(run_id, None)]
-        for position, item in enumerate(run.items):
-            if item["type"] == "tool_call" and item["status"] == "running":
-                changes.append(run.replace(position, {**item, "status": "cancelled"}))
-        if data.get("content") and run.find(type="text") is None:
-            changes.append(run.add({"type": "text", "text": str(data["content"])}))
-        parent = self.runs.get(run.record.get("parent_run_id") or "")
-        index = None if parent is None else parent.find(run_id=run_id)
-        if parent is not None and index is not None:
-            changes.append(Change(parent.record["run_id"], index))
-        return changes
-
-
-def _start_record(event: Event) -> dict[str, Any]:
-    fields = (
-        "run_id",
-        "session_id",
-        "parent_run_id",
-        *(names.id_field for names in KINDS.values()),
-    )
-    record = {name: event.data[name] for name in fields if event.data.get(name)}
-    record |= {"status": "RUNNING", "started_at": event.at}
-    return {**record, "phase": describe_run(record)}
-
-
-def _complete_call(run: RunSoFar, event: Event) -> list[Change]:
-    index = run.find(type="tool_call", tool_call_id=event.call_id)
-    if index is None:
-        if event.tool.get("tool_name") in DELEGATIONS:
-            return []  # a member has its place
-        return [run.add(_build_call(event.call_id, event.tool, None, event.at, True))]
-    began = cast(ToolCallItem, run.items[index])["started_at"]
-    return [run.replace(index, _build_call(event.call_id, event.tool, began, event.at, True))]

@@ -7,21 +7,23 @@ work that goes on. Every view takes its words from here, and the server offers t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from agentctl.records.times import format_rfc3339, format_span, now, parse_rfc3339
 
-PhaseName = Literal["queued", "running", "stopping", "stopped", "completed", "failed", "unknown"]
+PhaseName = Literal[
+    "queued", "running", "paused", "stopping", "stopped", "completed", "failed", "unknown"
+]
 
 
 class PhaseRecord(TypedDict):
     """The state of a run for people, as `view=phase` and `view=items` return it.
 
     `warning` is `work goes on` if the run has ended and its work has not, else empty. `sentence`
-    has the facts about the cancel, the stop and the failure; empty if there are none.
+    has the facts about the wait, the cancel, the stop and the failure; empty if there are none.
     """
 
     name: PhaseName
@@ -33,6 +35,7 @@ class PhaseRecord(TypedDict):
 _NAMES: dict[str, PhaseName] = {
     "PENDING": "queued",
     "RUNNING": "running",
+    "PAUSED": "paused",
     "CANCELLED": "stopped",
     "COMPLETED": "completed",
     "ERROR": "failed",
@@ -83,8 +86,45 @@ def describe_holding(holding: list[str] | None) -> str:
     return f"{' and '.join(parts)} {verb} not returned"
 
 
+_WAITS = {
+    "approval": "a decision about {}",
+    "input": "an answer to {}",
+    "external": "the result of {}",
+    "outcome": "the outcome of {}",
+}
+"""What a run waits for, by the kind of approval and the name of the tool."""
+
+
+def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:
+    """Return what a paused run waits for: `a decision about pay and an answer to ask`.
+
+    Args:
+        approvals: of its record, or of the event of its pause.
+    """
+    tools: dict[str, list[str]] = {}
+    for each in approvals:
+        if each.get("status") in (None, "pending"):
+            tools.setdefault(str(each.get("kind")), []).append(str(each.get("tool_name")))
+    parts = [
+        _WAITS.get(kind, "a decision about {}").format(", ".join(dict.fromkeys(names)))
+        for kind, names in tools.items()
+    ]
+    return " and ".join(parts) or "a decision"
+
+
+def _describe_pause(run: Mapping[str, Any], at: int) -> str:
+    since = _parse(run.get("paused_at"))
+    waited = "" if since is None else f" {_format_seconds(at - since)}"
+    what = describe_wait(run.get("approvals") or ())
+    return f"waits{waited} for {what}" + (
+        f", since{_format_time(since, at)}" if since is not None else ""
+    )
+
+
 def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     facts = []
+    if name == "paused":
+        facts.append(_describe_pause(run, at))
     error = run.get("error") or {}
     if name == "failed" and error.get("code"):
         facts.append(": ".join(str(error[key]) for key in ("code", "detail") if error.get(key)))

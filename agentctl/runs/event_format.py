@@ -14,6 +14,7 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, RunEvent, ThinkingDelta
+from agentctl.runtime.pauses import Decision
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
@@ -72,9 +73,32 @@ def format_paused(
     return _format(run, EventKind.PAUSED, {"approvals": approvals}, at)
 
 
-def format_continued(run: RunIdentity, attempt: int, content: str) -> tuple[str, bytes]:
-    """Return name and data of the event of a new leg, with the content of the legs before it."""
-    return _format(run, EventKind.CONTINUED, {"attempt": attempt, "content": content})
+def format_continued(
+    run: RunIdentity, attempt: int, content: str, decisions: Sequence[Decision]
+) -> tuple[str, bytes]:
+    """Return name and data of the event of a new leg.
+
+    Args:
+        content: the content of the legs before it.
+        decisions: of the run so far, without those of its members.
+    """
+    approvals = [
+        {
+            "approval_id": each.approval_id,
+            "kind": each.kind,
+            "status": each.status,
+            "tool_call_id": each.tool_call_id,
+            "tool_name": each.tool_name,
+            "arguments": each.arguments,
+            "created_at": each.created_at and format_rfc3339(each.created_at),
+            "decided_at": each.decided_at and format_rfc3339(each.decided_at),
+            "decided_by": each.decided_by,
+            "note": each.note,
+        }
+        for each in decisions
+    ]
+    values = {"attempt": attempt, "content": content, "approvals": approvals}
+    return _format(run, EventKind.CONTINUED, values)
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:

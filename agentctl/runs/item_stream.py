@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from agentctl.records.events import parse_event
-from agentctl.records.items import Change, RunReader
+from agentctl.records.run_reader import Change, RunReader
 from agentctl.requests import StreamEvent
 
 EVENT_NAME = "ItemsChanged"

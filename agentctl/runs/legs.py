@@ -301,6 +301,8 @@ def to_decision(row: ApprovalRow) -> Decision:
         note=row.note,
         result=orjson.loads(row.result) if row.result is not None else None,
         decided_by=row.decided_by,
+        created_at=row.created_at,
+        decided_at=row.decided_at,
     )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from agentctl.errors import InvalidResponse
 from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
-from agentctl.records.items import RunReader
 from agentctl.records.kinds import find_component
+from agentctl.records.run_reader import RunReader
 from agentctl.records.times import parse_rfc3339
 from agentctl.runtime.spans import SPAN_STATUSES, Spans
 from agentctl.runtime.transcript import CANCELLED_RESULT

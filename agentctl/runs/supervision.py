@@ -302,7 +302,8 @@ async def _stop_children(run: LiveRun) -> None:
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     if run.leg is None:
         return event_format.format_started(run.identity)
-    return event_format.format_continued(run.identity, run.attempt, run.transcript.content)
+    content, decisions = run.transcript.content, run.leg.decisions
+    return event_format.format_continued(run.identity, run.attempt, content, decisions)
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:

@@ -72,6 +72,7 @@ class Decision:
         answer: the answer, a JSON value.
         result: the result of the call: text of a call that was made, or the JSON value that the
             caller gave for the kind `external`.
+        created_at, decided_at: times of the pause and of the decision, microseconds UTC.
     """
 
     approval_id: str
@@ -86,6 +87,8 @@ class Decision:
     note: str | None = None
     result: Any = None
     decided_by: str | None = None
+    created_at: int | None = None
+    decided_at: int | None = None
 
     @property
     def is_approved(self) -> bool:

@@ -65,6 +65,7 @@ class ApprovalOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     "sort_by must be created_at: approvals have no other order"
                 )
+            paging.check_id_prefix(filter.id_prefix)
             check_texts(
                 component_id=filter.component_id,
                 run_id=filter.run_id,

@@ -7,16 +7,10 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from agentctl.records.items import (
-    SUMMARY_VIEWS,
-    WHOLE_FIELDS,
-    Child,
-    RunReader,
-    build_items,
-    cut_item,
-)
+from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
+from agentctl.records.run_reader import RunReader
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
@@ -92,7 +86,7 @@ class RelatedFacts(NamedTuple):
     metrics: str
     total_tokens: int | None
     member_count: int
-    approvals: Sequence[Mapping[str, str]] = ()
+    approvals: Sequence[Mapping[str, Any]] = ()
 
 
 def build_run_document(
@@ -164,7 +158,7 @@ def _first_members(row: RunRow) -> dict[str, JsonText]:
     }
 
 
-def _life_members(row: RunRow, approvals: Sequence[Mapping[str, str]]) -> dict[str, JsonText]:
+def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[str, JsonText]:
     return {
         "created_at": dump_time(row.created_at),
         "started_at": dump_time(row.started_at),

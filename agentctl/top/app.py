@@ -20,8 +20,9 @@ from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.cancel import CancelScreen
 from agentctl.top.connection import ConnectionState, describe_failure
+from agentctl.top.decide import DecideScreen
 from agentctl.top.events import EventLog
-from agentctl.top.feed import Run, RunFeed, is_live
+from agentctl.top.feed import Run, RunFeed, is_live, is_paused
 from agentctl.top.head import ScreenSettings, count_runs, draw_head, draw_tabs
 from agentctl.top.help import HelpScreen
 from agentctl.top.list import RecordTable
@@ -76,6 +77,7 @@ class TopApp(App[None]):
         Binding("enter", "open", "open", show=False),
         Binding("t", "form('timeline')", "timeline"),
         Binding("e", "form('events')", "events"),
+        Binding("a", "decide", "decide"),
         Binding("c", "cancel", "cancel"),
         Binding("C", "cancel_all", "cancel all", show=False),
         Binding("slash", "filter", "filter", key_display="/"),
@@ -144,6 +146,8 @@ class TopApp(App[None]):
         """Hide the keys without an effect: cancels of readers, and forms of other views."""
         if action in ("cancel", "cancel_all"):
             return not self._settings.read_only and self._view.name == "runs"
+        if action == "decide":
+            return self._settings.read_only != "--read-only" and self._view.name == "runs"
         if action == "form":
             return self._view.name == "runs" or (
                 self._view.name == "sessions" and parameters == ("timeline",)
@@ -431,9 +435,16 @@ class TopApp(App[None]):
         if run is not None and is_live(run):
             self._open_cancel([run])
 
+    def action_decide(self) -> None:
+        """Ask what the selected run waits for."""
+        run = self._view.find_run(self._table.selected_key or "")
+        if run is not None and is_paused(run):
+            self.push_screen(DecideScreen(self._target, run), lambda _: self._wake.set())
+
     def action_cancel_all(self) -> None:
         rows = arrange_runs(self.feed.runs.values(), self._words)
-        runs = [row.run for row in rows if is_live(row.run) and row.level == 0]
+        runs = [row.run for row in rows if row.level == 0]
+        runs = [run for run in runs if is_live(run) and not is_paused(run)]
         if runs:
             self._open_cancel(runs, asks_number=True)
 

@@ -38,8 +38,13 @@ Run = dict[str, Any]
 
 
 def is_live(run: Mapping[str, Any]) -> bool:
-    """Return True if a run has no final status."""
+    """Return True if a run has no final status: it works, or waits for a decision."""
     return run.get("status") not in (*FINAL_STATUSES, "deleted")
+
+
+def is_paused(run: Mapping[str, Any]) -> bool:
+    """Return True if a run waits for a decision: it is neither live nor final."""
+    return run.get("status") == "PAUSED"
 
 
 def is_settled(run: Mapping[str, Any]) -> bool:
@@ -64,10 +69,11 @@ class _Ended:
 
 @dataclass(slots=True)
 class RunFeed:
-    """The live runs that match a filter, and those that ended in the last minute.
+    """The live and paused runs that match a filter, and those that ended in the last minute.
 
     A refresh is one request for the newest runs of any status. It is a second one, for the live
-    runs, if some of them may be older than those. An ended run is read by its id only if newer runs
+    runs, if some of them may be older than those, and one for the newest paused runs
+    likewise. An ended run is read by its id only if newer runs
     have displaced it.
 
     Attributes:
@@ -102,6 +108,10 @@ class RunFeed:
         if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
             rows = read_pages(lambda cursor: self._read_page(cursor, live=True))
             live = {run["run_id"]: run async for runs in rows for run in runs}
+        if not is_whole and (first or has_gap or any(map(is_paused, older.values()))):
+            paused = replace(self.filter, status="PAUSED")
+            rows_paused = (await self._read_page(None, live=False, filter=paused)).value["data"]
+            live |= {run["run_id"]: dict(run) for run in rows_paused}
         gone = [
             run_id for run_id, run in older.items() if run_id not in live and not is_settled(run)
         ]
@@ -135,11 +145,12 @@ class RunFeed:
             return
         self._totals = totals
 
-    def _read_page(self, cursor: str | None, *, live: bool) -> Awaitable[Document[RunPage]]:
+    def _read_page(
+        self, cursor: str | None, *, live: bool, filter: RunFilter | None = None
+    ) -> Awaitable[Document[RunPage]]:
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return self.operations.get_runs(
-            replace(self.filter, live=live, form=SUMMARY_VIEW, page=page)
-        )
+        wanted = replace(filter or self.filter, live=live, form=SUMMARY_VIEW, page=page)
+        return self.operations.get_runs(wanted)
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
         async def read(run_id: str) -> Run:

@@ -62,8 +62,9 @@ def count_runs(feed: RunFeed, width: int) -> str:
     rate = f"{tokens / 1000:.1f} k" if tokens >= 1000 else f"{tokens:.0f}"
     # Of the runs that ended unseen only the number is known.
     rate += " tokens/min seen" if feed.has_unseen else " tokens/min"
-    whole = "  ".join(f"{live[name]} {name}" for name in PHASES)
-    brief = "  ".join(f"{live[name]} {name}" for name in PHASES if live[name] or name == "running")
+    names = (*PHASES, "paused") if live["paused"] else PHASES
+    whole = "  ".join(f"{live[name]} {name}" for name in names)
+    brief = "  ".join(f"{live[name]} {name}" for name in names if live[name] or name == "running")
     lines = [
         f"{whole} · ended in {since}: {ends} · {rate}",
         f"{brief} · ended in {since}: {ends} · {rate}",

@@ -21,6 +21,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("r", "runs of the selected session or component"),
     ("c", "cancel the selected run, after a question"),
     ("C", "cancel all runs that the filter shows, after their number"),
+    ("a", "decide about what the selected paused run waits for"),
     ("/", "filter: agent:ID team:ID workflow:ID user:ID session:ID status:WORD text"),
     ("s", "sort by the next key"),
     ("p", "pause"),

@@ -23,7 +23,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.top.feed import Run, RunFeed, is_live, is_settled
+from agentctl.top.feed import Run, RunFeed, is_live, is_paused, is_settled
 from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
 from agentctl.top.tree import SORTS, arrange_runs
 from agentctl.transcripts.model import clean_line
@@ -107,7 +107,7 @@ class View(Protocol):
 
 
 class RunsView(View):
-    """The live runs, and those that ended in the last minute."""
+    """The live and paused runs, and those that ended in the last minute."""
 
     name = "runs"
     empty = "no live runs; a run that ends stays here for a minute"
@@ -279,7 +279,7 @@ class ComponentsView(View):
         tokens: Counter[str] = Counter()
         for run in self.feed.runs.values():
             key = ":".join(find_component(run) or ())
-            if is_live(run):
+            if is_live(run) and not is_paused(run):
                 live[key] += 1
                 stopping[key] += run.get("cancel_requested_at") is not None
             tokens[key] += (run.get("metrics") or {}).get("total_tokens") or 0

@@ -95,7 +95,9 @@ def _format_items(items: Iterable[Item | DrawnMember], look: Look, level: int) -
 
 def _format_tool(call: DrawnCall, look: Look) -> Iterator[str]:
     duration = "" if call.seconds is None else f" · {format_elapsed(call.seconds)}"
-    head = f"- {_code(f'{call.name}({call.arguments})')} {call.outcome}{duration}"
+    duration = "" if call.outcome == "waiting" else duration
+    decision = f" · {call.decision}" if call.decision else ""
+    head = f"- {_code(f'{call.name}({call.arguments})')} {call.outcome}{duration}{decision}"
     result = call.result
     if look.full:
         yield head

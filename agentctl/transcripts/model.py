@@ -15,6 +15,7 @@ from typing import NamedTuple
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.text import escape_controls
+from agentctl.records.times import format_span
 
 MAXIMUM_LEVELS = 8
 """Levels of members; a server could return runs that are their own parents."""
@@ -102,6 +103,7 @@ class DrawnCall(NamedTuple):
         result: empty while the tool works.
         seconds: duration so far or in total; None if unknown.
         characters: the length of the whole result if the server has cut it, else 0.
+        decision: what a person decided about it, or that it waits; empty without a question.
     """
 
     name: str
@@ -110,6 +112,7 @@ class DrawnCall(NamedTuple):
     outcome: str
     seconds: float | None
     characters: int
+    decision: str
 
     @classmethod
     def of(cls, item: ToolCallItem) -> DrawnCall:
@@ -123,7 +126,28 @@ class DrawnCall(NamedTuple):
             item["status"],
             count_seconds(item["started_at"], item["finished_at"]),
             count_characters(item),
+            describe_decision(item.get("approval"), waits=item["status"] == "waiting"),
         )
+
+
+def describe_decision(approval: Record | None, *, waits: bool) -> str:
+    """Return the decision about a call in one line: `approved by eve after 2 min`.
+
+    Args:
+        approval: the approval of the call; None without one.
+        waits: the run waits for it.
+    """
+    if approval is None:
+        return ""
+    status, decided = str(approval.get("status")), approval.get("decided_at")
+    seconds = count_seconds(approval.get("created_at"), decided)
+    span = "" if seconds is None else format_span(seconds)
+    if status == "pending":
+        return f"waits for a decision{f', {span}' if span else ''}" if waits else "not decided"
+    actor, note = approval.get("decided_by"), approval.get("note")
+    text = clean_line(status) + (f" by {clean_line(actor)}" if actor else "")
+    text += f" after {span}" if span and decided else ""
+    return text + (f": {clean_line(note)}" if note else "")
 
 
 def count_characters(item: Record) -> int:

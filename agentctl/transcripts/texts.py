@@ -45,6 +45,7 @@ class PhaseLook(NamedTuple):
 PHASE_LOOKS: dict[str, PhaseLook] = {
     "queued": PhaseLook("◌", ".", "dim"),
     "running": PhaseLook("●", "*", "blue"),
+    "paused": PhaseLook("‖", "=", "yellow"),
     "stopping": PhaseLook("◐", "~", "yellow"),
     "stopped": PhaseLook("■", "#", "grey"),
     "completed": PhaseLook("✓", "+", "green"),

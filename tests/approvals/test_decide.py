@@ -29,6 +29,11 @@ def test_approved_call_is_made_and_the_run_completes(people: People) -> None:
             "tool_name": "pay",
             "arguments_hash": approval["arguments_hash"],
             "status": "pending",
+            "execution": None,
+            "created_at": approval["created_at"],
+            "decided_at": None,
+            "decided_by": None,
+            "note": None,
         }
     ]
     before = people.payments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -81,6 +82,10 @@ id = "poet"
 name = "Poet"
 model = "hang"
 
+[[agents]]
+id = "payer"
+object = "paying_agent:wait_for_people"
+
 [[teams]]
 id = "support"
 name = "Support"
@@ -148,6 +153,7 @@ def server(
 ) -> Iterator[ThreadedServer]:
     folder, url = tmp_path_factory.mktemp("top"), model_endpoint.base_url
     (folder / "top_tools.py").write_text(HOLD)
+    shutil.copy(Path(__file__).parents[1] / "approvals" / "paying_agent.py", folder)
     deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
     with serve_in_thread(deployment, create_server(deployment.settings)) as host:
         yield host
@@ -253,6 +259,30 @@ def test_cancel_names_work_that_goes_on(server: ThreadedServer) -> None:
         await screen.see("■ stopped ", gone=("stopped!",))
 
     on_screen(server, journey)
+
+
+def test_paused_run_is_decided_on_the_screen(server: ThreadedServer) -> None:
+    """The first approval has a policy that the user of the run may not decide about."""
+    run = start(server, "agents/payer", "top-pay", "other ask")
+
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-pay")
+        await screen.see("‖ paused", "1 paused", "waits", "for a decision about pay")
+        await screen.press("t")
+        await screen.see("‖ pay", "‖ ask")
+        await screen.press("a")
+        await screen.see("tool", "argument amount", "10", "and 1 more", "Approve", "Reject")
+        await screen.press("tab", "enter")
+        await screen.see("Which way?", "Answer", gone=("Approve",))
+        await screen.press("shift+tab", *"up", "tab", "tab", "tab", "enter")
+        await screen.see("answer does not match its schema")
+        screen.app.screen.query_one("#note", Input).value = "left"
+        await screen.press("enter")
+        await screen.see("✓ completed", gone=("Which way?",))
+
+    on_screen(server, journey, size=(110, 36))
+    record = server.client.get(f"/runs/{run}", headers=server.bearer("boss", ADMIN)).json()
+    assert record["content"] == "Results: paid, left"
 
 
 def test_all_shown_runs_are_cancelled_after_their_number(server: ThreadedServer) -> None:

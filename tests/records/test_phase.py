@@ -32,4 +32,5 @@ def test_state_has_one_name(case: dict[str, Any]) -> None:
 def test_cases_cover_every_state() -> None:
     names = {(case["phase"]["name"], bool(case["phase"]["warning"])) for case in CASES}
     ended = {(name, goes_on) for name in ("stopped", "completed", "failed") for goes_on in (0, 1)}
-    assert names == ended | {(each, False) for each in ("queued", "running", "stopping", "unknown")}
+    others = ("queued", "running", "paused", "stopping", "unknown")
+    assert names == ended | {(each, False) for each in others}

@@ -33,6 +33,7 @@ class RunOutput:
         session_id: the session of the run; empty before its first event.
         end: fields of the run record at the end of the run; empty before that.
         has_members: True if the stream had events of members or steps.
+        asked: what the run and its members wait for while it is paused; else None.
         in_line: True if the text so far does not end with a line feed.
     """
 
@@ -47,6 +48,8 @@ class RunOutput:
         self.run_id = run_id
         self.session_id = ""
         self.end: Mapping[str, Any] = {}
+        self.asked: list[Mapping[str, Any]] | None = None
+        self._asked: list[Mapping[str, Any]] = []
         self._write_out = write
         self.has_members = False
         # The text can be long, and is needed only to find out how much of it was written.
@@ -60,22 +63,40 @@ class RunOutput:
         """Read one event; the first one names the run."""
         if not self.run_id:
             self.run_id, self.session_id = event.run_id, str(event.data.get("session_id") or "")
-        if event.run_id != self.run_id:
-            self.has_members = True
+        own = event.run_id == self.run_id
+        self.has_members = self.has_members or not own
+        if event.kind is EventKind.PAUSED:
+            self._asked += event.data.get("approvals") or ()
+        if not own:
             return
         if event.kind is EventKind.CONTENT:
             self._write(event.text)
+        elif event.kind is EventKind.PAUSED:
+            self.asked = self._asked
+        elif event.kind is EventKind.CONTINUED:
+            self.asked, self._asked = None, []
+            self._start_leg(str(event.data.get("content") or ""))
         elif event.end_status is not None:
             reason = event.data.get("reason")
             self.conclude({**event.data, "status": event.end_status, "cancel_reason": reason})
 
     def conclude(self, end: Mapping[str, Any]) -> None:
         """Set the end of the run, from its record or the fields of its last event."""
-        self.end = end
-        content = str(end.get("content") or "")
+        self.end, self.asked = end, None
+        self._write_rest(str(end.get("content") or ""))
+
+    def _write_rest(self, content: str) -> None:
         begin = hashlib.sha256(_encode(content[: self._length]))
         if self._whole and begin.digest() == self._digest.digest():
             self._write(content[self._length :])
+
+    def _start_leg(self, content: str) -> None:
+        """Write the rest of the earlier legs, or forget the text of a leg that is repeated."""
+        if len(content) < self._length:
+            self.end_line()
+            self._length, self._digest = len(content), hashlib.sha256(_encode(content))
+        else:
+            self._write_rest(content)
 
     def end_line(self) -> None:
         """Write a line feed if the text does not end with one. It is not part of the text."""

@@ -7,7 +7,7 @@ import time
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.records.kinds import Record, find_component
-from agentctl.records.phase import describe_run
+from agentctl.records.phase import describe_run, describe_wait
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
 from agentctl.transcripts.texts import get_look
@@ -39,7 +39,12 @@ def _format_state(record: Record) -> str:
     is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
     glyph = look.glyph if is_unicode else look.ascii
     warning = f" ! {phase['warning']}" if phase["warning"] else ""
-    return f"{glyph} {phase['words']}{warning}"
+    since = format_distance(record.get("paused_at")) if phase["name"] == "paused" else None
+    return f"{glyph} {phase['words']}{f' {since}' if since else ''}{warning}"
+
+
+def _describe_wait(run: Record) -> str | None:
+    return describe_wait(run.get("approvals") or ()) if run.get("status") == "PAUSED" else None
 
 
 def _style_state(record: Record) -> str:
@@ -58,7 +63,8 @@ def _error(record: Record) -> str | None:
     return f"{error.get('code')}: {error.get('detail')}" if error else None
 
 
-def _format_distance(moment: object) -> str | None:
+def format_distance(moment: object) -> str | None:
+    """Return the age of a timestamp as people say it, that of an old one as a date."""
     at = parse_time(moment)
     if at is None:
         return None
@@ -69,7 +75,8 @@ def _format_distance(moment: object) -> str | None:
 
 
 def _format_duration(run: Record) -> str | None:
-    seconds = count_seconds(run.get("started_at"), run.get("finished_at"))
+    ended = run.get("paused_at") if run.get("status") == "PAUSED" else run.get("finished_at")
+    seconds = count_seconds(run.get("started_at"), ended)
     return None if seconds is None else format_elapsed(seconds)
 
 
@@ -98,7 +105,7 @@ SESSIONS = Columns(
         Column("component", component_id_of),
         Column(
             "last_use",
-            lambda session: _format_distance(session.get("updated_at")),
+            lambda session: format_distance(session.get("updated_at")),
             heading="used",
             right=True,
         ),
@@ -128,15 +135,17 @@ _RUNS = [
     *_RUN_HEAD,
     *plain_columns("created_at", "finished_at", "cancel_requested_at", "stopped_at"),
     Column("holding", format_holding),
-    Column("request_id"),
+    *plain_columns("request_id", "paused_at"),
+    Column("waits_for", _describe_wait),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
     Column("status", _format_state, style=_style_state),
     Column("component", component_id_of),
-    Column("age", lambda run: _format_distance(run.get("created_at")), right=True),
+    Column("age", lambda run: format_distance(run.get("created_at")), right=True),
     Column("duration", _format_duration, heading="took", right=True),
     Column("total_tokens", _format_tokens, heading="tokens", right=True),
+    Column("waits_for", _describe_wait, look="text"),
     Column(
         "error",
         lambda run: (run.get("error") or {}).get("code"),
@@ -158,6 +167,8 @@ RUNS = Columns(
 RUN = [
     *_RUN_HEAD,
     Column("parent_run_id"),
+    Column("paused_at"),
+    Column("waits_for", _describe_wait),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     *plain_columns("cancel_requested_at", "cancel_requested_by", "cancel_reason"),
     *plain_columns("created_at", "started_at", "finished_at", "stopped_at", "late_result"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agentctl.cli.io import current_io
 from agentctl.errors import ConfirmationDeclined, UsageError
@@ -60,26 +64,67 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     check_confirmable(yes=yes)
-    io = current_io()
-    io.err.write(f"{escape_controls(question)} [y/N] ")
-    io.err.flush()
-    answer = io.stdin.readline()
-    if not answer.endswith("\n"):
-        io.err.write("\n")
-    if answer.strip().lower() not in ("y", "yes"):
+    answer = ask(f"{question} [y/N] ")
+    if answer is None or answer.lower() not in ("y", "yes"):
         raise ConfirmationDeclined("not confirmed, nothing was changed")
 
 
-def check_confirmable(*, yes: bool) -> None:
-    """Fail before the work that leads up to a question if `confirm` could not ask it.
+def ask(question: str) -> str | None:
+    """Ask for one line of text and return it without surrounding white space.
+
+    Args:
+        question: it ends with a space. The caller has checked `may_ask`.
+
+    Returns:
+        None if the input has ended.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was typed.
+    """
+    io = current_io()
+    io.err.write(escape_controls(question))
+    io.err.flush()
+    with _interrupting():
+        answer = io.stdin.readline()
+    if not answer.endswith("\n"):
+        io.err.write("\n")
+    return answer.strip() if answer else None
+
+
+@contextmanager
+def _interrupting() -> Iterator[None]:
+    """Let Ctrl-C end a read at once; the handler of an event loop would wait for its result."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def may_ask() -> bool:
+    """Return True if a person can be asked: at a terminal, unless no question is allowed."""
+    io = current_io()
+    return io.stdin_is_terminal and io.err_is_terminal and not io.no_input
+
+
+def check_confirmable(
+    *, yes: bool, what: str = "confirmation", hint: str = "pass --yes to skip the question"
+) -> None:
+    """Fail before the work that leads up to a question if nobody could be asked.
+
+    Args:
+        what: what is required: a noun for the error.
 
     Raises:
         UsageError: no terminal, or no question may be asked, and not `yes`.
     """
-    io = current_io()
-    if yes or (io.stdin_is_terminal and io.err_is_terminal and not io.no_input):
+    if yes or may_ask():
         return
+    io = current_io()
     reason = "stdin or stderr is not a terminal"
     if io.no_input:
         reason = "AGENTCTL_NO_INPUT is set" if io.asks else "--no-input is given"
-    raise UsageError(f"confirmation required, but {reason}", hint="pass --yes to skip the question")
+    raise UsageError(f"{what} required, but {reason}", hint=hint)

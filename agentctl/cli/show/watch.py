@@ -6,7 +6,7 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from agentctl.cli.io import current_io, using_io
 from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
@@ -19,6 +19,8 @@ from agentctl.records.text import escape_controls
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
     from agentctl.records.document import Document
+
+T = TypeVar("T")
 
 DEFAULT_SECONDS = 2.0
 """Seconds between two reads of a list."""
@@ -92,16 +94,23 @@ async def watch_list(watched: WatchedList) -> None:
         await _redraw(watched)
 
 
-async def _read_again(watched: WatchedList) -> AsyncIterator[Document[Any] | AgentctlError]:
+async def read_again(
+    target: Target, read: Callable[[], Awaitable[Document[T]]], seconds: float
+) -> AsyncIterator[Document[T] | AgentctlError]:
+    """Read again and again, and yield each result, or the failure of a read that may succeed later.
+
+    Raises:
+        AgentctlError: the first read fails, or a later one for a reason that stays.
+    """
     import asyncio
 
-    yield await watched.read()
+    yield await read()
     while True:
-        await asyncio.sleep(watched.seconds)
+        await asyncio.sleep(seconds)
         try:
-            document = await watched.read()
+            document = await read()
         except (Unavailable, TooManyRequests) as failure:
-            if watched.target.local is not None or isinstance(failure, InvalidResponse):
+            if target.local is not None or isinstance(failure, InvalidResponse):
                 raise
             yield failure
         else:
@@ -113,7 +122,7 @@ async def _print_changes(watched: WatchedList) -> None:
 
     known: dict[str, Record] = {}
     is_lost = False
-    async for document in _read_again(watched):
+    async for document in read_again(watched.target, watched.read, watched.seconds):
         if isinstance(document, AgentctlError):
             if not is_lost:
                 note(f"{document.detail}; retrying every {watched.seconds:g} s")
@@ -157,7 +166,7 @@ async def _redraw(watched: WatchedList) -> None:
     lines: list[str] = []
     live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with live:
-        async for document in _read_again(watched):
+        async for document in read_again(watched.target, watched.read, watched.seconds):
             problem = ""
             if isinstance(document, AgentctlError):
                 problem = f"! {document.detail}; retrying"

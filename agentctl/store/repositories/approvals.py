@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from agentctl.approval_requests import ApprovalFilter
+from agentctl.records.times import format_rfc3339
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -101,7 +102,7 @@ _PARENTS = 20
 _GROUP = ", ".join(f":run_{number}" for number in range(_PARENTS))
 _SUMMARY_NAMES = (
     "approval_id", "run_id", "kind", "policy", "tool_call_id", "tool_name", "arguments_hash",
-    "status",
+    "status", "execution", "created_at", "decided_at", "decided_by", "note",
 )  # fmt: skip
 _SUMMARIES = Sql(
     f"SELECT created_at, root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
@@ -204,12 +205,12 @@ def list_of_root(root_run_id: str) -> Work[list[ApprovalRow]]:
 
 
 @unit
-def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, str]]]]:
+def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Value]]]]:
     """Return the approvals of some runs as their records have them: those of members, too.
 
     They are oldest first. A run without one has no entry.
     """
-    summaries: dict[str, list[dict[str, str]]] = {}
+    summaries: dict[str, list[dict[str, Value]]] = {}
     for first in range(0, len(run_ids), _PARENTS):
         group = run_ids[first : first + _PARENTS]
         parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
@@ -218,6 +219,9 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, str
         rows = yield Statement(_SUMMARIES, parameters)
         for _, root_run_id, *values in sorted(rows, key=lambda row: (row[0], row[2])):
             summary = dict(zip(_SUMMARY_NAMES, values, strict=True))
+            for name in ("created_at", "decided_at"):
+                at = summary[name]
+                summary[name] = None if at is None else format_rfc3339(at)
             for run_id in {root_run_id, summary["run_id"]}.intersection(group):
                 summaries.setdefault(run_id, []).append(summary)
     return summaries
@@ -330,10 +334,13 @@ def list_page(
         conditions = conditions.with_condition(
             "(run_id = :run_id OR root_run_id = :run_id)", run_id=filter.run_id
         )
+    if filter.id_prefix is not None:
+        conditions = conditions.with_prefix("approval_id", filter.id_prefix)
     since, before = filter.created_after, filter.created_before
     total = yield from LISTING.count(conditions.with_times(since, before))
     matching, page = narrow(conditions, page, since, before)
-    return (yield from LISTING.read(matching, page, ApprovalRow, total))
+    sort_ids = filter.id_prefix is not None
+    return (yield from LISTING.read(matching, page, ApprovalRow, total, sort_ids=sort_ids))
 
 
 def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:

@@ -74,11 +74,11 @@ Run = dict[str, Any]
 
 
 LiveStatus = Annotated[
-    Literal["PENDING", "RUNNING"] | None,
+    Literal["PENDING", "RUNNING", "PAUSED"] | None,
     typer.Option(
         "--status",
         metavar="STATUS",
-        help="Filter by status: PENDING or RUNNING",
+        help="Filter by status: PENDING, RUNNING or PAUSED",
         case_sensitive=False,
     ),
 ]

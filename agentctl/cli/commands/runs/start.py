@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.approvals import build_waiting
+from agentctl.cli.commands.runs.decide import RunQuestions
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
@@ -26,7 +28,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
-from agentctl.cli.show.event_lines import create_event_lines, with_activity
+from agentctl.cli.show.event_lines import EventLines, create_event_lines, with_activity
 from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
@@ -35,6 +37,9 @@ from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.requests import CancelRequest, RunRequest
+
+if TYPE_CHECKING:
+    from agentctl.requests import StreamEvent
 
 
 @with_target(create=True, needs_server=("background",))
@@ -92,8 +97,9 @@ async def start_run(
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 
-    Ctrl-C cancels the run, unless it has an --idempotency-key and a server executes it.
-    Exit code 1 if the run ends as ERROR or is cancelled.
+    At a terminal it asks about calls that the user of the run may approve, and goes on. Ctrl-C
+    cancels the run, unless it has an --idempotency-key and a server executes it. Exit code 1 if the
+    run ends as ERROR or is cancelled, 9 if it waits for a decision.
     """
     output_format = resolve_format(output)
     component = resolve_component(agent, team, workflow)
@@ -155,24 +161,20 @@ async def _stream_run(
 ) -> None:
     import asyncio
 
-    kind, component_id = component
     began = time.monotonic()
-    lines = create_event_lines(kind, output_format)
+    lines = create_event_lines(component[0], output_format)
     run_output = lines.output
-    stream = target.operations.stream_run(kind, component_id, request)
-    events = with_activity(stream, component_id, lambda: lines.in_line)
+    stream = target.operations.stream_run(*component, request)
+    asking = RunQuestions(target, component, output_format)
     try:
-        # Close the stream at once on an interrupt: the server then detects the disconnect.
-        async with contextlib.aclosing(events):
-            async for event in events:
-                if output_format == "jsonl":
-                    write_json(event.data)
-                is_first = not run_output.run_id
-                reader = run_output if is_first or output_format == "jsonl" else lines
-                reader.take(parse_event(event.name, event.data, event.seq))
-                if is_first:
-                    _note_started(target, request, run_output.run_id, run_output.session_id)
-    except asyncio.CancelledError:
+        while True:
+            await _show_stream(target, stream, request, output_format, lines, component[1])
+            if run_output.asked is None:
+                break
+            lines.flush()
+            decisions = await asking.ask(run_output.run_id, run_output.asked)
+            stream = asking.stream(run_output.run_id, decisions)
+    except (asyncio.CancelledError, KeyboardInterrupt):
         lines.flush()
         await _cancel_interrupted(target, component, request, run_output)
         raise
@@ -185,6 +187,28 @@ async def _stream_run(
     seconds = time.monotonic() - began
     end = await read_run_end(target, component, run_output)
     report_run_end(target, run_output.run_id, end, seconds)
+
+
+async def _show_stream(
+    target: Target,
+    stream: AsyncIterator[StreamEvent],
+    request: RunRequest,
+    output_format: Format,
+    lines: EventLines,
+    component_id: str,
+) -> None:
+    run_output = lines.output
+    events = with_activity(stream, component_id, lambda: lines.in_line)
+    # Close the stream at once on an interrupt: the server then detects the disconnect.
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if output_format == "jsonl":
+                write_json(event.data)
+            is_first = not run_output.run_id
+            reader = run_output if is_first or output_format == "jsonl" else lines
+            reader.take(parse_event(event.name, event.data, event.seq))
+            if is_first:
+                _note_started(target, request, run_output.run_id, run_output.session_id)
 
 
 async def _cancel_interrupted(
@@ -222,14 +246,27 @@ async def _wait_for_run(
         note(f"interrupted: check the run with: {look}")
         raise
     run = document.value
-    _note_started(target, request, run["run_id"], run["session_id"])
+    run_id = run["run_id"]
+    _note_started(target, request, run_id, run["session_id"])
+    asking = RunQuestions(target, component, output_format)
+    while run["status"] == "PAUSED" and not request.background and asking.may_ask:
+        try:
+            decisions = await asking.ask(run_id, ())
+            async with showing_progress("waiting for the run"):
+                document = await asking.continue_run(run_id, decisions)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            note(f"interrupted: check the run with: {target.get_run_command(run_id, None)}")
+            raise
+        run = document.value
     if output_format in ("table", "wide", "tsv") and not request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
         show_record(document, columns.RUN, output_format, id_field="run_id")
+    if run["status"] == "PAUSED":
+        raise build_waiting(target, run_id, run["approvals"])
     if not request.background:
-        report_run_end(target, run["run_id"], run)
+        report_run_end(target, run_id, run)
 
 
 def _note_started(target: Target, request: RunRequest, run_id: str, session_id: str) -> None:

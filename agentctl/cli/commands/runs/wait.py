@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.options import DbId, Output, RunIds
 from agentctl.cli.show import columns
@@ -52,7 +53,7 @@ async def wait_for_runs(
     """Wait until runs have ended, and show them.
 
     Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
-    not ended within --wait. Ctrl-C cancels no run.
+    not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run.
     """
     output_format = resolve_format(output)
     form = choose_view(output_format, None)
@@ -61,7 +62,7 @@ async def wait_for_runs(
 
     async def wait_for(run_id: str) -> RunRecord:
         record = await _wait_for_end(target, run_id, db, deadline, form)
-        counter.done += record["status"] in FINAL_STATUSES
+        counter.done += _is_settled(record)
         return record
 
     async with showing_progress(counter, limit=wait):
@@ -70,15 +71,23 @@ async def wait_for_runs(
     if records:
         show_list(records, columns.RUNS, output_format, id_field="run_id")
     report_failures(run_ids, results)
-    live = [record["run_id"] for record in records if record["status"] not in FINAL_STATUSES]
+    live = [record["run_id"] for record in records if not _is_settled(record)]
     if live:
         hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
         count = f"{len(live)} of {len(run_ids)} runs"
         raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
-    failed = [record for record in records if record["status"] != "COMPLETED"]
+    paused = [record for record in records if record["status"] == "PAUSED"]
+    failed = [record for record in records if record["status"] not in ("COMPLETED", "PAUSED")]
     if failed:
         hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
         raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
+    if paused:
+        raise build_waiting(target, paused[0]["run_id"], paused[0]["approvals"])
+
+
+def _is_settled(record: RunRecord) -> bool:
+    """Return True if the run has ended, or goes on only after a decision."""
+    return record["status"] == "PAUSED" or record["status"] in FINAL_STATUSES
 
 
 async def _wait_for_end(
@@ -90,7 +99,7 @@ async def _wait_for_end(
     while True:
         record = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
         left = pause if deadline is None else deadline - time.monotonic()
-        if record["status"] in FINAL_STATUSES or left <= 0:
+        if _is_settled(record) or left <= 0:
             if form is SUMMARY_VIEW:
                 return record
             return (await target.operations.get_run(run_id, db_id=db, form=form)).value

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.approvals import build_waiting
 from agentctl.cli.options import (
     AgentId,
     DbId,
@@ -41,8 +42,9 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef, component_of_run
+from agentctl.records.phase import describe_wait
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import ResumeRequest
+from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, ResumeRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,13 +52,16 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
-    from agentctl.requests import StreamEvent
+    from agentctl.requests import RunView, StreamEvent
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""
 
 QUEUE_SIZE = 64
 """The number of events that are received before they are shown."""
+
+DECISION_POLL_SECONDS = 1.0
+"""Seconds between two reads of a run that waits for a decision."""
 
 RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to resume an interrupted stream: enough time for a restart. An event
@@ -174,12 +179,12 @@ class WatchedRun:
     db: str | None
     by_component: bool
 
-    async def read_document(self) -> Document[RunRecord]:
+    async def read_document(self, form: RunView = FULL_VIEW) -> Document[RunRecord]:
         operations = self.target.operations
         if not self.by_component or self.component is None:
-            return await operations.get_run(self.run_id, db_id=self.db)
+            return await operations.get_run(self.run_id, db_id=self.db, form=form)
         return await operations.get_component_run(
-            *self.component, self.run_id, session_id=self.session_id
+            *self.component, self.run_id, session_id=self.session_id, form=form
         )
 
     def events(self, after: int) -> AsyncIterator[StreamEvent]:
@@ -272,6 +277,20 @@ class RunWatch:
                 hint=f"write it with: {self.watched.target.command('runs doctor --fix')}",
             )
 
+    async def wait_for_decision(self) -> None:
+        """Wait until the paused run continues or ends."""
+        import asyncio
+
+        paused_at = self.state.get("paused_at")
+        waiting = build_waiting(self.watched.target, self.watched.run_id, self.state["approvals"])
+        self.note(f"waiting: {waiting.detail}" + (f"; {waiting.hint}" if waiting.hint else ""))
+        what = f"waiting for {describe_wait(self.state['approvals'])}"
+        is_shown = self.output_format in (*TEXT_FORMATS, "jsonl")
+        async with showing_progress(what) if is_shown else contextlib.nullcontext():
+            while self.state["status"] == "PAUSED" and self.state.get("paused_at") == paused_at:
+                await asyncio.sleep(DECISION_POLL_SECONDS)
+                self.state = dict((await self.watched.read_document(SUMMARY_VIEW)).value)
+
     def note_interrupted(self) -> None:
         self.lines.flush()
         resume = self.watched.command("runs watch", self.last)
@@ -324,6 +343,9 @@ async def follow_streams(watch: RunWatch) -> None:
             if watch.state["status"] in FINAL_STATUSES:
                 watch.lines.conclude(watch.state)
                 return
+            if watch.state["status"] == "PAUSED":
+                await watch.wait_for_decision()
+                continue
         except (Unavailable, TooManyRequests) as failure:
             is_broken = isinstance(failure, InvalidResponse)  # the next stream would be, too
             if watch.watched.target.local is not None or not watch.known or is_broken:

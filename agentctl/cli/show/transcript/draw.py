@@ -62,12 +62,14 @@ TOOL_LOOKS = {
     "done": ("✓", "green"),
     "failed": ("✗", "red"),
     "running": ("●", "blue"),
+    "waiting": ("‖", "yellow"),
     "cancelled": ("■", "dim"),
 }
 
 ASCII = str.maketrans(
     {
-        "◌": ".", "●": "*", "◐": "~", "■": "#", "✓": "+", "✗": "x", "ƒ": "f", "▸": ">", "▾": "v",
+        "◌": ".", "●": "*", "‖": "=", "◐": "~", "■": "#", "✓": "+", "✗": "x", "ƒ": "f", "▸": ">",
+        "▾": "v",
         "·": "-", "…": "...", "─": "-", "━": "=", "•": "*", "│": "|", "▌": "|", "→": "->",
         "█": "#", "▒": ":", "░": "-", "▏": "|",
     }
@@ -215,17 +217,26 @@ class Printer:
         self.print(Text(text, overflow="fold") if plain else draw_markdown(text), indent=indent)
 
     def print_tool(self, call: DrawnCall, indent: int) -> None:
-        """Print a tool call in one line, with its result in the next one if it is short."""
+        """Print a tool call, the decision about it, and its result if it is short."""
         glyph, style = TOOL_LOOKS[call.outcome]
         duration = "" if call.seconds is None else f" {format_elapsed(call.seconds)}"
+        duration = "" if call.outcome == "waiting" else duration
         right = Text(f"{glyph}{duration}", style=style)
         left = Text("ƒ ", style="dim").append(call.name, style="bold")
         left.append(f"({call.arguments})", style="none")
         result = call.result
-        if self.look.full:
+        style = "yellow" if call.outcome == "waiting" else "dim"
+        decision = Text(call.decision, style=style)
+        if self.look.full or call.decision:
             self.print_line(left, right, indent=indent)
-            if result:
+            if call.decision:
+                self.print_line(decision, indent=indent + MEMBER_INDENT)
+            if result and self.look.full:
                 self.print(Text(result, overflow="fold"), indent=indent + MEMBER_INDENT)
+            elif result:
+                is_shown = self.look.shows(result)
+                line = clean_line(result) if is_shown else format_length(result, call.characters)
+                self.print_line(Text(line, style="dim"), indent=indent + MEMBER_INDENT)
             return
         room = self.console.width - indent - right.cell_len - 2
         line = clean_line(result)

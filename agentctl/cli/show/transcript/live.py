@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.records.events import TEXT_KINDS, Event, EventKind
-from agentctl.records.items import Item, RunReader
+from agentctl.records.items import Item
 from agentctl.records.kinds import ComponentKind, Record
+from agentctl.records.run_reader import RunReader
 from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_text
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ class LiveTranscript:
             self._answer.end()
 
     def _draw_item(self, item: Item) -> None:
-        """Draw a tool call that has returned, or a member that has ended."""
+        """Draw a tool call that has returned or waits, or a member that has ended."""
         if item["type"] == "tool_call":
-            if item["status"] in ("done", "failed"):
+            if item["status"] in ("done", "failed", "waiting"):
                 self._answer.end_part()
                 self._printer.print_tool(DrawnCall.of(item), self._indent)
         elif item["type"] in ("member", "step") and (run_id := item["run_id"]) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from agentctl.records.kinds import Record
-from agentctl.records.times import format_elapsed
+from agentctl.records.times import format_elapsed, format_rfc3339, now
 from agentctl.transcripts.model import clean_line, parse_time
 
 LABEL_WIDTH = 26
@@ -15,14 +15,14 @@ MAXIMUM_LEVELS = 4
 MAXIMUM_ROWS = 1_000
 
 
-_GLYPHS = {"model": "◇", "tool": "ƒ", "member": "→", "step": "→"}
+_GLYPHS = {"model": "◇", "tool": "ƒ", "member": "→", "step": "→", "wait": "‖"}
 _OUTCOMES = {"failed": " ✗", "cancelled": " ■"}
 
 
 def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> list[str]:
     """Return the lines of the timeline of a run and its members.
 
-    A bar is `▒` until the first token of a model call, and `█` after it.
+    A bar is `▒` until the first token of a model call, and `█` after it; `░` is a wait for people.
 
     Args:
         run: the record of the run, with spans.
@@ -52,7 +52,8 @@ def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: 
 def _list_rows(
     run: Record, children: Mapping[str, Sequence[Record]], level: int
 ) -> Iterator[tuple[int, str, Record]]:
-    spans = sorted(run.get("spans") or [], key=lambda span: str(span.get("started_at")))
+    spans = [*(run.get("spans") or []), *_list_waits(run)]
+    spans.sort(key=lambda span: str(span.get("started_at")))
     below = {str(child.get("run_id")): child for child in children.get(str(run.get("run_id")), ())}
     for span in spans:
         member = str(span.get("member_run_id") or "")
@@ -62,6 +63,16 @@ def _list_rows(
         child = below.get(member)
         if child is not None and level < MAXIMUM_LEVELS:
             yield from _list_rows(child, children, level + 1)
+
+
+def _list_waits(run: Record) -> Iterator[Record]:
+    """Yield the times in which a run waited for people, in the form of spans."""
+    for approval in run.get("approvals") or ():
+        if approval.get("run_id") == run.get("run_id"):
+            asked, decided = approval.get("created_at"), approval.get("decided_at")
+            until = decided or (format_rfc3339(now()) if run.get("status") == "PAUSED" else None)
+            name = approval.get("tool_name")
+            yield {"kind": "wait", "name": name, "started_at": asked, "finished_at": until}
 
 
 def _draw_row(level: int, name: str, span: Record, scale: tuple[datetime, float], room: int) -> str:
@@ -79,7 +90,8 @@ def _draw_row(level: int, name: str, span: Record, scale: tuple[datetime, float]
     right = min(room, max(left + 1, round(_seconds(began, end) / total * room)))
     waits = 0 if first is None else round(_seconds(start, first) / total * room)
     waits = min(waits, right - left - 1)
-    bar = " " * left + "▒" * waits + "█" * (right - left - waits)
+    full = "░" if span.get("kind") == "wait" else "█"
+    bar = " " * left + "▒" * waits + full * (right - left - waits)
     took = format_elapsed(_seconds(start, end))
     return f"{label + outcome:{LABEL_WIDTH}} {bar:{room}} {took:>{TIME_WIDTH}}"
 

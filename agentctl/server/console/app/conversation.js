@@ -22,6 +22,7 @@ const CALLS = {
   running: ["●", "blue", "running"],
   done: ["✓", "green", "done"],
   failed: ["✗", "red", "failed"],
+  waiting: ["‖", "yellow", "waits for a decision"],
   cancelled: ["–", "dim", "no result"],
 };
 

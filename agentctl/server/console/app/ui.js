@@ -341,6 +341,7 @@ export function useKeys(keys) {
 export const LOOKS = {
   queued: ["◌", "dim"],
   running: ["●", "blue"],
+  paused: ["‖", "yellow"],
   stopping: ["◐", "yellow"],
   stopped: ["■", "grey"],
   completed: ["✓", "green"],
@@ -350,7 +351,8 @@ export const LOOKS = {
 
 /** The names of the statuses of runs. */
 export const STATUSES = {
-  RUNNING: "running", PENDING: "queued", COMPLETED: "completed", ERROR: "failed", CANCELLED: "stopped",
+  RUNNING: "running", PENDING: "queued", PAUSED: "paused", COMPLETED: "completed", ERROR: "failed",
+  CANCELLED: "stopped",
 };
 
 /** Return the phase of a run.

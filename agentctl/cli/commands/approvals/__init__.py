@@ -1,0 +1,1 @@
+"""`agentctl approvals`: one module for each command."""

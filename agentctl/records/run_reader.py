@@ -1,0 +1,270 @@
+"""The items of a run while it works, from the events of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
+from agentctl.records.approvals import ApprovalSummary
+from agentctl.records.events import Event, EventKind
+from agentctl.records.items import (
+    DELEGATIONS,
+    Item,
+    RunItem,
+    RunPhaseSummary,
+    TextItem,
+    ToolCallItem,
+    build_call,
+    build_question,
+)
+from agentctl.records.kinds import KINDS, Record, find_component
+from agentctl.records.phase import describe_run
+
+
+class Change(NamedTuple):
+    """A change of a run that an event caused.
+
+    Attributes:
+        run_id: the run.
+        position: that of the item that is new or has changed; None if the fields of the run
+            have changed.
+        added: the text that was added to the item; None if the item is new or was replaced.
+    """
+
+    run_id: str
+    position: int | None
+    added: str | None = None
+
+
+@dataclass(slots=True)
+class RunSoFar:
+    """A run as its events have described it so far.
+
+    Attributes:
+        record: the fields of its summary that are known.
+    """
+
+    record: dict[str, Any]
+    _items: list[Item] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
+    """The parts of the last text, joined once: a long text is not copied for each event."""
+
+    @property
+    def items(self) -> list[Item]:
+        """The items, in the order in which they happened."""
+        if self._text:
+            cast(TextItem, self._items[-1])["text"] = "".join(self._text)
+            self._text = [self._items[-1]["text"]]  # type: ignore[typeddict-item]
+        return self._items
+
+    def add(self, item: Item) -> Change:
+        """Add an item at the end."""
+        items = self.items
+        self._text = []
+        items.append(item)
+        return Change(self.record["run_id"], len(items) - 1)
+
+    def replace(self, position: int, item: Item) -> Change:
+        """Replace an item."""
+        self._items[position] = item
+        return Change(self.record["run_id"], position)
+
+    def add_text(self, type: Literal["text", "thinking"], text: str) -> Change:
+        """Add a text to the last item if it has the same type, else as a new item."""
+        if self._text and self._items[-1]["type"] == type:
+            self._text.append(text)
+            return Change(self.record["run_id"], len(self._items) - 1, text)
+        change = self.add({"type": type, "text": text})
+        self._text = [text]
+        return change
+
+    def set_approval(self, approval: ApprovalSummary) -> Change:
+        """Set the approval of a call that has no result; without a call add the question."""
+        position = self.find(type="tool_call", tool_call_id=approval["tool_call_id"])
+        asked = build_question(approval, self.record["status"])
+        if position is None:
+            return self.add(asked)
+        call = cast(ToolCallItem, self.items[position])
+        if call["status"] in ("done", "failed") and call["result"] is not None:
+            return self.replace(position, {**call, "approval": approval})
+        return self.replace(position, {**call, "status": asked["status"], "approval": approval})
+
+    def find(self, **members: object) -> int | None:
+        """Return the position of the newest item with these members, None without one."""
+        for index in range(len(self._items) - 1, -1, -1):
+            item = self._items[index]
+            if all(cast(Record, item).get(name, item) == value for name, value in members.items()):
+                return index
+        return None
+
+
+class RunReader:
+    """Reads the events of a stream as the items of its runs.
+
+    Attributes:
+        runs: the run of the stream and the runs below it, by id.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, RunSoFar] = {}
+
+    def apply(self, event: Event) -> list[Change]:
+        """Apply an event, and return the changes that it causes."""
+        if event.kind is None or not event.run_id:
+            return []
+        changes: list[Change] = []
+        run = self.runs.get(event.run_id)
+        if run is None:
+            run = self.runs[event.run_id] = RunSoFar(_start_record(event))
+            changes += [Change(event.run_id, None), *self._place_run(run)]
+        match event.kind:
+            case EventKind.CONTENT:
+                changes.append(run.add_text("text", event.text))
+            case EventKind.THINKING:
+                changes.append(run.add_text("thinking", event.text))
+            case EventKind.TOOL_CALL_STARTED:
+                changes.append(_start_call(run, event))
+            case EventKind.TOOL_CALL_COMPLETED:
+                changes += _complete_call(run, event)
+            case EventKind.STEP_STARTED:
+                name = str(event.data.get("step_name"))
+                step: RunItem = {
+                    "type": "step", "run_id": None, "name": name, "task": None, "run": None
+                }  # fmt: skip
+                changes.append(run.add(step))
+            case EventKind.PROGRESS:
+                run.record["progress"] = {
+                    name: event.data.get(name) for name in ("text", "fraction")
+                }
+                changes.append(Change(event.run_id, None))
+            case EventKind.PAUSED:
+                changes += self._pause_run(run, event)
+            case EventKind.CONTINUED:
+                changes += _continue_run(run, event)
+            case _ if event.end_status is not None:
+                changes += self._end_run(run, event)
+        return changes
+
+    def _place_run(self, run: RunSoFar) -> list[Change]:
+        """Give a run of a member or step its place among the items of its parent."""
+        parent = self.runs.get(run.record.get("parent_run_id") or "")
+        if parent is None:
+            return []
+        record = run.record
+        item: RunItem = {
+            "type": "member", "run_id": record["run_id"], "name": "", "task": None,
+            "run": cast(RunPhaseSummary, record),
+        }  # fmt: skip
+        step = parent.find(type="step", run_id=None)
+        if step is not None:
+            name = cast(RunItem, parent.items[step])["name"]
+            return [parent.replace(step, {**item, "type": "step", "name": name})]
+        component = find_component(record)
+        for index, call in enumerate(parent.items):
+            if call["type"] == "tool_call" and call["tool_name"] in DELEGATIONS:
+                arguments = call["tool_args"] if isinstance(call["tool_args"], Mapping) else {}
+                if component is not None and arguments.get("member_id") == component[1]:
+                    return [parent.replace(index, {**item, "task": arguments.get("task")})]
+        return [parent.add(item)]
+
+    def _pause_run(self, run: RunSoFar, event: Event) -> list[Change]:
+        approvals = [
+            cast(ApprovalSummary, {"created_at": event.at, "decided_at": None, **approval})
+            for approval in event.data.get("approvals") or ()
+        ]
+        run.record |= {"status": "PAUSED", "paused_at": event.at, "approvals": approvals}
+        run.record["phase"] = describe_run(run.record)
+        changes = [run.set_approval(approval) for approval in approvals]
+        return [Change(event.run_id, None), *changes, *self._find_place(run)]
+
+    def _find_place(self, run: RunSoFar) -> list[Change]:
+        """Return the change of the item that has the run in its parent, if there is one."""
+        parent = self.runs.get(run.record.get("parent_run_id") or "")
+        index = None if parent is None else parent.find(run_id=run.record["run_id"])
+        if parent is None or index is None:
+            return []
+        return [Change(parent.record["run_id"], index)]
+
+    def _end_run(self, run: RunSoFar, event: Event) -> list[Change]:
+        data, run_id = event.data, event.run_id
+        run.record |= {"status": event.end_status, "finished_at": event.at}
+        run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
+        # No event has the time at which the work has stopped.
+        run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
+        changes = [Change(run_id, None)]
+        for position, item in enumerate(run.items):
+            if item["type"] == "tool_call" and item["status"] in ("running", "waiting"):
+                if _is_question(item) and event.end_status == "COMPLETED":
+                    changes.append(run.replace(position, {**item, "status": "done"}))
+                    continue
+                changes.append(run.replace(position, {**item, "status": "cancelled"}))
+        if data.get("content") and run.find(type="text") is None:
+            changes.append(run.add({"type": "text", "text": str(data["content"])}))
+        return [*changes, *self._find_place(run)]
+
+
+def _start_record(event: Event) -> dict[str, Any]:
+    fields = (
+        "run_id",
+        "session_id",
+        "parent_run_id",
+        *(names.id_field for names in KINDS.values()),
+    )
+    record = {name: event.data[name] for name in fields if event.data.get(name)}
+    record |= {"status": "RUNNING", "started_at": event.at}
+    return {**record, "phase": describe_run(record)}
+
+
+def _is_question(item: ToolCallItem) -> bool:
+    """Return True for a question whose call has no events of its own."""
+    approval = item.get("approval")
+    return approval is not None and item["started_at"] == approval["created_at"]
+
+
+def _continue_run(run: RunSoFar, event: Event) -> list[Change]:
+    """Begin a leg. One that is repeated after a crash starts from `content`: later text is void."""
+    run.record |= {"status": "RUNNING", "approvals": []}
+    run.record["phase"] = describe_run(run.record)
+    changes = [Change(event.run_id, None)]
+    content = str(event.data.get("content") or "")
+    kept = 0
+    for position, item in enumerate(run.items):
+        if item["type"] == "text":
+            text = item["text"][: len(content) - kept]
+            kept += len(text)
+            if text != item["text"]:
+                changes.append(run.replace(position, {**item, "text": text}))
+        elif item["type"] == "tool_call" and item["status"] == "running":
+            changes.append(run.replace(position, {**item, "status": "cancelled"}))
+    if content and not kept:  # the stream has no events of earlier legs
+        changes.append(run.add({"type": "text", "text": content}))
+    for approval in event.data.get("approvals") or ():
+        changes.append(run.set_approval(cast(ApprovalSummary, approval)))
+    return changes
+
+
+def _start_call(run: RunSoFar, event: Event) -> Change:
+    """Add a call; one that has waited for a decision stays in its place."""
+    started = build_call(event.call_id, event.tool, event.at, None, "RUNNING")
+    index = run.find(type="tool_call", tool_call_id=event.call_id)
+    if index is None:
+        return run.add(started)
+    return run.replace(index, _keep_approval(started, run.items[index]))
+
+
+def _keep_approval(call: ToolCallItem, before: Item) -> ToolCallItem:
+    approval = cast(ToolCallItem, before).get("approval")
+    return call if approval is None else {**call, "approval": approval}
+
+
+def _complete_call(run: RunSoFar, event: Event) -> list[Change]:
+    index = run.find(type="tool_call", tool_call_id=event.call_id)
+    if index is None:
+        if event.tool.get("tool_name") in DELEGATIONS:
+            return []  # a member has its place
+        return [run.add(build_call(event.call_id, event.tool, None, event.at, "RUNNING"))]
+    before = run.items[index]
+    began = cast(ToolCallItem, before)["started_at"]
+    ended = build_call(event.call_id, event.tool, began, event.at, "RUNNING")
+    return [run.replace(index, _keep_approval(ended, before))]

@@ -1,0 +1,268 @@
+"""`agentctl approvals`, and the commands on runs that wait for people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.local_project import running_command, wait_for_line
+from tests.commands import Result
+from tests.process import base_environment, start_server
+
+CONFIG = """
+[authorization]
+enabled = false
+[[databases]]
+id = "main"
+url = "sqlite:///agentctl.db"
+[[agents]]
+id = "payer"
+object = "paying_agent:wait_for_people"
+"""
+AGENT = Path(__file__).parents[1] / "approvals" / "paying_agent.py"
+DEADLINE = 60.0
+
+
+@dataclass(frozen=True)
+class Payers:
+    """A server whose agent waits for people, and its configuration."""
+
+    url: str
+    config: Path
+
+    def door(self, place: str) -> tuple[str, ...]:
+        return ("--url", self.url) if place == "remote" else ("--config", str(self.config))
+
+
+@pytest.fixture(scope="module")
+def payers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Payers]:
+    """Serve a project without authorization."""
+    folder = tmp_path_factory.mktemp("payers")
+    shutil.copy(AGENT, folder)
+    config = folder / "agentctl.toml"
+    config.write_text(CONFIG)
+    environment = base_environment() | {"HOME": str(folder)}
+    place = ("--config", str(config), "--port", "0")
+    with start_server(*place, log=folder / "server.log", environment=environment) as server:
+        yield Payers(server.url, config)
+
+
+@pytest.fixture(params=["local", "remote"])
+def door(request: pytest.FixtureRequest, payers: Payers) -> tuple[str, ...]:
+    """Options for a target: the configuration, or the server."""
+    return payers.door(request.param)
+
+
+Start = Callable[[str], str]
+
+
+@pytest.fixture
+def start(agentctl: Agentctl, payers: Payers) -> Start:
+    """Start a run as ann that pauses, on the server's database; return its id."""
+
+    def run(words: str) -> str:
+        place = (*payers.door("local"), "--as-user", "ann")
+        ended = agentctl("runs", "start", "--agent", "payer", "-m", words, *place, "-o", "json")
+        assert ended.code == 9, ended.stderr
+        record = json.loads(ended.stdout)
+        assert record["status"] == "PAUSED"
+        return str(record["run_id"])
+
+    return run
+
+
+def read_approval(agentctl: Agentctl, payers: Payers, run_id: str) -> dict[str, object]:
+    listed = agentctl("approvals", "list", "--run", run_id, "-o", "jsonl", *payers.door("local"))
+    assert listed.code == 0, listed.stderr
+    approval: dict[str, object] = json.loads(listed.lines[0])
+    return approval
+
+
+def wait_for_status(agentctl: Agentctl, payers: Payers, run_id: str, status: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        got = agentctl("runs", "get", run_id, "-o", "json", *payers.door("local"))
+        record = json.loads(got.stdout)
+        if record["status"] == status:
+            return
+        assert time.monotonic() < deadline, record
+        time.sleep(0.1)
+
+
+def test_approved_call_is_made_by_a_server(
+    agentctl: Agentctl, payers: Payers, start: Start, door: tuple[str, ...]
+) -> None:
+    run_id = start("other")
+    approval = read_approval(agentctl, payers, run_id)
+    approval_id, seen = str(approval["approval_id"]), str(approval["arguments_hash"])
+
+    pending = agentctl("approvals", "list", "--status", "pending", "-o", "table", *door)
+    row = next(line for line in pending.lines if approval_id in line)
+    assert row.split()[1:7] == ["approval", "pending", "pay", "payer", "ann", row.split()[6]]
+    shown = agentctl("approvals", "get", approval_id[:18], "-o", "table", *door)
+    assert "arguments.amount  10" in shown.stdout
+    assert seen in shown.stdout
+
+    refused = agentctl("approvals", "approve", approval_id, *door)
+    assert refused.code == 2
+    assert "pass --hash HASH" in refused.stderr
+    other = agentctl("approvals", "approve", approval_id, "--hash", "00000000", *door)
+    assert (other.code, "another call" in other.stderr) == (6, True)
+    short = agentctl("approvals", "approve", approval_id, "--hash", seen[7:12], *door)
+    assert short.code == 2
+
+    approved = agentctl("approvals", "approve", approval_id, "--hash", seen[7:15], *door)
+    assert approved.code == 0, approved.stderr
+    assert ("a server continues run" in approved.stderr) is (door[0] == "--config")
+    wait_for_status(agentctl, payers, run_id, "COMPLETED")
+    again = agentctl("approvals", "approve", approval_id, "--yes", *door)
+    assert (again.code, "is approved by" in again.stderr) == (6, True)
+    drawn = agentctl("runs", "get", run_id, "-o", "text", *door)
+    assert "approved by" in drawn.stdout
+
+
+def test_edited_call_shows_the_difference(
+    agentctl: Agentctl, payers: Payers, start: Start, door: tuple[str, ...], tmp_path: Path
+) -> None:
+    run_id = start("other")
+    approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
+    file = tmp_path / "new.json"
+    file.write_text('{"amount": 3, "to": "bob"}\n')
+    approve = ("approvals", "approve", approval_id, "--yes", "--arguments")
+    wrong = agentctl(*approve, '{"amount": "much", "to": "bob"}', *door)
+    assert (wrong.code, "does not match its schema" in wrong.stderr) == (2, True)
+    edited = agentctl(*approve, f"@{file}", *door)
+    assert edited.code == 0, edited.stderr
+    assert "argument amount  10 -> 3" in edited.stderr
+    wait_for_status(agentctl, payers, run_id, "COMPLETED")
+    ledger = (payers.config.parent / "ledger.jsonl").read_text()
+    assert '{"amount": 3, "to": "bob"}' in ledger
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "status"),
+    [
+        ("other", ("reject", "--note", "too much"), "rejected"),
+        ("ask", ("answer", "--answer", "left"), "answered"),
+        ("open", ("complete", "--result", '{"text": "hi"}'), "answered"),
+        ("open", ("complete", "--fail", "--note", "no such file"), "answered"),
+    ],
+)
+def test_each_kind_has_its_command(
+    agentctl: Agentctl,
+    payers: Payers,
+    start: Start,
+    words: str,
+    command: tuple[str, ...],
+    status: str,
+) -> None:
+    approval_id = str(read_approval(agentctl, payers, start(words))["approval_id"])
+    verb, *options = command
+    place = payers.door("remote")
+    wrong = "approve" if words != "other" else "answer"
+    extra = ("--yes",) if wrong == "approve" else ("--answer", "x")
+    refused = agentctl("approvals", wrong, approval_id, *extra, *place)
+    assert refused.code == 2
+    assert f"use: agentctl approvals {'approve' if words == 'other' else verb}" in refused.stderr
+    decided = agentctl("approvals", verb, approval_id, *options, "-o", "json", *place)
+    assert decided.code == 0, decided.stderr
+    assert json.loads(decided.stdout)["status"] == status
+
+
+def test_approve_at_a_terminal_asks(
+    terminal: Terminal, agentctl: Agentctl, payers: Payers, start: Start
+) -> None:
+    approval_id = str(read_approval(agentctl, payers, start("other"))["approval_id"])
+    place = payers.door("remote")
+    no = terminal("approvals", "approve", approval_id, *place, types="n\n")
+    assert (no.code, "argument amount  10" in no.screen) == (2, True)
+    assert "hash" in no.screen
+    yes = terminal("approvals", "approve", approval_id, *place, types="y\n")
+    assert (yes.code, "approved: approval of pay" in yes.screen) == (0, True)
+
+
+def test_start_at_a_terminal_asks_in_place(
+    terminal: Terminal, payers: Payers, door: tuple[str, ...]
+) -> None:
+    begin = ("runs", "start", "--agent", "payer", *door, "-m")
+    paid = terminal(*begin, "user", types="y\n", when="[l]ater: ")
+    assert (paid.code, "Results: paid" in paid.screen) == (0, True), paid.screen
+    answered = terminal(*begin, "ask", types="left\n", when="(left or right): ")
+    assert (answered.code, "Results: left" in answered.screen) == (0, True), answered.screen
+    later = terminal(*begin, "user", types="l\n", when="[l]ater: ")
+    assert (later.code, "decide with: agentctl approvals approve" in later.screen) == (9, True)
+    stopped = terminal(*begin, "user", types="\x03", when="[l]ater: ")
+    assert stopped.code == 130
+    assert "is CANCELLED" in stopped.screen
+
+
+def test_start_off_a_terminal_says_how_to_decide(agentctl: Agentctl, door: tuple[str, ...]) -> None:
+    ended = agentctl("runs", "start", "--agent", "payer", "-m", "user", *door)
+    assert ended.code == 9
+    assert "waits for a decision about pay" in ended.stderr
+    assert "decide with: agentctl approvals approve" in ended.stderr
+
+
+def test_paused_run_is_listed_and_cancelled(
+    agentctl: Agentctl, start: Start, door: tuple[str, ...]
+) -> None:
+    run_id = start("other")
+    waited = agentctl("runs", "wait", run_id, "-o", "tsv", *door)
+    assert (waited.code, "waits for a decision about pay" in waited.stderr) == (9, True)
+    listed = agentctl("runs", "list", "-o", "table", *door)
+    row = next(line for line in listed.lines if run_id in line)
+    assert "‖ paused" in row
+    assert "a decision about pay" in row
+    for form in ("text", "markdown"):
+        drawn = agentctl("runs", "get", run_id, "-o", form, *door)
+        assert "‖ paused" in drawn.stdout
+        assert "waits for a decision" in drawn.stdout
+    stopped = agentctl("runs", "cancel", run_id, *door)
+    assert (stopped.code, "stopped run" in stopped.stderr) == (0, True)
+
+
+def test_watch_waits_through_a_pause(
+    agentctl: Agentctl,
+    payers: Payers,
+    start: Start,
+    door: tuple[str, ...],
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    run_id = start("other")
+    log = tmp_path / "log"
+    with running_command("runs", "watch", run_id, *door, environment=environment, log=log) as watch:
+        wait_for_line(log, "waits for a decision about pay; decide with")
+        approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
+        decided = agentctl("approvals", "approve", approval_id, "--yes", *payers.door("local"))
+        assert decided.code == 0, decided.stderr
+        text, _ = watch.communicate(timeout=DEADLINE)
+    assert (watch.returncode, b"Results: paid" in text) == (0, True), log.read_text()
+
+
+def test_watch_of_approvals_prints_each_new_one(
+    start: Start, payers: Payers, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log, place = tmp_path / "log", payers.door("remote")
+    words = ("approvals", "watch", "--kind", "external", "--every", "0.2", "-o", "jsonl")
+    with running_command(*words, *place, environment=environment, log=log) as watch:
+        run_id = start("open")
+        assert watch.stdout is not None
+        while json.loads(watch.stdout.readline())["run_id"] != run_id:
+            pass
+
+
+def test_approval_ids_are_completed(agentctl: Agentctl, payers: Payers, start: Start) -> None:
+    approval_id = str(read_approval(agentctl, payers, start("other"))["approval_id"])
+    config = payers.config
+    line = f"agentctl approvals get --config {config} {approval_id[:12]}"
+    env = {"_AGENTCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
+    completed: Result = agentctl(env=env)
+    assert approval_id in completed.stdout
