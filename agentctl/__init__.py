@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ToolCompleted,
         ToolStarted,
         Usage,
+        tool,
     )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "__version__",
+    "tool",
 ]
 
 __version__ = "0.2.0"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
 __all__ = [
     "Event",
@@ -19,7 +19,66 @@ __all__ = [
     "ToolCompleted",
     "ToolStarted",
     "Usage",
+    "tool",
 ]
+
+Approver = Literal["user", "other"]
+"""The people who may approve a call: the user of the run and approvers, or only approvers who are
+not that user."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = "__agentctl_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """The options of a tool that its code sets, see `tool`."""
+
+    approve: Approver | None = None
+    idempotent: bool = False
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(*, approve: Approver | None = None, idempotent: bool = False) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None, /, *, approve: Approver | None = None, idempotent: bool = False
+) -> F | Callable[[F], F]:
+    """Set options of a function that is a tool, and return the function unchanged.
+
+    Args:
+        approve: who has to approve each call: `"user"`, `"other"`, or None for no one. The
+            configuration may ask for more, never for less.
+        idempotent: True if a call may be made again with the same `RunContext.call_id` after its
+            server died, without a second effect.
+
+    Raises:
+        TypeError: an option has another type.
+    """
+    if approve is not None and approve not in get_args(Approver):
+        raise TypeError(f"approve must be one of: {', '.join(get_args(Approver))}")
+    if not isinstance(idempotent, bool):
+        raise TypeError("idempotent must be True or False")
+
+    def set_options(target: F) -> F:
+        if not callable(target):
+            raise TypeError("a tool must be a function")
+        setattr(target, _OPTIONS, ToolOptions(approve, idempotent))
+        return target
+
+    return set_options if function is None else set_options(function)
+
+
+def get_tool_options(function: Callable[..., Any]) -> ToolOptions:
+    """Return the options that `tool` has set."""
+    options = getattr(function, _OPTIONS, None)
+    return options if isinstance(options, ToolOptions) else ToolOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +150,8 @@ class RunContext:
         session_id: the session of the run.
         run_id: the run. A member of a team and a step of a workflow have a separate run.
         component_id: the agent or team that the run executes.
+        call_id: the tool call that the function executes: the same after a wait for people and
+            after every restart, and different from that of every other call. None outside a call.
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
         dependencies: the object `dependencies` of the request, read-only. It is not stored.
@@ -103,6 +164,7 @@ class RunContext:
 
     __slots__ = (
         "_host",
+        "call_id",
         "claims",
         "component_id",
         "dependencies",
@@ -122,6 +184,7 @@ class RunContext:
         session_id: str = "",
         run_id: str = "",
         component_id: str = "",
+        call_id: str | None = None,
         claims: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         dependencies: Mapping[str, Any] | None = None,
@@ -134,6 +197,7 @@ class RunContext:
         self.session_id = session_id
         self.run_id = run_id
         self.component_id = component_id
+        self.call_id = call_id
         self.claims: Mapping[str, Any] = MappingProxyType(dict(claims or {}))
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.dependencies: Mapping[str, Any] = MappingProxyType(dict(dependencies or {}))

@@ -33,6 +33,9 @@
                         message as a memory, with invalid changes around it
     exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
+    plan                parses the last user message as a JSON list of messages and sends the one
+                        whose number is that of the answers since then; after the last one it
+                        answers with the results of its last calls
     script              parses the last user message as JSON and sends that response, byte by byte:
                         `status`, `headers`, `pieces` (texts, pairs of a text and a number of
                         repetitions, or objects with bytes in `hex`), `gzip` (compress them),
@@ -375,6 +378,21 @@ def _answer_exactly(body: Body, _: str) -> Body:
     return _answer_with_results(body) or {"role": "assistant", "content": None, **message}
 
 
+def _answer_planned(body: Body, _: str) -> Body:
+    turns = body["messages"]
+    start = max(number for number, turn in enumerate(turns) if turn["role"] == "user")
+    plan: list[Body] = json.loads(_find_plan(_read_text(turns[start])))
+    given = sum(turn["role"] == "assistant" for turn in turns[start:])
+    if given < len(plan):
+        return {"role": "assistant", "content": None, **plan[given]}
+    return _answer_with_results(body) or _build_message("done")
+
+
+def _find_plan(text: str) -> str:
+    found = re.search(r"\[.*\]", text, re.DOTALL)
+    return found.group() if found else "[]"
+
+
 def _call_tool(body: Body, name: str) -> Body:
     return _answer_with_results(body) or _build_calls((name, _find_json(_last_user_text(body))))
 
@@ -414,6 +432,7 @@ _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "drafts": _answer_drafts,
     "facts": _answer_facts,
     "exact": _answer_exactly,
+    "plan": _answer_planned,
     "tool": _call_tool,
     "tools": _call_tool_twice,
     "broken": _call_with_invalid_json,

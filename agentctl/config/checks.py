@@ -38,7 +38,17 @@ _POSTGRES_KEYS = (
     "tls_ca_file",
 )
 
-_MODEL_KEYS = ("model", "instructions", "settings", "output", "memory", "summary", "tools")
+_MODEL_KEYS = (
+    "model",
+    "instructions",
+    "settings",
+    "output",
+    "memory",
+    "summary",
+    "tools",
+    "external_tools",
+    "approve",
+)
 """Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]
@@ -64,6 +74,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_steps,
         _check_teams,
         check_mcp_servers,
+        _check_approvers,
     )
     for check in checks:
         check(settings, places)
@@ -229,3 +240,17 @@ def _check_teams(settings: Settings, places: Places) -> None:
             places[f"teams.{cycle[-1]}.members"].refuse(
                 f"the team is a member of itself: {' -> '.join(cycle)}"
             )
+
+
+def _check_approvers(settings: Settings, places: Places) -> None:
+    if settings.has_approvers:
+        return
+    for table in ("agents", "teams"):
+        for entry in getattr(settings, table):
+            for pattern, policy in entry.approve.items():
+                if policy == "other":
+                    place = places[f"{table}.{entry.id}.approve"].item(f'."{pattern}"')
+                    place.refuse(
+                        'must not be "other" while authorization is off: no one is another user',
+                        hint='set it to "user", or own = true in [approvals]',
+                    )

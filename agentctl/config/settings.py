@@ -12,8 +12,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
+from agentctl.config.names import (
+    AdminScope,
+    ApiVersion,
+    DatabaseId,
+    DatabaseUrl,
+    HistoryRuns,
+    Host,
+    Id,
+    ListenAddress,
+    ModelId,
+    NotEmpty,
+    ObjectName,
+    Origin,
+    PasswordVariable,
+    Region,
+    SchemaName,
+    TokenPrefix,
+    Tool,
+    ToolNamePattern,
+    VariableName,
+)
 from agentctl.config.types import Reference, Secret
-from agentctl.records.ids import COMPONENT_ID
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.value_types import Pattern, Range
 
 Algorithm = Literal[
@@ -33,93 +54,6 @@ TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-Id = Annotated[
-    str,
-    Pattern(
-        COMPONENT_ID,
-        'an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a letter or a digit',
-    ),
-]
-Host = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?)$",
-        "a host name or an address without a port",
-    ),
-]
-Origin = Annotated[
-    str,
-    Pattern(
-        r"^(\*|https?://[^\s/?#@]+)$",
-        'an origin like "https://app.example.org" without a path, or "*"',
-    ),
-]
-AdminScope = Annotated[
-    str,
-    Pattern(
-        r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
-        'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
-    ),
-]
-TokenPrefix = Annotated[
-    str,
-    Pattern(
-        r"^[a-z][a-z0-9]{0,30}$", "1 to 31 lower-case letters and digits, starting with a letter"
-    ),
-]
-Tool = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
-        '"package.module:function", "mcp:server" or "mcp:server.tool"',
-    ),
-]
-ObjectName = Annotated[
-    str,
-    Pattern(r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$", '"package.module:name", or empty'),
-]
-Region = Annotated[
-    str, Pattern(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')
-]
-ApiVersion = Annotated[
-    str, Pattern(r"^([A-Za-z0-9.-]{1,32})?$", 'a version such as "2024-10-21", or empty')
-]
-VariableName = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable with the API key, never the key itself",
-    ),
-    Secret(masked=False),
-]
-PasswordVariable = Annotated[
-    str,
-    Pattern(
-        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable with the password, never the password itself",
-    ),
-    Secret(masked=False),
-]
-DatabaseUrl = Annotated[str, Secret(masked=False)]
-SchemaName = Annotated[
-    str,
-    Pattern(
-        r"^([a-z_][a-z0-9_]{0,62})?$",
-        'the name of a schema: lower-case letters, digits and "_", not starting with a digit',
-    ),
-]
-ListenAddress = Annotated[
-    str,
-    Pattern(
-        r"^(([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        'a host and a port like "127.0.0.1:9464" or "[::1]:9464", or empty',
-    ),
-]
-NotEmpty = Annotated[str, Pattern(r"^(?s:.*\S.*)$", "a non-empty text")]
-ModelId = Annotated[str, Reference(("models",))]
-DatabaseId = Annotated[str, Reference(("databases",))]
-HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 T = TypeVar("T")
 
@@ -410,6 +344,10 @@ class Agent:
 
     It has either a `model` or an `object`: an agent in code, which takes the place of the model,
     its instructions and its tools.
+
+    Attributes:
+        approve: who approves the calls of tools, by names and patterns; the strictest one counts.
+        external_tools: JSON files with tools that the caller of a run executes.
     """
 
     id: Id
@@ -425,13 +363,18 @@ class Agent:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
+    external_tools: tuple[Path, ...] = ()
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """An entry of `[[teams]]`. `members` are ids of agents and teams."""
+    """An entry of `[[teams]]`. `members` are ids of agents and teams.
+
+    `external_tools` and `approve` are those of the leader, as for an agent.
+    """
 
     id: Id
     model: ModelId
@@ -446,6 +389,8 @@ class Team:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     tools: tuple[Tool, ...] = ()
+    external_tools: tuple[Path, ...] = ()
+    approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
@@ -505,6 +450,11 @@ class Settings:
     added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_approvers(self) -> bool:
+        """True if a call with the policy `other` can be approved at all."""
+        return self.authorization.enabled or self.approvals.own
 
     def get_table(self, table: type[T]) -> T:
         """Return a table of an extension, with its defaults if it was not loaded."""

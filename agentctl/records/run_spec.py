@@ -17,7 +17,7 @@ class RunSpec:
     """The work and the limits of a run. They never change, and each of them has a JSON form.
 
     The row of the run is written from it, and models and tools read it. A child has the values of
-    its parent, except those of its work.
+    its parent, except those of its work, and no `output_schema`.
 
     Attributes:
         parent_run_id: the run that requested this run of a member, or after which this background

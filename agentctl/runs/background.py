@@ -147,6 +147,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         survives_disconnect=True,
         time_limit=min(base.time_limit, SUMMARY_WAIT),
         metadata=None,
+        output_schema=None,
         dependencies=None,
         claims=None,
         purpose=purpose,

@@ -23,6 +23,7 @@ from agentctl.records.approvals import (
     Verb,
     hash_call,
 )
+from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
 from agentctl.runs.legs import release_if_decided
@@ -62,7 +63,7 @@ def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
 
     Args:
         names: the names of the caller.
-        own: True if an approver may decide about a run of its own (`approvals.own`).
+        own: True if an approver may decide about its runs, too (`approvals.own`).
 
     Raises:
         FourEyes: the policy is `other`, and the run is that of the caller, or was started by it.
@@ -153,20 +154,10 @@ def _check_schema(name: str, value: Any, schema: str | None) -> None:
     """
     if schema is None:
         return
-    import jsonschema_rs
-
-    try:
-        validator = jsonschema_rs.validator_for(
-            orjson.loads(schema), pattern_options=jsonschema_rs.RegexOptions()
+    if (problem := find_schema_problem(orjson.loads(schema), value)) is not None:
+        raise errors.ValidationFailed(
+            f"{name}{problem.place} does not match its schema: {problem.text}"
         )
-    except (ValueError, jsonschema_rs.ValidationError):
-        # A tool with an unusable schema is called as its model asks, too.
-        return
-    for problem in validator.iter_errors(value):
-        place = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem.instance_path
-        )
-        raise errors.ValidationFailed(f"{name}{place} does not match its schema: {problem.message}")
 
 
 @unit

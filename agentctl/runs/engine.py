@@ -68,7 +68,6 @@ _REVOKED = Ending.cancelled(
 
 _WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 
-
 _log = logging.getLogger("agentctl.runs")
 
 
@@ -224,6 +223,8 @@ class Engine:
             recorded=False,
             survives_disconnect=False,
             earlier_messages=(),
+            # The schema is that of the answer to the user, not that of a member's report.
+            output_schema=None,
             # A member is a tool of the team's leader; a step is a part of the workflow's own work.
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"
@@ -301,8 +302,7 @@ class Engine:
             configured here, or this process takes no more runs.
 
         Raises:
-            Unavailable: the database does not answer. A claim whose commit has an unknown outcome
-                is found by the next call in this process.
+            Unavailable: the database does not answer.
         """
         if self.draining or self._is_full:
             return None

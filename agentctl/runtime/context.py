@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Progress
+from agentctl.runtime.spans import current_call
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
@@ -235,12 +236,14 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
     Claims, metadata and history are copies, so that a function cannot change those of another one.
     The state is shared by all functions of the run and of its members.
     """
-    spec = environment.spec
+    spec, call = environment.spec, current_call.get()
     return RunContext(
         user_id=spec.user_id,
         session_id=spec.session_id,
         run_id=spec.run_id,
         component_id=spec.component_id,
+        # The ids of some providers are unique in their answer only.
+        call_id=f"{spec.run_id}:{call.id}" if call is not None else None,
         claims=json.loads(spec.claims) if spec.claims else None,
         metadata=json.loads(spec.metadata) if spec.metadata else None,
         dependencies=json.loads(spec.dependencies) if spec.dependencies else None,

@@ -7,15 +7,18 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import CallOutcome, NewApproval, perform_decided
 from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -52,8 +55,29 @@ _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits, as the next leg gets it.
+
+    Attributes:
+        is_gated: True if a decision about it is needed.
+        has_begun: True if it has begun and waits in the middle.
+        state: see `CallPause`.
+    """
+
+    is_gated: bool = False
+    has_begun: bool = False
+    state: Any = None
+
+
 class Action(Protocol):
-    """A tool that a model may call by its name: a configured tool or the delegation to members."""
+    """A tool that a model may call by its name: a configured tool or the delegation to members.
+
+    Attributes:
+        has_effects: False if its calls may be repeated, because their effects are those of members.
+    """
+
+    has_effects: ClassVar[bool]
 
     def record(self) -> ToolRecord: ...
 
@@ -67,11 +91,32 @@ class Action(Protocol):
         ...
 
 
+Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
+"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
+a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """The rule by which the calls of a tool wait.
+
+    Attributes:
+        kind: `approval`, or `external` for a tool that the caller executes.
+        idempotent: True if a call may be made again with its id after its server died.
+    """
+
+    kind: Literal["approval", "external"]
+    policy: ApprovalPolicy
+    check: Check
+    idempotent: bool = False
+
+
 class Conversation:
     """The state of one run while its model works.
 
     Args:
         actions: the tools that the model may call, by name.
+        rules: the rules of those whose calls wait for a person, by name.
         publishes: True if the text of the model is the content of the run. If False (the leader
             of a team in mode route, an answer with an output schema), the text is only added to
             the messages.
@@ -81,10 +126,17 @@ class Conversation:
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
         has_answer_begun: True if text or thinking of the current answer has arrived.
+        asks: what the run asks for in this leg.
+        waiting: the calls that wait, by id.
     """
 
     def __init__(
-        self, context: RunEnvironment, actions: Mapping[str, Action], *, publishes: bool = True
+        self,
+        context: RunEnvironment,
+        actions: Mapping[str, Action],
+        *,
+        rules: Mapping[str, CallRule] | None = None,
+        publishes: bool = True,
     ) -> None:
         self.context = context
         self.message = context.spec.input
@@ -93,6 +145,10 @@ class Conversation:
         self.routed_answer: str | None = None
         self.is_routing = False
         self.has_answer_begun = False
+        self.asks: list[NewApproval] = []
+        self.waiting: dict[str, WaitingCall] = {}
+        self._rules = rules or {}
+        self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
         self._run_bytes = context.limits.run_bytes
@@ -241,30 +297,117 @@ class Conversation:
         self._reserve(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls, finish_reason)
 
-    async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
-        """Execute a tool call and return its result for the model.
+    async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Execute a tool call and return its result for the model; None if it waits.
 
         Raises:
             ExecutionError: the tool failed too often in a row, or the model called unknown tools
                 too often.
         """
         self.context.checkpoint()
+        problem = None
+        rule = self._rules.get(name)
+        if rule is not None and NOT_AN_OBJECT not in arguments:
+            problem = await rule.check(arguments, self)
+            if problem is None:
+                self._ask(rule, call_id, name, arguments)
+                return None
+        self._open_call(call_id, name, arguments)
+        outcome = problem or await self._perform(call_id, name, arguments)
+        return self._close_call(call_id, name, outcome)
+
+    async def resume_call(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
+    ) -> str | None:
+        """Go on with a call that waited in the leg before; see `call`."""
+        self.context.checkpoint()
+        self._states[call_id] = waiting.state
+        if not waiting.is_gated:
+            outcome = await self._perform(call_id, name, arguments)
+            return self._close_call(call_id, name, outcome)
+        leg = self.context.leg
+        decision = leg.find(call_id) if leg is not None else None
+        if decision is None or decision.tool_name != name:
+            raise ExecutionError("INTERNAL", f"There is no decision about the call of {name}")
+        if not waiting.has_begun:
+            self._open_call(call_id, name, decision.arguments)
+        perform = partial(self._perform, call_id, name, is_decided=True)
+        outcome = await perform_decided(self.context, decision, perform)
+        if decision.is_edited and decision.is_approved and outcome.pause is None:
+            changed = orjson.dumps(decision.arguments).decode()
+            note = f"The arguments were changed before the call: {changed}"
+            outcome = replace(outcome, text=f"{note}\n{outcome.text}")
+        return self._close_call(call_id, name, outcome, is_gated=True)
+
+    def take_state(self) -> Any:
+        """Return the state of the current call if it goes on after a pause, else None."""
+        call = current_call.get()
+        return self._states.pop(call.id, None) if call is not None else None
+
+    def keep(self) -> dict[str, Any]:
+        """Return a JSON object from which the next leg goes on, see `restore`."""
+        return {
+            "instructions": self.instructions,
+            "routed_answer": self.routed_answer,
+            "failures": self._failures,
+            "unknown_calls": self._unknown_calls,
+            "kept_bytes": self._kept_bytes,
+            "waiting": {call_id: asdict(waiting) for call_id, waiting in self.waiting.items()},
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> dict[str, WaitingCall]:
+        """Take over the values that the leg before has kept; return the calls that waited."""
+        self.instructions = kept["instructions"]
+        self.routed_answer = kept["routed_answer"]
+        self._failures = Counter(kept["failures"])
+        self._unknown_calls = kept["unknown_calls"]
+        self._kept_bytes = kept["kept_bytes"]
+        return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
+
+    def _ask(self, rule: CallRule, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        self.waiting[call_id] = WaitingCall(is_gated=True)
+        self.asks.append(
+            NewApproval(
+                rule.kind,
+                call_id,
+                name,
+                arguments,
+                rule.policy,
+                schema=self.actions[name].record()["parameters"],
+                idempotent=rule.idempotent,
+            )
+        )
+
+    def _open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         entry = self._transcript.open_call(call_id, name, arguments)
         self.context.emit(ToolCallStarted(entry))
+
+    async def _perform(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], *, is_decided: bool = False
+    ) -> CallOutcome:
         action = self.actions.get(name)
         if action is None:
             self._unknown_calls += 1
             if self._unknown_calls > MAXIMUM_UNKNOWN:
                 raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
-            outcome = CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
-        elif NOT_AN_OBJECT in arguments:
-            outcome = CallOutcome("The arguments are not a JSON object", failed=True)
-        else:
-            token = current_call.set(CurrentCall(call_id, name))
-            try:
-                outcome = await action.perform(arguments, self)
-            finally:
-                current_call.reset(token)
+            return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
+        if NOT_AN_OBJECT in arguments:
+            return CallOutcome("The arguments are not a JSON object", failed=True)
+        if action.has_effects and not is_decided:
+            await self.context.begin_effect()
+        token = current_call.set(CurrentCall(call_id, name))
+        try:
+            return await action.perform(arguments, self)
+        finally:
+            current_call.reset(token)
+
+    def _close_call(
+        self, call_id: str, name: str, outcome: CallOutcome, *, is_gated: bool = False
+    ) -> str | None:
+        if (pause := outcome.pause) is not None:
+            self.asks += pause.asks
+            self.waiting[call_id] = WaitingCall(is_gated, has_begun=True, state=pause.state)
+            return None
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
         closed = self._transcript.close_call(call_id, text, error=outcome.failed)

@@ -124,6 +124,19 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPause:
+    """The wait of a call that has begun: for answers of people, or for the run of a member.
+
+    Attributes:
+        asks: the questions; empty if the run of a member asks.
+        state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
+    """
+
+    asks: Sequence[NewApproval]
+    state: Any
+
+
+@dataclass(frozen=True, slots=True)
 class CallOutcome:
     """The result of a tool call.
 
@@ -131,11 +144,13 @@ class CallOutcome:
         text: the result that the model gets.
         failed: True if the call failed.
         counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
+        pause: set if the call has not ended: it waits.
     """
 
     text: str
     failed: bool = False
     counts_as_failure: bool = True
+    pause: CallPause | None = None
 
 
 class CallRecords(Protocol):
@@ -154,18 +169,22 @@ async def perform_decided(
     """Return the outcome of a call that was decided about; make it at most once.
 
     A call that an earlier leg has made is not made again: its result is stored. `executing` is on
-    the disk before the call.
+    the disk before the call. A call that waits in the middle keeps it until it ends.
 
     Args:
         perform: makes the call with the approved arguments.
     """
-    if decision.kind == "external" or decision.execution in ("done", "failed"):
+    if decision.execution in ("done", "failed"):
         text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
         return CallOutcome(text, failed=decision.execution == "failed")
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
-    await context.begin_call(decision.approval_id)
+    if decision.execution != "executing":
+        # Else an earlier leg has begun the call, and has waited in the middle of it.
+        await context.begin_call(decision.approval_id)
     outcome = await perform(decision.arguments)
+    if outcome.pause is not None:
+        return outcome
     await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
     return outcome
 

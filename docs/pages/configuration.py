@@ -59,6 +59,10 @@ _MEANINGS = {
     "agents.memory": "[memory](#memory-of-an-agent-or-a-team) of the agent",
     "agents.tools": "tools of the model: "
     "[Python functions](../quickstart.md#your-own-configuration)",
+    "agents.external_tools": "JSON files with `name`, `description` and `parameters` of tools that "
+    "the caller of a run executes ([approvals](../approvals.md#tools-that-the-caller-executes))",
+    "agents.approve": "calls that wait for a person, by names and patterns of tools; "
+    '"other": not the user of the run ([approvals](../approvals.md#require-an-approval))',
     "agents.description": "description for people, and for the leader of a team",
     "agents.instructions": "the system message",
     "teams.id": "id in paths, commands and the other tables; never that of an agent",
@@ -71,6 +75,8 @@ _MEANINGS = {
     "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
+    "teams.external_tools": "as for an agent, for the leader",
+    "teams.approve": "as for an agent, for the tools of the leader",
     "teams.database": "empty: the first one",
     "teams.on_busy": '"reject": one run at a time in a session',
     "workflows.id": "id in paths and commands",

@@ -23,7 +23,8 @@ def test_sample_file_is_a_copy_of_the_packaged_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["server", "authorization", "signing", "runs", "limits", "quotas", "audit"]
+    "table",
+    ["server", "authorization", "signing", "runs", "limits", "quotas", "approvals", "audit"],
 )
 def test_sample_has_every_key_with_its_default(table: str) -> None:
     shown = tomllib.loads(SAMPLE_CONFIG)[table]

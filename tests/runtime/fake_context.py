@@ -18,6 +18,7 @@ from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState
 from agentctl.runtime.transcript import Transcript
 from tests.endpoint import ModelEndpoint
@@ -53,6 +54,7 @@ class FakeContext:
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
+        self.leg: Leg | None = None
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""
@@ -78,7 +80,18 @@ class FakeContext:
         if self.checkpoints == self.cancel_at_checkpoint:
             raise asyncio.CancelledError
 
-    async def run_member(self, component: Component, message: str) -> MemberResult:
+    async def begin_call(self, approval_id: str) -> None:
+        raise AssertionError("nothing is decided here")
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
+        raise AssertionError("nothing is decided here")
+
+    async def begin_effect(self) -> None:
+        """Store nothing: there is one leg."""
+
+    async def run_member(
+        self, component: Component, message: str, *, run_id: str | None = None
+    ) -> MemberResult:
         child = FakeContext(self.catalog)
         child.change_spec(
             parent_run_id="run",

@@ -236,4 +236,4 @@ def test_tool_named_like_the_delegation_tool_is_refused(
 
     assert failure is not None
     assert failure.code == "INTERNAL"
-    assert "team news has a tool named like a tool of agentctl" in caplog.text
+    assert "team news has two tools named delegate_task_to_member" in caplog.text

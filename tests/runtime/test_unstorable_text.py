@@ -69,6 +69,8 @@ class Told:
 class Returns:
     """A tool with a fixed result."""
 
+    has_effects = False
+
     def __init__(self, result: object) -> None:
         self.result = result
 

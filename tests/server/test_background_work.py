@@ -186,6 +186,24 @@ def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) ->
     assert _summary(served, "long") == first
 
 
+def test_summary_ignores_the_output_schema_of_the_run(
+    served: ThreadedServer, model_endpoint: ModelEndpoint
+) -> None:
+    schema = {"type": "object", "properties": {"fact": {"type": "string"}}}
+    message = '{"fact": "I live in Rome"}'
+    fields = {"output_schema": schema, "session_id": "schemas", "stream": False}
+    record = served.client.post(
+        "/agents/summarized/runs",
+        json={"message": message, **fields},
+        headers=served.bearer("me", *SCOPES),
+    ).json()
+    assert record["output"] == {"fact": "I live in Rome"}
+    summary = _wait_for_cover(served, "schemas", 1)
+    assert summary["summary"].startswith(f"User:\n{message}")
+    sent = [body for body in model_endpoint.requests("echo") if message in str(body["messages"])]
+    assert ["response_format" in body for body in sent] == [True, False]
+
+
 def test_a_session_is_summarized_after_several_runs(served: ThreadedServer) -> None:
     for number in range(2):
         _run(served, "/agents/rarely", f"fact {number}", "s2")

@@ -13,7 +13,7 @@ import pytest
 from agentctl import errors
 from agentctl.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
 from agentctl.runs import finish, supervision
-from agentctl.service import documents, lookups
+from agentctl.service import json_texts, lookups, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from tests.deployment import Deployment, create_deployment
@@ -412,8 +412,8 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
 
     async with open_service(deployment) as service:
         operations = user(service)
-        watch(documents, "join_array")
-        watch(documents, "build_session_document")
+        watch(json_texts, "join_array")
+        watch(session_documents, "build_session_document")
         watch(finish, "build_run_end")
         watch(lookups, "read_run_documents")
         request = RunRequest("x" * 200_000, session_id="large")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.runtime.conversation import Conversation
+from agentctl.records.ids import new_id
+from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.attempts import Attempts, PreparedModel
+from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
     Message,
@@ -25,6 +26,7 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import InvalidAnswer
+from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript import complete_history
 from agentctl.runtime.unstopped import abandon_task
@@ -55,14 +57,25 @@ async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog)
 
     Raises:
         ExecutionError: the model or a tool ended the run.
+        Paused: the run waits for people.
     """
     runner = await catalog.prepare_runner(agent, context)
     output = catalog.output_schema(agent, context.spec.output_schema)
-    conversation = Conversation(context, runner.actions, publishes=output is None)
+    conversation = Conversation(
+        context, runner.actions, rules=runner.rules, publishes=output is None
+    )
+    if context.leg is not None:
+        await continue_conversation(runner, context.leg.state, conversation, output)
+        return
+    await begin_conversation(runner, conversation)
+    await run_conversation(runner, conversation.message, conversation, output)
+
+
+async def begin_conversation(runner: ConfiguredRunner, conversation: Conversation) -> None:
+    """Add the instructions, the message, the summary of the session and the memories."""
     conversation.add_prompt(runner.system)
     conversation.add_summary()
     await add_memories(runner.memory, conversation)
-    await run_conversation(runner, conversation.message, conversation, output)
 
 
 async def run_conversation(
@@ -81,48 +94,148 @@ async def run_conversation(
 
     Raises:
         ExecutionError: the model or a tool ended the run, or its answer is not valid.
+        Paused: the run waits for people; its state is for `continue_conversation`.
     """
-    messages = [*complete_history(conversation.context.history), _build_prompt(prompt)]
-    if output is not None:
-        runner = replace(runner, output=output)
-    await _take_turns(runner, messages, conversation)
+    turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
+    turns.messages.append(_build_prompt(prompt))
+    await turns.take()
 
 
-async def _take_turns(
-    runner: ConfiguredRunner, messages: list[Message], conversation: Conversation
+async def continue_conversation(
+    runner: ConfiguredRunner,
+    state: Mapping[str, Any],
+    conversation: Conversation,
+    output: OutputSchema | None = None,
 ) -> None:
-    corrected = False
-    attempts = Attempts(conversation.context.spec.run_id, runner.models, runner.counters)
-    for turn in range(MAXIMUM_MODEL_CALLS):
-        attempts.begin_call()
-        requires_tool = runner.routes and turn == 0
-        answer = await _call_model(
-            runner, attempts, messages, conversation, requires_tool=requires_tool
-        )
-        conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
-        messages.append(answer.message)
-        if not answer.calls:
-            problem = _take_output(runner, conversation, last=corrected)
+    """Go on after a pause of `run_conversation`, with the open calls of the last answer."""
+    turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
+    waiting = conversation.restore(state["conversation"])
+    turns.restore(state)
+    if await turns.perform_calls(state["calls"], state["results"], waiting):
+        await turns.take()
+
+
+class _Turns:
+    """The turns of a model and its tools.
+
+    Attributes:
+        messages: the history, then the messages of this run.
+    """
+
+    def __init__(self, runner: ConfiguredRunner, conversation: Conversation) -> None:
+        context = conversation.context
+        self.messages: list[Message] = [*complete_history(context.history)]
+        self._own = len(self.messages)
+        self._runner = runner
+        self._conversation = conversation
+        self._attempts = Attempts(context.spec.run_id, runner.models, runner.counters)
+        self._call_ids: set[str] = set()
+        self._count = 0
+        self._corrected = False
+
+    async def take(self) -> None:
+        """Take turns until the model answers without calls."""
+        runner, conversation = self._runner, self._conversation
+        while self._count < MAXIMUM_MODEL_CALLS:
+            self._attempts.begin_call()
+            requires_tool = runner.routes and self._count == 0
+            self._count += 1
+            answer = await _call_model(
+                runner, self._attempts, self.messages, conversation, requires_tool=requires_tool
+            )
+            answer = self._identify_calls(answer)
+            conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
+            self.messages.append(answer.message)
+            if answer.calls:
+                if not await self.perform_calls(answer.calls, {}, {}):
+                    return
+                continue
+            problem = _take_output(runner, conversation, last=self._corrected)
             if problem is None:
                 return
-            corrected = True
-            messages.append(_build_prompt(problem.prompt))
-            continue
-        results = await _perform_calls(answer.calls, conversation)
+            self._corrected = True
+            self.messages.append(_build_prompt(problem.prompt))
+        raise ExecutionError(
+            "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
+        )
+
+    async def perform_calls(
+        self,
+        calls: Sequence[dict[str, Any]],
+        results: Mapping[str, str],
+        waiting: Mapping[str, WaitingCall],
+    ) -> bool:
+        """Perform the calls of an answer, and add their results to the messages.
+
+        Args:
+            results: the results of the calls that have ended in an earlier leg, by id.
+            waiting: the other calls of an answer of an earlier leg.
+
+        Returns:
+            False if a member has answered in place of the model.
+
+        Raises:
+            Paused: all other calls have ended, and these wait.
+        """
+        conversation = self._conversation
+        pending = [call for call in calls if call["id"] not in results]
+        texts = await _gather(
+            conversation.resume_call(call["id"], call["name"], call["arguments"], waits)
+            if (waits := waiting.get(call["id"])) is not None
+            else conversation.call(call["id"], call["name"], call["arguments"])
+            for call in pending
+        )
+        ended = {
+            call["id"]: text for call, text in zip(pending, texts, strict=True) if text is not None
+        }
+        ended |= results
+        if conversation.waiting:
+            raise Paused(conversation.asks, self._keep(calls, ended))
         if conversation.routed_answer is not None:
-            return
-        messages += [
+            return False
+        self.messages += [
             {
                 "role": "tool",
-                "content": result,
+                "content": ended[call["id"]],
                 "tool_call_id": call["id"],
                 "tool_name": call["name"],
             }
-            for call, result in zip(answer.calls, results, strict=True)
+            for call in calls
         ]
-    raise ExecutionError(
-        "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
-    )
+        return True
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the values of `_keep`."""
+        self._attempts.choose(state["model"])
+        self._count, self._corrected = state["turns"], state["corrected"]
+        for message in state["messages"]:
+            self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
+            self.messages.append(load_message(message, self._runner.models))
+
+    def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
+        own = self.messages[self._own :]
+        return {
+            "conversation": self._conversation.keep(),
+            "messages": [dump_message(message, self._runner.models) for message in own],
+            "calls": calls,
+            "results": results,
+            "model": self._attempts.model.id,
+            "turns": self._count,
+            "corrected": self._corrected,
+        }
+
+    def _identify_calls(self, answer: ModelAnswer) -> ModelAnswer:
+        """Give a call a new id if an earlier answer of the run has used its id.
+
+        Some servers count the calls of each answer from 0. A decision, and `RunContext.call_id`,
+        belong to one call.
+        """
+        repeated = [call for call in answer.calls if call["id"] in self._call_ids]
+        for call in repeated:
+            call["id"] = new_id()
+        self._call_ids |= {call["id"] for call in answer.calls}
+        # The answer in the form of its provider has the earlier ids.
+        return replace(answer, native=None) if repeated else answer
 
 
 def _build_prompt(text: str) -> Message:
@@ -212,8 +325,8 @@ async def _attempt_call(
     return answer
 
 
-async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
-    pending = [conversation.call(call["id"], call["name"], call["arguments"]) for call in calls]
+async def _gather(calls: Iterable[Coroutine[Any, Any, str | None]]) -> list[str | None]:
+    pending = list(calls)
     if len(pending) == 1:
         return [await pending[0]]
     tasks = [asyncio.create_task(call) for call in pending]

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.runners.hosted_run import Runner
+    from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
 
 
@@ -49,6 +51,8 @@ class Catalog:
         for component in components:
             self._components[component.kind][component.id] = component
         self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
+        self._external: dict[tuple[ComponentKind, str], list[ExternalAction]] = {}
+        self._unmatched: set[tuple[str, str]] = set()
         self._outputs: dict[str, OutputSchema] = {}
         self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
         self._hosted = HostedRunners()
@@ -135,6 +139,22 @@ class Catalog:
             self._tools[key] = load_tools(owner, functions, self._folder)
         return self._tools[key]
 
+    def external_tools(self, component: Component) -> list[ExternalAction]:
+        """Return the tools of an agent or of a team's leader that its caller executes.
+
+        Raises:
+            InvalidConfiguration: the file of a tool is not usable.
+        """
+        files = component.worker.external_tools
+        if not files:
+            return []
+        key = (component.kind, component.id)
+        if key not in self._external:
+            from agentctl.runtime.tools.external import load_external_tools
+
+            self._external[key] = load_external_tools(f"{component.kind} {component.id}", files)
+        return self._external[key]
+
     @property
     def _folder(self) -> Path | None:
         return self.settings.path.parent if self.settings.path is not None else None
@@ -142,9 +162,10 @@ class Catalog:
     def can_call(self, kind: ComponentKind, component_id: str, tool_name: str) -> bool:
         """Return False if a call that was approved cannot be made: its component or tool is gone.
 
-        The tools of agents in code and of MCP servers are not known here.
+        A tool that is not known here, such as one of an agent in code, is taken as present.
         """
-        return self.get(kind, component_id) is not None
+        component = self.get(kind, component_id)
+        return component is not None and self.has_tool(component, tool_name) is not False
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
@@ -178,7 +199,7 @@ class Catalog:
             return None
 
     def load_code(self) -> None:
-        """Import the modules of all tools and of all agents in code.
+        """Import the modules of all tools and of all agents in code, and check `approve`.
 
         Raises:
             InvalidConfiguration: a tool or an object is not usable; names the component.
@@ -188,7 +209,7 @@ class Catalog:
                 if self.is_hosted(component):
                     self.hosted_runner(component)
                 else:
-                    self.tools(component)
+                    self._build_actions(component)
 
     def output_schema(self, component: Component, requested: str | None) -> OutputSchema | None:
         """Return the schema of the result of a run; None for text.
@@ -237,16 +258,55 @@ class Catalog:
         """
         key = (component.kind, component.id)
         if key not in self._runners:
-            from agentctl.runtime.components.configured import build_actions, build_runner
+            from agentctl.runtime.components.configured import build_runner
 
-            tools = self.tools(component)
-            members = self.members(component) if component.kind == "team" else {}
-            instructions, actions = build_actions(component, tools, members)
+            instructions, actions, rules = self._build_actions(component)
             connections = self.models.connect(self.model(component))
             self._runners[key] = build_runner(
-                component, connections, instructions, actions, self.models.counters
+                component, connections, instructions, actions, rules, self.models.counters
             )
         return self._runners[key]
+
+    def _build_actions(
+        self, component: Component
+    ) -> tuple[str, dict[str, Action], dict[str, CallRule]]:
+        from agentctl.runtime.components.component_rules import build_component_rules
+        from agentctl.runtime.components.configured import build_actions
+
+        members = self.members(component) if component.kind == "team" else {}
+        external = self.external_tools(component)
+        instructions, actions = build_actions(component, self.tools(component), external, members)
+        has_approvers = self.settings.has_approvers
+        return (
+            instructions,
+            actions,
+            build_component_rules(component, actions, has_approvers=has_approvers),
+        )
+
+    def has_tool(self, component: Component, name: str) -> bool | None:
+        """Return True if a component still has the tool that a model knows by a name.
+
+        None if it is not known: the component is an agent in code or a workflow, its tools are not
+        usable, or an MCP server has not listed its tools.
+        """
+        if component.kind == "workflow" or self.is_hosted(component):
+            return None
+        from agentctl.runtime.mcp.definitions import build_public_name
+
+        try:
+            if name in self._build_actions(component)[1]:
+                return True
+        except InvalidConfiguration:
+            return None
+        references = component.worker.tools
+        if any(tool["name"] == name for tool in self.mcp.records(references)):
+            return True
+        for named in filter(None, map(parse_mcp_reference, references)):
+            server = self.mcp.hosted.get(named.server)
+            listed = server is not None and server.listed is not None
+            if not listed and name.startswith(build_public_name(named.server, "")):
+                return None
+        return False
 
     async def prepare_runner(
         self, component: Component, context: RunEnvironment
@@ -260,11 +320,13 @@ class Catalog:
         runner, references = self.runner(component), component.worker.tools
         if all(parse_mcp_reference(reference) is None for reference in references):
             return runner
+        from agentctl.runtime.components.component_rules import build_mcp_rules
         from agentctl.runtime.components.configured import add_actions
         from agentctl.runtime.mcp.values import get_user
 
         actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
-        return add_actions(runner, actions)
+        rules = build_mcp_rules(component, runner.actions, actions, self._unmatched)
+        return add_actions(runner, actions, rules)
 
     async def close(self) -> None:
         """Close the connections to models and MCP servers, and the runners of agents in code."""

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection
     from agentctl.runtime.models.structured_output import OutputSchema
+    from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
 
 
@@ -31,6 +32,7 @@ class ConfiguredRunner:
         counters: counts further attempts of model calls.
         tools: the tools that the model receives.
         actions: the tools that the model may call, by name.
+        rules: the rules of those whose calls wait for a person, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         memory: the memory settings of the component.
@@ -41,6 +43,7 @@ class ConfiguredRunner:
     counters: ModelCounters
     tools: Sequence[ToolRecord]
     actions: Mapping[str, Action]
+    rules: Mapping[str, CallRule]
     system: str
     routes: bool
     memory: config.Memory
@@ -48,7 +51,10 @@ class ConfiguredRunner:
 
 
 def build_actions(
-    component: Component, tools: Iterable[Tool], members: Mapping[str, Component]
+    component: Component,
+    tools: Iterable[Tool],
+    external: Iterable[ExternalAction],
+    members: Mapping[str, Component],
 ) -> tuple[str, dict[str, Action]]:
     """Return the instructions and the actions of an agent or of a team's leader.
 
@@ -56,19 +62,22 @@ def build_actions(
         members: the members of a team by id; empty for an agent.
 
     Raises:
-        InvalidConfiguration: a tool has the name of a delegation or memory tool.
+        InvalidConfiguration: a tool has the name of another one, or of a tool of agentctl.
     """
     spec = component.worker
     instructions = spec.instructions
     all_actions: list[Action] = [ToolAction(tool) for tool in tools]
-    all_actions += build_memory_actions(spec.memory)
+    all_actions += [*external, *build_memory_actions(spec.memory)]
     if component.kind == "team":
         instructions = build_leader_instructions(component, members)
         all_actions = [*build_member_actions(component, members), *all_actions]
     actions = {action.record()["name"]: action for action in all_actions}
     if len(actions) < len(all_actions):
+        names = [action.record()["name"] for action in all_actions]
+        twice = next(name for name in names if names.count(name) > 1)
         raise InvalidConfiguration(
-            f"The {component.kind} {component.id} has a tool named like a tool of agentctl"
+            f"The {component.kind} {component.id} has two tools named {twice}",
+            hint="rename one of them; memory tools and delegations are tools of agentctl",
         )
     return instructions, actions
 
@@ -78,6 +87,7 @@ def build_runner(
     connections: Sequence[tuple[config.Model, ModelConnection]],
     instructions: str,
     actions: Mapping[str, Action],
+    rules: Mapping[str, CallRule],
     counters: ModelCounters,
 ) -> ConfiguredRunner:
     """Build the runner of an agent or of a team's leader.
@@ -105,16 +115,20 @@ def build_runner(
         counters=counters,
         tools=[action.record() for action in actions.values()],
         actions=actions,
+        rules=rules,
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,
     )
 
 
-def add_actions(runner: ConfiguredRunner, more: Mapping[str, Action]) -> ConfiguredRunner:
-    """Return a runner with further tools, such as those of MCP servers."""
+def add_actions(
+    runner: ConfiguredRunner, more: Mapping[str, Action], rules: Mapping[str, CallRule]
+) -> ConfiguredRunner:
+    """Return a runner with further tools, such as those of MCP servers, and their rules."""
     return replace(
         runner,
         tools=[*runner.tools, *(action.record() for action in more.values())],
         actions={**runner.actions, **more},
+        rules={**runner.rules, **rules},
     )

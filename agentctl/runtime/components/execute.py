@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.pauses import Paused
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
 from agentctl.runtime.unstopped import install_executor, watch_threads
 
@@ -53,6 +54,7 @@ async def execute_component(
 
     Raises:
         ExecutionError: the run ends as ERROR.
+        Paused: the run waits for people.
         asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
     install_executor()
@@ -107,17 +109,28 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
 
     Raises:
         ExecutionError: a step failed, or the run of a step was cancelled.
+        Paused: a step waits for people.
     """
-    output = context.spec.input
-    for index, (name, worker) in enumerate(catalog.steps(workflow)):
+    output, first, run_id = context.spec.input, 0, None
+    if context.leg is not None:
+        state = context.leg.state
+        output, first, run_id = state["input"], state["step"], state["run_id"]
+    spans = context.transcript.spans
+    steps = catalog.steps(workflow)
+    for index, (name, worker) in enumerate(steps[first:], start=first):
         context.checkpoint()
-        context.emit(StepStarted(name, index))
-        span = context.transcript.spans.start_step(index, name)
+        span = spans.find_open(f"step-{index}") if run_id is not None else None
+        if run_id is None:
+            context.emit(StepStarted(name, index))
+        span = span or spans.start_step(index, name)
         token = current_call.set(CurrentCall(span.id, name))
         try:
-            result = await context.run_member(worker, output)
+            result = await context.run_member(worker, output, run_id=run_id)
         finally:
             current_call.reset(token)
+        if result.status == "PAUSED":
+            raise Paused([], {"step": index, "input": output, "run_id": result.run_id})
+        run_id = None
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
             if result.status == "CANCELLED":

@@ -7,12 +7,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import Action
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import CallOutcome, CallPause
 from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
 
 if TYPE_CHECKING:
@@ -69,7 +69,12 @@ def share_context(task: str, context: RunEnvironment) -> str:
 
 
 def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
-    """Return the result of a member's run for the leader. A failure is not one of the tool."""
+    """Return the result of a member's run for the leader. A failure is not one of the tool.
+
+    The state of a call that waits is the id of the member's run.
+    """
+    if result.status == "PAUSED":
+        return CallOutcome("", pause=CallPause([], result.run_id))
     if result.status == "COMPLETED":
         return CallOutcome(result.content)
     if result.status == "CANCELLED":
@@ -82,6 +87,8 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
 @dataclass(frozen=True, slots=True)
 class _SetSharedContext:
     """Replace the text that every member receives with its task, in this run and in later ones."""
+
+    has_effects: ClassVar[bool] = False
 
     tool: ToolRecord
 
@@ -104,6 +111,8 @@ class _SetSharedContext:
 @dataclass(frozen=True, slots=True)
 class _MemberAction(ABC):
     """A delegation tool: runs the member that the leader names."""
+
+    has_effects: ClassVar[bool] = False
 
     tool: ToolRecord
     members: Mapping[str, Component]
@@ -137,7 +146,8 @@ class _Delegate(_MemberAction):
         if not isinstance(task, str) or not task:
             return CallOutcome("The argument task is missing: say what to do", failed=True)
         context = conversation.context
-        result = await context.run_member(member, share_context(task, context))
+        run_id = conversation.take_state()
+        result = await context.run_member(member, share_context(task, context), run_id=run_id)
         return build_member_outcome(member, result)
 
 
@@ -150,10 +160,11 @@ class _Route(_MemberAction):
         if conversation.is_routing:
             return CallOutcome("The message was passed to another member already", failed=True)
         conversation.is_routing = True
+        run_id = conversation.take_state()
         task = share_context(conversation.message, conversation.context)
-        result = await conversation.context.run_member(member, task)
+        result = await conversation.context.run_member(member, task, run_id=run_id)
         if result.status == "COMPLETED":
             conversation.routed_answer = result.content
-        else:
+        elif result.status != "PAUSED":
             conversation.is_routing = False
         return build_member_outcome(member, result)

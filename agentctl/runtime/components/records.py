@@ -116,6 +116,7 @@ def _model_record(catalog: Catalog, component: Component) -> ModelRecord:
 def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
     spec = component.worker
     records = [tool.record() for tool in catalog.tools(component)]
+    records += [action.record() for action in catalog.external_tools(component)]
     if spec.memory.mode == "tool":
         from agentctl.runtime.tools.memories import build_memory_actions
 

@@ -5,17 +5,22 @@ workflows").
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from agentctl.runtime.components.agent import run_conversation
+from agentctl.runtime.components.agent import (
+    begin_conversation,
+    continue_conversation,
+    run_conversation,
+)
 from agentctl.runtime.components.leadership import build_member_outcome, share_context
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.tools.memories import add_memories
+from agentctl.runtime.pauses import Paused
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
-    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.context import MemberResult, RunEnvironment
 
 
 async def run_team(team: Component, context: RunEnvironment, catalog: Catalog) -> None:
@@ -28,43 +33,77 @@ async def run_team(team: Component, context: RunEnvironment, catalog: Catalog) -
 
     Raises:
         ExecutionError: the leader's model or a tool of the leader ended the run.
+        Paused: the leader or a member waits for people.
     """
     runner = await catalog.prepare_runner(team, context)
     output = catalog.output_schema(team, context.spec.output_schema)
-    publishes = not runner.routes and output is None
-    conversation = Conversation(context, runner.actions, publishes=publishes)
-    conversation.add_prompt(runner.system)
-    conversation.add_summary()
-    await add_memories(runner.memory, conversation)
-    if team.team.mode == "route":
-        await run_conversation(runner, conversation.message, conversation)
-        if conversation.routed_answer is not None:
-            conversation.set_answer(conversation.routed_answer)
-        else:
-            conversation.publish_held_text()
-    elif team.team.mode == "broadcast":
-        prompt = await _collect_reports(catalog.members(team), conversation)
-        await run_conversation(runner, prompt, conversation, output)
+    if runner.routes:
+        output = None
+    conversation = Conversation(
+        context, runner.actions, rules=runner.rules, publishes=not runner.routes and output is None
+    )
+    state = context.leg.state if context.leg is not None else None
+    if state is not None and "reports" not in state:
+        await continue_conversation(runner, state, conversation, output)
     else:
-        await run_conversation(runner, conversation.message, conversation, output)
+        if state is None:
+            await begin_conversation(runner, conversation)
+        else:
+            conversation.restore(state["conversation"])
+        prompt = conversation.message
+        if team.team.mode == "broadcast":
+            prompt = await _collect_reports(catalog.members(team), conversation, state)
+        await run_conversation(runner, prompt, conversation, output)
+    if conversation.routed_answer is not None:
+        conversation.set_answer(conversation.routed_answer)
+    elif runner.routes:
+        conversation.publish_held_text()
 
 
-async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:
+async def _collect_reports(
+    members: dict[str, Component], conversation: Conversation, state: Mapping[str, Any] | None
+) -> str:
     """Send the message to all members concurrently and return the prompt of the leader.
 
     The reports are not added to the messages, so that later runs of the session do not carry them.
     Each report is the content of the member's run.
+
+    Args:
+        state: the reports and the waiting members of the leg before; None in the first leg.
+
+    Raises:
+        Paused: a member waits.
     """
     conversation.context.checkpoint()
+    reports: dict[str, str] = dict(state["reports"]) if state is not None else {}
+    waiting: dict[str, str] = dict(state["waiting"]) if state is not None else {}
+    # A member that the configuration has got since the pause was not asked.
+    asked = [member for member in members.values() if state is None or member.id in waiting]
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_collect_report(member, conversation)) for member in members.values()
-        ]
-    reports = [task.result() for task in tasks]
-    return "\n\n".join([conversation.message, "What the members report:", *reports])
+        tasks = {
+            member.id: group.create_task(_run_member(member, conversation, waiting.get(member.id)))
+            for member in asked
+        }
+    results = {member_id: task.result() for member_id, task in tasks.items()}
+    waiting = {
+        member_id: result.run_id
+        for member_id, result in results.items()
+        if result.status == "PAUSED"
+    }
+    for member_id, result in results.items():
+        if member_id not in waiting:
+            member = members[member_id]
+            text = build_member_outcome(member, result).text
+            reports[member_id] = f"{member_id} ({member.name}):\n{text}"
+    if waiting:
+        kept = {"conversation": conversation.keep(), "reports": reports, "waiting": waiting}
+        raise Paused([], kept)
+    ordered = [reports[member_id] for member_id in members if member_id in reports]
+    return "\n\n".join([conversation.message, "What the members report:", *ordered])
 
 
-async def _collect_report(member: Component, conversation: Conversation) -> str:
+async def _run_member(
+    member: Component, conversation: Conversation, run_id: str | None
+) -> MemberResult:
     task = share_context(conversation.message, conversation.context)
-    result = await conversation.context.run_member(member, task)
-    return f"{member.id} ({member.name}):\n{build_member_outcome(member, result).text}"
+    return await conversation.context.run_member(member, task, run_id=run_id)

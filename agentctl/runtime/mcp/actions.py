@@ -7,11 +7,14 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mcp_types import InputRequiredResult
 
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
+from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_questions
 from agentctl.runtime.mcp.results import build_result_text
 from agentctl.runtime.mcp.watched import WatchedCall
 from agentctl.runtime.pauses import CallOutcome
@@ -41,6 +44,8 @@ _log = logging.getLogger("agentctl.mcp")
 class McpAction:
     """A tool of an MCP server as an action of a model, for the user of one run."""
 
+    has_effects: ClassVar[bool] = True
+
     tool: McpTool
     server: HostedServer
     user: McpUser
@@ -56,7 +61,13 @@ class McpAction:
         started = time.monotonic()
         end: CallEnd = "failed"
         try:
-            result = await self._call(arguments, context, limit)
+            kept = conversation.take_state()
+            answers = build_answers(kept, context.leg) if kept is not None else None
+            result = await self._call(arguments, context, limit, answers)
+            if isinstance(result, InputRequiredResult):
+                pause = build_questions(self.tool, result, kept)
+                end = "completed"
+                return CallOutcome("", pause=pause)
             text = build_result_text(result, context.limits.tool_result_bytes)
             end = "failed" if result.is_error else "completed"
             return CallOutcome(text, failed=result.is_error)
@@ -79,10 +90,14 @@ class McpAction:
             self.server.counters.count_call(end, time.monotonic() - started)
 
     async def _call(
-        self, arguments: Mapping[str, Any], context: RunEnvironment, seconds: float
-    ) -> CallToolResult:
+        self,
+        arguments: Mapping[str, Any],
+        context: RunEnvironment,
+        seconds: float,
+        answers: McpAnswers | None,
+    ) -> CallToolResult | InputRequiredResult:
         watched = WatchedCall()
-        call = self.server.call(self.tool.listed_name, arguments, self.user, watched)
+        call = self.server.call(self.tool.listed_name, arguments, self.user, watched, answers)
         task = asyncio.create_task(call, name=f"tool {self.tool.name}")
         unstopped = context.transcript.unstopped
         try:

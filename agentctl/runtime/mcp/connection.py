@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
     from agentctl.runtime.mcp.endpoints import Endpoint
+    from agentctl.runtime.mcp.questions import McpAnswers
 
 CLOSE_SECONDS = 8.0
 """Maximum time to close a connection, with all steps that end a program."""
@@ -134,9 +135,19 @@ class McpConnection:
         return tools
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], watched: WatchedCall
-    ) -> mcp_types.CallToolResult:
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        watched: WatchedCall,
+        answers: McpAnswers | None = None,
+    ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
         """Call a tool. If this task is cancelled, the server is notified.
+
+        Args:
+            answers: the answers to the questions of the same call before; None for a new call.
+
+        Returns:
+            The result, or the questions that the server has first.
 
         Raises:
             McpCallFailed: the server answered with an error, or in a way that is not valid.
@@ -144,7 +155,12 @@ class McpConnection:
             McpUnavailable: the connection ended; the call may have been executed.
         """
         request = mcp_types.CallToolRequest(
-            params=mcp_types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+            params=mcp_types.CallToolRequestParams(
+                name=tool,
+                arguments=dict(arguments),
+                input_responses=dict(answers.responses) if answers is not None else None,
+                request_state=answers.request_state if answers is not None else None,
+            )
         )
         token = current_call.set(watched)
         self.in_use += 1
@@ -171,9 +187,7 @@ class McpConnection:
         finally:
             self.in_use -= 1
             current_call.reset(token)
-        if isinstance(result, mcp_types.InputRequiredResult):
-            raise McpCallFailed("it asks for input of a person, which is not supported")
-        assert isinstance(result, mcp_types.CallToolResult)
+        assert isinstance(result, mcp_types.CallToolResult | mcp_types.InputRequiredResult)
         return result
 
     @property

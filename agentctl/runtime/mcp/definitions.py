@@ -91,7 +91,7 @@ async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> To
         name = escape_controls(item.name[:_NAME_CHARACTERS])
         try:
             tool = _build_tool(server, item)
-        except _UnusableTool as problem:
+        except UnusableTool as problem:
             problems.append(f'the tool "{name}" is left out: {problem}')
             continue
         if tool.name in tools:
@@ -116,19 +116,19 @@ def build_public_name(server: str, tool: str) -> str:
     return f"{name[: _NAME_CHARACTERS - 9]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-class _UnusableTool(Exception):
-    """The reason why a tool is left out."""
+class UnusableTool(Exception):
+    """The reason why a tool, or a question of one, is left out."""
 
 
 def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
     if not 0 < len(listed.name) <= _MAXIMUM_LISTED_NAME or not listed.name.isprintable():
-        raise _UnusableTool("its name is empty, too long or not printable")
+        raise UnusableTool("its name is empty, too long or not printable")
     return McpTool(
         server=server.id,
         listed_name=listed.name,
         name=build_public_name(server.id, listed.name),
         description=clean_text(listed.description or "", DESCRIPTION_BYTES),
-        parameters=_clean_schema(listed.input_schema),
+        parameters=clean_schema(listed.input_schema),
     )
 
 
@@ -176,34 +176,39 @@ def _describe(tool: Any) -> dict[str, Any]:
     return {"name": name if isinstance(name, str) else "", "inputSchema": schema}
 
 
-def _clean_schema(schema: dict[str, Any]) -> dict[str, Any]:
+def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with clean texts.
+
+    Raises:
+        UnusableTool: it is not one, or it is too large.
+    """
     if UNUSABLE in schema:
-        raise _UnusableTool("its definition does not follow the protocol")
+        raise UnusableTool("its definition does not follow the protocol")
     try:
         # Before its texts are cleaned, which takes a microsecond for each value.
         if len(orjson.dumps(schema)) > SCHEMA_BYTES:
-            raise _UnusableTool(_LARGE_SCHEMA)
-        cleaned: dict[str, Any] = _clean_value(schema, SCHEMA_DEPTH)
+            raise UnusableTool(_LARGE_SCHEMA)
+        cleaned: dict[str, Any] = _clean_value(dict(schema), SCHEMA_DEPTH)
         size = len(orjson.dumps(cleaned))
     except (TypeError, ValueError) as error:
-        raise _UnusableTool("its schema is not valid JSON") from error
+        raise UnusableTool("its schema is not valid JSON") from error
     if size > SCHEMA_BYTES:
-        raise _UnusableTool(_LARGE_SCHEMA)
+        raise UnusableTool(_LARGE_SCHEMA)
     if cleaned.get("type", "object") != "object":
-        raise _UnusableTool("its schema is not that of an object")
+        raise UnusableTool("its schema is not that of an object")
     return {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
 
 
 def _clean_value(value: Any, depth: int) -> Any:
     """Clean the texts of a schema. A name is never changed, because it is an argument."""
     if depth == 0:
-        raise _UnusableTool(f"its schema has more than {SCHEMA_DEPTH} levels")
+        raise UnusableTool(f"its schema has more than {SCHEMA_DEPTH} levels")
     if isinstance(value, str):
         return clean_text(value, SCHEMA_BYTES)
     if isinstance(value, list):
         return [_clean_value(item, depth - 1) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(name, str) and name.isprintable() for name in value):
-            raise _UnusableTool("its schema has a name that is not printable")
+            raise UnusableTool("its schema has a name that is not printable")
         return {name: _clean_value(item, depth - 1) for name, item in value.items()}
     return value

@@ -20,10 +20,11 @@ from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.failures import McpSessionLost, McpUnavailable
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, InputRequiredResult
 
     from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.endpoints import Endpoint
+    from agentctl.runtime.mcp.questions import McpAnswers
     from agentctl.runtime.mcp.values import McpUser
     from agentctl.runtime.mcp.watched import WatchedCall
 
@@ -91,9 +92,17 @@ class HostedServer(ABC):
         """
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], user: McpUser, watched: WatchedCall
-    ) -> CallToolResult:
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        user: McpUser,
+        watched: WatchedCall,
+        answers: McpAnswers | None = None,
+    ) -> CallToolResult | InputRequiredResult:
         """Call a tool; once more if the server had forgotten the session.
+
+        Args:
+            answers: the answers to the questions of the same call before; None for a new call.
 
         Raises:
             McpCallFailed: the server answered with an error.
@@ -101,11 +110,11 @@ class HostedServer(ABC):
         """
         connection = await self.acquire(user)
         try:
-            return await connection.call(tool, arguments, watched)
+            return await connection.call(tool, arguments, watched, answers)
         except McpSessionLost:
             watched.session_lost = False
             connection = await self.acquire(user)
-            return await connection.call(tool, arguments, watched)
+            return await connection.call(tool, arguments, watched, answers)
 
     def note_failure(self, reason: str, detail: str = "") -> None:
         """Count a failure, and log a reason that is new.

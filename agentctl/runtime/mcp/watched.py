@@ -88,6 +88,7 @@ class CallWatcher:
         if (call := current_call.get()) is not None:
             call.request_id = str(item.message.id)
             self._calls[call.request_id] = call
+            _allow_questions(item.message)
 
     def note_received(self, item: SessionMessage | Exception) -> None:
         message = None if isinstance(item, Exception) else item.message
@@ -110,6 +111,19 @@ class CallWatcher:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.end()
+
+
+def _allow_questions(request: mcp_types.JSONRPCRequest) -> None:
+    """Declare that a call may be answered with questions, where the protocol has that.
+
+    The library would declare it to servers with older versions too: they would send their questions
+    while the call stays open, and the call could not wait.
+    """
+    meta = (request.params or {}).get("_meta")
+    if isinstance(meta, dict) and mcp_types.CLIENT_CAPABILITIES_META_KEY in meta:
+        capabilities = meta[mcp_types.CLIENT_CAPABILITIES_META_KEY]
+        allowed = {**capabilities, "elicitation": {"form": {}}}
+        meta[mcp_types.CLIENT_CAPABILITIES_META_KEY] = allowed
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
-    from agentctl.runtime.models.calls import ModelConnection, ModelFailure
+    from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -88,6 +88,11 @@ class Attempts:
         """The model of the next attempt."""
         return self._models[self._index]
 
+    def choose(self, model_id: str) -> None:
+        """Go on with a model of an earlier leg of the run, if it is still configured."""
+        ids = [model.id for model in self._models]
+        self._index = ids.index(model_id) if model_id in ids else 0
+
     def begin_call(self) -> None:
         """Start a new model call, with a new budget."""
         self._failed = 0
@@ -133,3 +138,33 @@ class Attempts:
             seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
         remaining = self._started + model.retry_seconds - time.monotonic()
         return seconds if seconds <= remaining else None
+
+
+def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str, Any]:
+    """Return a message as a JSON object, for the checkpoint of a run that waits.
+
+    An answer keeps the form of its provider: some providers need it back, such as signed thinking.
+
+    Args:
+        models: the models of the run.
+    """
+    native = message.get("native")
+    dumped = {name: value for name, value in message.items() if name != "native"}
+    model = next((one for one in models if native and one.connection is native.connection), None)
+    if native is not None and model is not None:
+        dumped["native"] = {"model": model.id, "value": model.connection.dump_native(native.value)}
+    return dumped
+
+
+def load_message(stored: dict[str, Any], models: Sequence[PreparedModel]) -> Message:
+    """Return the message of `dump_message`; in neutral form if its model cannot read it."""
+    from agentctl.runtime.models.calls import NativeMessage
+
+    message = dict(stored)
+    native = message.pop("native", None)
+    model = next((one for one in models if native and one.id == native["model"]), None)
+    if model is not None:
+        value = model.connection.load_native(native["value"])
+        if value is not None:
+            message["native"] = NativeMessage(model.connection, value)
+    return message

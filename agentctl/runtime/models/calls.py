@@ -161,6 +161,14 @@ class ModelConnection(ABC):
         unset: dict[str, Any] = dict.fromkeys(self.ignored_settings)
         return replace(settings, **unset) if unset else settings
 
+    def dump_native(self, value: Any) -> Any:
+        """Return the value of a `NativeMessage` as a JSON value."""
+        return value
+
+    def load_native(self, stored: Any) -> Any:
+        """Return the value that `dump_native` has stored; None if it cannot be read any more."""
+        return stored
+
     @abstractmethod
     async def close(self) -> None:
         """Close the connections to the provider."""

@@ -22,6 +22,7 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
 )
 from pydantic_ai.messages import (
+    ModelMessagesTypeAdapter,
     ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
@@ -106,6 +107,16 @@ class LibraryConnection(ModelConnection):
         }
         values = {name: value for name, value in converted.items() if value is not None}
         return cast("ModelSettings", values) if values else None
+
+    def dump_native(self, value: ModelResponse) -> Any:
+        return ModelMessagesTypeAdapter.dump_python([value], mode="json")
+
+    def load_native(self, stored: Any) -> ModelResponse | None:
+        try:
+            (message,) = ModelMessagesTypeAdapter.validate_python(stored)
+        except ValueError:
+            return None
+        return message if isinstance(message, ModelResponse) else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         settings = self.convert_settings(self.select_settings(call.settings))

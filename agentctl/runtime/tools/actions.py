@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.runtime.context import RunHost, build_run_context
@@ -38,6 +38,8 @@ class _ToolFailed(Exception):
 class ToolAction:
     """A configured tool as an action of a model."""
 
+    has_effects: ClassVar[bool] = True
+
     tool: Tool
 
     def record(self) -> ToolRecord:
@@ -46,9 +48,21 @@ class ToolAction:
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
-        name, context = self.tool.name, conversation.context
+        return await self._attempt(arguments, conversation.context)
+
+    async def check(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome | None:
+        """Return the failure of a call whose arguments do not match the signature, or None."""
+        outcome = await self._attempt(arguments, conversation.context, checks_only=True)
+        return outcome if outcome.failed else None
+
+    async def _attempt(
+        self, arguments: Mapping[str, Any], context: RunEnvironment, *, checks_only: bool = False
+    ) -> CallOutcome:
+        name = self.tool.name
         try:
-            return CallOutcome(await self._call(arguments, context))
+            return CallOutcome(await self._call(arguments, context, checks_only))
         except InvalidArguments as error:
             text = f"The arguments of {name} are not valid: {error}"
         except TimeoutError:
@@ -61,7 +75,9 @@ class ToolAction:
             text = f"The tool {name} failed ({failure.name})"
         return CallOutcome(text, failed=True)
 
-    async def _call(self, arguments: Mapping[str, Any], context: RunEnvironment) -> str:
+    async def _call(
+        self, arguments: Mapping[str, Any], context: RunEnvironment, checks_only: bool
+    ) -> str:
         """Call the function within the time limit of tools.
 
         The wait is bounded here, not with `asyncio.timeout`: that would wait for ever for a tool
@@ -70,7 +86,7 @@ class ToolAction:
         name, unstopped = self.tool.name, context.transcript.unstopped
         host = RunHost(context)
         task = asyncio.create_task(
-            self._call_guarded(arguments, context, host), name=f"tool {name}"
+            self._call_guarded(arguments, context, host, checks_only), name=f"tool {name}"
         )
         try:
             done, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
@@ -91,17 +107,26 @@ class ToolAction:
         return task.result()
 
     async def _call_guarded(
-        self, arguments: Mapping[str, Any], context: RunEnvironment, host: RunHost
+        self,
+        arguments: Mapping[str, Any],
+        context: RunEnvironment,
+        host: RunHost,
+        checks_only: bool,
     ) -> str:
         tool, limit = self.tool, context.limits.tool_result_bytes
         filled = {name: build_run_context(context, host) for name in tool.contexts}
         try:
             if tool.is_async:
-                result = await tool.function(**tool.convert(arguments), **filled)
-                return result_to_text(result, limit)
+                values = tool.convert(arguments)
+                if checks_only:
+                    return ""
+                return result_to_text(await tool.function(**values, **filled), limit)
 
             def call() -> str:
-                return result_to_text(tool.function(**tool.convert(arguments), **filled), limit)
+                values = tool.convert(arguments)
+                return (
+                    "" if checks_only else result_to_text(tool.function(**values, **filled), limit)
+                )
 
             return await run_in_thread(call, tool.name, context.transcript.unstopped)
         except (asyncio.CancelledError, GeneratorExit, InvalidArguments, TooManyAbandonedThreads):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode
 
+from agentctl.agents import ToolOptions, get_tool_options
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import is_run_context
@@ -31,7 +32,7 @@ from agentctl.runtime.json_values import NotSerializable, encode_json
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
 
-_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """Names of tools that providers accept."""
 
 _REFUSED_KINDS = {
@@ -59,6 +60,7 @@ class Tool:
         required: the parameters without a default.
         contexts: the parameters that the server fills with a `RunContext`. They are not among the
             others, and not in the schema.
+        options: the options that its code sets.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Tool:
     arguments: Mapping[str, TypeAdapter[Any]]
     required: frozenset[str]
     contexts: tuple[str, ...] = ()
+    options: ToolOptions = ToolOptions()
 
     def record(self) -> ToolRecord:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -134,7 +137,7 @@ def _configuration_error(owner: str, reference: str, error: UnusableObject) -> I
 
 def _build_tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
-    if not _TOOL_NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         raise UnusableObject("its name must have at most 64 ASCII letters, digits and underscores")
     if inspect.isasyncgenfunction(function):
         raise UnusableObject("it is an asynchronous generator")
@@ -159,6 +162,7 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
         arguments=adapters,
         required=frozenset(adapters) - frozenset(defaults),
         contexts=contexts,
+        options=get_tool_options(function),
     )
 
 

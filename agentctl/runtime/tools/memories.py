@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.runtime.conversation import Action
@@ -42,6 +42,8 @@ _Call = Callable[["Memories", Mapping[str, Any]], Awaitable[str]]
 @dataclass(frozen=True, slots=True)
 class _MemoryAction:
     """A memory tool. Its arguments are texts, and a list of texts for topics."""
+
+    has_effects: ClassVar[bool] = True
 
     tool: ToolRecord
     execute: _Call

@@ -1,0 +1,123 @@
+"""Call rules of a component: its key `approve`, checked against its tools (docs/decisions/0080).
+
+The tools of MCP servers are known at run time only. A pattern that could name one of a server, but
+matches no tool at all, applies to every tool of that server: the server may have renamed the tool.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from agentctl.config.mcp_servers import parse_mcp_reference
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.conversation import CallRule
+from agentctl.runtime.mcp.definitions import build_public_name
+from agentctl.runtime.tools.actions import ToolAction
+from agentctl.runtime.tools.call_rules import (
+    build_rule,
+    build_rules,
+    choose_strictest,
+    find_policy,
+    list_unmatched,
+    may_match,
+)
+
+if TYPE_CHECKING:
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.conversation import Action
+    from agentctl.runtime.mcp.actions import McpAction
+
+_log = logging.getLogger("agentctl.runtime")
+
+
+def build_component_rules(
+    component: Component, actions: Mapping[str, Action], *, has_approvers: bool
+) -> dict[str, CallRule]:
+    """Return the rules of the tools that are known without MCP servers.
+
+    Args:
+        actions: those tools by name.
+        has_approvers: True if a call with the policy `other` can be approved at all.
+
+    Raises:
+        InvalidConfiguration: a pattern matches no tool and cannot match one of an MCP server, or
+            the code of a tool asks for an approver, and there are none.
+    """
+    owner, patterns = f"The {component.kind} {component.id}", component.worker.approve
+    names = [name for name, action in actions.items() if action.has_effects]
+    for pattern in list_unmatched(patterns, names):
+        if not _may_match_server(pattern, component.worker.tools):
+            known = ", ".join(names) or "none"
+            raise InvalidConfiguration(
+                f'{owner} has the pattern "{pattern}" in approve, which matches none of its tools',
+                hint=f"correct or remove it; its tools are: {known}",
+            )
+    for name, action in actions.items():
+        asks = isinstance(action, ToolAction) and action.tool.options.approve == "other"
+        if asks and not has_approvers:
+            raise InvalidConfiguration(
+                f"{owner} has the tool {name}, whose calls another user has to approve; while"
+                " authorization is off, no one is another user",
+                hint="turn authorization on, or set own = true in [approvals]",
+            )
+    return build_rules(patterns, actions)
+
+
+def build_mcp_rules(
+    component: Component,
+    known: Iterable[str],
+    actions: Mapping[str, McpAction],
+    reported: set[tuple[str, str]],
+) -> dict[str, CallRule]:
+    """Return the rules of the tools of MCP servers for one run.
+
+    Args:
+        known: the names of the other tools.
+        reported: component and pattern of the warnings so far; new ones are added.
+    """
+    patterns = component.worker.approve
+    if not patterns:
+        return {}
+    unmatched = list_unmatched(patterns, [*known, *actions])
+    rules: dict[str, CallRule] = {}
+    for name, action in actions.items():
+        prefix = build_public_name(action.tool.server, "")
+        missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
+        if not is_whole_server(component.worker.tools, action.tool.server):
+            missing = []
+        for pattern in missing:
+            _report(component, pattern, reported)
+        policies = [unmatched[pattern] for pattern in missing]
+        policy = choose_strictest([*policies, find_policy(patterns, name)])
+        if (rule := build_rule(action, policy)) is not None:
+            rules[name] = rule
+    return rules
+
+
+def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) -> None:
+    owner = f"{component.kind} {component.id}"
+    if (owner, pattern) not in reported:
+        reported.add((owner, pattern))
+        _log.warning(
+            '%s: "%s" in approve matches no tool; all tools of the MCP servers that may have it'
+            " wait for approval",
+            owner, pattern,
+        )  # fmt: skip
+
+
+def is_whole_server(references: Iterable[str], server: str) -> bool:
+    """Return True if a component has all tools of an MCP server, not named ones."""
+    parsed = map(parse_mcp_reference, references)
+    return any(named is not None and named == (server, "") for named in parsed)
+
+
+def _may_match_server(pattern: str, references: Iterable[str]) -> bool:
+    for named in map(parse_mcp_reference, references):
+        if named is None:
+            continue
+        name = build_public_name(named.server, named.tool)
+        if find_policy({pattern: "user"}, name) if named.tool else may_match(pattern, name):
+            return True
+    return False

@@ -1,0 +1,36 @@
+"""Fixtures: a deployment with gated tools, and the model endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.gated.site import Site, create_site
+from tests.loops import pytest_pyfunc_call
+from tests.process import ServerProcess
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Site:
+    """The deployment of `server`."""
+    return create_site(tmp_path_factory.mktemp("gated"), model_endpoint.base_url)
+
+
+@pytest.fixture(scope="session")
+def server(site: Site) -> Iterator[ServerProcess]:
+    """A server that the tests share."""
+    with site.serve() as process:
+        yield process
+
+
+@pytest.fixture
+def own_site(tmp_path: Path, model_endpoint: ModelEndpoint) -> Site:
+    """A deployment for one test, whose servers it starts and kills."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return create_site(folder, model_endpoint.base_url)

@@ -1,0 +1,151 @@
+"""Gated calls and questions of MCP servers, through a real MCP server and real server processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.endpoint import ModelEndpoint
+from tests.gated.site import Site, answer, call, create_site, kill
+from tests.process import ServerProcess
+
+SERVER = Path(__file__).with_name("asking_server.py")
+
+_CONFIG = """
+[[mcp_servers]]
+id = "desk"
+command = "{python}"
+args = ["{server}", "{ledger}"]
+
+[[agents]]
+id = "host"
+model = "plan"
+tools = ["mcp:desk"]
+
+[[agents]]
+id = "guarded"
+model = "plan"
+tools = ["mcp:desk"]
+approve = {{ desk_book = "other", "desk_l??k" = "user" }}
+
+[[agents]]
+id = "mistaken"
+model = "plan"
+tools = ["mcp:desk"]
+approve = {{ desk_delete = "other" }}
+"""
+
+
+def create(folder: Path, model_url: str) -> Site:
+    ledger = folder / "bookings.jsonl"
+    extra = _CONFIG.format(python=sys.executable, server=SERVER, ledger=ledger)
+    return create_site(folder, model_url, extra=extra)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Site:
+    return create(tmp_path_factory.mktemp("desk"), model_endpoint.base_url)
+
+
+@pytest.fixture(scope="module")
+def desk_server(desk: Site) -> Iterator[ServerProcess]:
+    with desk.serve() as process:
+        yield process
+
+
+def bookings(site: Site) -> list[dict[str, Any]]:
+    file = site.deployment.folder / "bookings.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+BOOK = answer(call("desk_book", place="inn"))
+
+
+async def test_questions_of_a_server_wait_for_answers_in_any_process(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    site = create(tmp_path, model_endpoint.base_url)
+    with site.serve("first") as server:
+        run = await site.run(server, "host", [BOOK])
+        assert run["status"] == "PAUSED"
+        kill(server)
+    asked = {row.question: row for row in await site.pending(run["run_id"])}
+    assert {row.kind for row in asked.values()} == {"input"}
+    assert sorted(map(str, asked)) == ["For how many?", "When\\x1b[31m?"]
+    assert all(row.tool_name == "desk_book" for row in asked.values())
+    with site.serve("second") as server:
+        when, who = asked["When\\x1b[31m?"], asked["For how many?"]
+        await site.decide_rows(server, [when], "answer", answer={"day": "Monday"})
+        await site.decide_rows(server, [who], "answer", answer={"count": 2})
+        await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
+        (sure,) = await site.pending(run["run_id"])
+        assert sure.question == "Sure?"
+        assert bookings(site) == []
+        await site.decide(server, run["run_id"], "answer", answer={"sure": True})
+        record = await site.wait_for_end(server, run["run_id"])
+    booked = {
+        "place": "inn", "when": {"day": "Monday"}, "who": {"count": 2}, "sure": {"sure": True},
+    }  # fmt: skip
+    assert bookings(site) == [booked]
+    assert json.loads(record["content"]) == booked
+    assert [tool["tool_call_error"] for tool in record["tools"]] == [False]
+
+
+async def test_gated_call_may_ask_after_its_approval(
+    desk: Site, desk_server: ServerProcess
+) -> None:
+    run = await desk.run(desk_server, "guarded", [BOOK])
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.kind, rule.policy) == ("approval", "other")
+    await desk.decide(desk_server, run["run_id"], "approve", arguments={"place": "hut"})
+    for values in ({"day": "Monday"}, {"sure": True}):
+        await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
+        if "day" in values:
+            rows = await desk.pending(run["run_id"])
+            (who,) = (row for row in rows if row.question == "For how many?")
+            await desk.decide_rows(desk_server, [who], "reject")
+        await desk.decide(desk_server, run["run_id"], "answer", answer=values)
+    record = await desk.wait_for_end(desk_server, run["run_id"])
+    (booked,) = (entry for entry in bookings(desk) if entry["place"] == "hut")
+    assert booked["who"] == "decline"
+    assert "The arguments were changed" in record["content"]
+    rows = await desk.approvals(run["run_id"])
+    (rule,) = (row for row in rows if row.kind == "approval")
+    assert (rule.status, rule.execution) == ("approved", "done")
+
+
+async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: ServerProcess) -> None:
+    run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place="inn"))])
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("user", "desk_look")
+    await desk.decide(desk_server, run["run_id"], "reject")
+    record = await desk.wait_for_end(desk_server, run["run_id"])
+    assert record["content"] == "The call was rejected"
+
+
+async def test_pattern_without_a_tool_gates_the_whole_server(
+    desk: Site, desk_server: ServerProcess
+) -> None:
+    run = await desk.run(desk_server, "mistaken", [answer(call("desk_look", place="inn"))])
+    (rule,) = await desk.pending(run["run_id"])
+    assert (rule.policy, rule.tool_name) == ("other", "desk_look")
+    assert '"desk_delete" in approve matches no tool' in desk_server.log_text
+
+
+async def test_invalid_arguments_of_a_gated_mcp_tool_ask_no_one(
+    desk: Site, desk_server: ServerProcess
+) -> None:
+    run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place=3))])
+    assert run["status"] == "COMPLETED"
+    assert run["content"].startswith("The arguments of desk_look are not valid: place: 3 is not")
+
+
+async def test_question_for_a_model_fails_the_call(desk: Site, desk_server: ServerProcess) -> None:
+    run = await desk.run(desk_server, "host", [answer(call("desk_think"))])
+    assert run["status"] == "COMPLETED"
+    assert run["tools"][0]["tool_call_error"] is True
