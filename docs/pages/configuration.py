@@ -21,8 +21,8 @@ read at start; key files and the JWKS are watched. Relative paths are relative t
 
 Keys of the first thirteen tables can be set by environment variables, which override the file. A
 list is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A
-variable of this form that names no key is rejected, and so is every key that is unknown, has a wrong type,
-refers to nothing, or has no effect.
+variable of this form that names no key is rejected, and so is every key that is unknown, has a
+wrong type, refers to nothing, or has no effect.
 """
 
 _MEANINGS = {
