@@ -61,8 +61,8 @@ class Decided:
 def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
     """Check that a caller who decides about approvals may decide about this one.
 
-        Args:
-            names: the names of the caller.
+    Args:
+        names: the names of the caller.
         own: True if an approver may decide about its runs, too (`approvals.own`).
 
     Raises:

@@ -273,7 +273,7 @@ async def test_edit(server: ConformanceServer, kind: str) -> None:
             edited = {"amount": 5, "to": "carl"}
             run = await decide(operations, run, decision="approve", arguments=edited)
             assert run["status"] == "COMPLETED"
-            # Some kinds also tell the model what was changed.
+            # Some kinds report the change to the model, too.
             assert run["content"].endswith("paid 5 to carl")
 
 
