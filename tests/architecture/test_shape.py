@@ -14,6 +14,11 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.cli.commands.approvals.get": "one command per module",
+    "agentctl.cli.commands.approvals.group": "the table of a group",
+    "agentctl.cli.commands.approvals.list": "one command per module",
+    "agentctl.cli.commands.approvals.reject": "one command per module",
+    "agentctl.cli.commands.approvals.retry": "one command per module",
     "agentctl.cli.commands.runs.group": "the table of a group",
     "agentctl.cli.commands.sessions.group": "the table of a group",
     "agentctl.cli.commands.sessions.rename": "one command per module",

@@ -11,7 +11,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 
 IDS = {
-    "agents": ["echo", "slow", "greet", "count", "notes"],
+    "agents": ["echo", "slow", "greet", "count", "clerk", "notes"],
     "teams": ["duo"],
     "workflows": ["relay"],
 }

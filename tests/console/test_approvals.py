@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
-from tests.console.test_console import PRESS
+from tests.console.test_console import HOSTILE, PRESS
 from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -55,7 +56,7 @@ members = ["clerk", "echo"]
 """
 
 TOOLS = """
-def pay(amount: int) -> str:
+def pay(amount: int, note: str = "") -> str:
     return f"paid {amount}"
 """
 
@@ -312,6 +313,34 @@ def test_call_of_a_member_is_decided_in_the_run_of_its_team(
         expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
         shown.page.click("[data-member] >> text=Clerk")
         expect(shown.page.locator("[data-member] [data-decided]")).to_contain_text("approved")
+
+
+def test_caller_that_only_runs_decides_about_its_run(people: People, browser: Browser) -> None:
+    with open_as(people, browser, "ann", "#/agents", "agents:run") as shown:
+        shown.page.fill("input[name=id]", "payer")
+        shown.page.click("text=Open")
+        shown.page.fill("[data-message]", "user")
+        shown.page.click("button:text-is('Start')")
+        shown.page.click("[data-waits] button")
+        expect(shown.page.locator("dialog")).to_contain_text("amount10")
+        shown.page.click("dialog button[type=submit]")
+        shown.see("Results: paid", "✓ completed")
+
+
+def test_hostile_arguments_are_shown_as_text(people: People, browser: Browser) -> None:
+    call = {"amount": 1, "note": f"{HOSTILE} <img src=x onerror=alert(1)>"}
+    run = people.start(json.dumps(call), agent="clerk", session_id="hostile")
+    place = place_of(people, run).replace("payer", "clerk")
+    with open_as(people, browser, "root", "#/approvals") as shown:
+        for each in ("#/approvals?user=ann", place, f"#/runs/{run['run_id']}/timeline"):
+            shown.go(each)
+            shown.page.wait_for_selector("tbody tr, [data-span=pause]")
+            assert shown.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
+            assert "\u202e" not in shown.page.locator("#app").inner_text()
+        shown.go(place)
+        shown.see("\\u202e", "<img src=x onerror=alert(1)>")
+        shown.page.click("button.danger")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("rejected")
 
 
 def test_transcript_goes_on_after_the_decision_of_another(people: People, browser: Browser) -> None:
