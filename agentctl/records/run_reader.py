@@ -217,7 +217,7 @@ def _start_record(event: Event) -> dict[str, Any]:
 
 
 def _is_question(item: ToolCallItem) -> bool:
-    """Return True for a question whose call has no events of its own."""
+    """Return True for a question whose call has no separate events."""
     approval = item.get("approval")
     return approval is not None and item["started_at"] == approval["created_at"]
 

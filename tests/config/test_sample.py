@@ -75,7 +75,14 @@ def test_demo_has_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
     file.write_text(DEMO_CONFIG + DEMO_MCP_CONFIG, encoding="utf-8")
     settings = load_settings(file, {})
     require_verification_key(settings)
-    assert [agent.id for agent in settings.agents] == ["echo", "slow", "greet", "count", "clerk", "notes"]
+    assert [agent.id for agent in settings.agents] == [
+        "echo",
+        "slow",
+        "greet",
+        "count",
+        "clerk",
+        "notes",
+    ]
     assert [(team.id, team.members) for team in settings.teams] == [("duo", ("echo", "slow"))]
     (relay,) = settings.workflows
     assert [(step.agent, step.team) for step in relay.steps] == [("echo", ""), ("", "duo")]
