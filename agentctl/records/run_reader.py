@@ -66,7 +66,9 @@ class RunSoFar:
         return Change(self.record["run_id"], len(items) - 1)
 
     def replace(self, position: int, item: Item) -> Change:
-        """Replace an item."""
+        """Replace an item; the next text is not added to it."""
+        if position == len(self._items) - 1:
+            self._text = []
         self._items[position] = item
         return Change(self.record["run_id"], position)
 
