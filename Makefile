@@ -1,5 +1,5 @@
 # agentctl. The first three to know: `make demo`, `make check` and `make test`.
-# Variables: PYTHON (an interpreter, 3.11 or later), VENV (default .venv).
+# Variables: PYTHON (an interpreter, 3.11 or later), VENV (default .venv), PORT (of demo and serve).
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -19,10 +19,10 @@ PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 .PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz serve test-peers lock clean
 
 demo: $(VENV)/.installed
-	@$(BIN)/agentctl serve --demo
+	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
 
 serve: $(VENV)/.installed
-	@$(BIN)/agentctl serve
+	@$(BIN)/agentctl serve $(PORT:%=--port %)
 
 # The fast tests, under 120 seconds on two cores: for daily work.
 check: $(VENV)/.installed-test

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentctl.agents import (
+        Decision,
         Memories,
         Memory,
         Output,
         Progress,
+        Rejected,
         RunContext,
+        StepFailed,
         Thinking,
         ToolCompleted,
         ToolStarted,
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERFACE_VERSION",
+    "Decision",
     "Memories",
     "Memory",
     "Output",
     "Progress",
+    "Rejected",
     "RunContext",
+    "StepFailed",
     "Thinking",
     "ToolCompleted",
     "ToolStarted",

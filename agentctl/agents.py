@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
+from agentctl.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
+
 __all__ = [
+    "Decision",
     "Event",
     "Memories",
     "Memory",
     "Output",
     "Progress",
+    "Rejected",
     "RunContext",
+    "StepFailed",
     "Thinking",
     "ToolCompleted",
     "ToolStarted",
@@ -122,7 +127,7 @@ class Memories(Protocol):
         ...
 
 
-class ContextHost(Protocol):
+class ContextHost(WaitingHost, Protocol):
     """The server side of a `RunContext`. Its methods may be called in any thread."""
 
     def is_cancelled(self) -> bool:
@@ -137,8 +142,12 @@ class ContextHost(Protocol):
         """Add to the token counters of the run."""
         ...
 
+    def get_call_id(self) -> str | None:
+        """Return the id of the current call; None outside of one."""
+        ...
 
-class RunContext:
+
+class RunContext(WaitingContext):
     """The run that a function works for: its user, session, request and state.
 
     The server passes it to every parameter of a tool or of an agent function that has this type.
@@ -159,12 +168,14 @@ class RunContext:
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.
         memories: the memories of the user; None for a run without a user.
+        replies: for a test of your own: the results of `approve` (a `Decision` or a bool) and of
+            `ask` (an answer, or an exception to raise), in their order.
         host: set by the server.
     """
 
     __slots__ = (
+        "_call_id",
         "_host",
-        "call_id",
         "claims",
         "component_id",
         "dependencies",
@@ -191,19 +202,21 @@ class RunContext:
         state: dict[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
         memories: Memories | None = None,
+        replies: Iterable[Any] = (),
         host: ContextHost | None = None,
     ) -> None:
+        super().__init__(host, replies)
         self.user_id = user_id
         self.session_id = session_id
         self.run_id = run_id
         self.component_id = component_id
-        self.call_id = call_id
         self.claims: Mapping[str, Any] = MappingProxyType(dict(claims or {}))
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.dependencies: Mapping[str, Any] = MappingProxyType(dict(dependencies or {}))
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
         self.memories = memories
+        self._call_id = call_id
         self._host = host
 
     def __repr__(self) -> str:
@@ -277,6 +290,15 @@ class RunContext:
         counters = usage.counters()
         if self._host is not None:
             self._host.report_usage(counters)
+
+    @property
+    def call_id(self) -> str | None:
+        """Id of the current tool call or step, the same in every leg; None outside of one.
+
+        No other call has it: pass it on as the idempotency key of an effect.
+        """
+        current = None if self._host is None else self._host.get_call_id()
+        return current or self._call_id
 
 
 @dataclass(frozen=True, slots=True)

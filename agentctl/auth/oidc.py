@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from agentctl.auth.keys.fetch import FetchError, fetch_configuration, is_allowed_key_url, post_form
+from agentctl.auth.keys.fetch import FetchError, fetch_configuration, is_allowed_url, post_form
 from agentctl.errors import BadRequest, TooManyRequests, Unavailable
 
 if TYPE_CHECKING:
@@ -157,8 +157,10 @@ class OidcClient:
             raise _unavailable(failure) from None
         for name in ("authorization_endpoint", "token_endpoint"):
             url = found.get(name)
-            if not isinstance(url, str) or not is_allowed_key_url(url):
-                raise Unavailable(f"The provider names no {name} with https")
+            if not isinstance(url, str) or not is_allowed_url(url, self._settings.oidc_issuer):
+                raise Unavailable(
+                    f"The provider names no {name} with https, or one on this machine"
+                )
         self._configuration, self._read_at = found, time.monotonic()
         return found
 

@@ -47,7 +47,6 @@ _MODEL_KEYS = (
     "summary",
     "tools",
     "external_tools",
-    "approve",
 )
 """Keys of an agent that its object takes the place of."""
 

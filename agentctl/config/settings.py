@@ -161,6 +161,7 @@ class Limits:
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
+    followed_runs: Annotated[int, Range(1, 100_000)] = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
 
     Args:
         names: the names of the caller.
-        own: True if an approver may decide about its own run (`approvals.own`).
+        own: True if an approver may decide about its runs, too (`approvals.own`).
 
     Raises:
         FourEyes: the policy is `other`, and the run is that of the caller, or was started by it.

@@ -60,7 +60,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         TypeError: the state of the component has no JSON form.
     """
     at = run.finished_at or now()
-    # Each one microsecond later, so that lists have them in the order of the component.
+    # The times differ by one microsecond, so that lists have them in the order of the component.
     rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
     event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
     transcript = run.transcript

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_args, get_origin
@@ -17,7 +17,7 @@ from agentctl.runtime.events import Progress
 from agentctl.runtime.spans import current_call
 
 if TYPE_CHECKING:
-    from agentctl.agents import Memories
+    from agentctl.agents import Decision, Memories
     from agentctl.config.settings import Limits
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
@@ -162,6 +162,29 @@ MAXIMUM_PROGRESS_LENGTH = 1_000
 """Characters of the text of a progress event; a longer one is cut."""
 
 
+class ContextMisuse(RuntimeError):
+    """A call of a method of `RunContext` that is not possible; its text is public."""
+
+
+class Replayer(Protocol):
+    """Executes `approve`, `ask` and `step` of a function that runs again in each leg."""
+
+    @property
+    def drops_reports(self) -> bool:
+        """True while reports repeat those of an earlier leg."""
+        ...
+
+    def approve(
+        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
+    ) -> Awaitable[Decision]: ...
+
+    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
+
+    def step(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Awaitable[Any]: ...
+
+
 class RunHost:
     """The side of a `RunContext` that belongs to the server.
 
@@ -172,10 +195,12 @@ class RunHost:
 
     Attributes:
         abandoned: set when the tool call that has the context was abandoned.
+        replayer: set for an async function that is an agent.
     """
 
     def __init__(self, environment: RunEnvironment) -> None:
         self.abandoned = False
+        self.replayer: Replayer | None = None
         self._environment = environment
         self._loop = asyncio.get_running_loop()
 
@@ -184,6 +209,8 @@ class RunHost:
 
     def report_progress(self, text: str | None, fraction: float | None) -> None:
         """Publish a progress event, unless the run has stopped or published too many."""
+        if self._drops_reports:
+            return
         if self._environment.transcript.progress_events >= MAXIMUM_PROGRESS_EVENTS:
             return
         if text is not None:
@@ -192,7 +219,37 @@ class RunHost:
 
     def report_usage(self, usage: Mapping[str, int]) -> None:
         """Add to the token counters of the run, unless it has stopped."""
-        self._call(self._add_usage, usage)
+        if not self._drops_reports:
+            self._call(self._add_usage, usage)
+
+    def get_call_id(self) -> str | None:
+        """Return the run and the id of the current tool call or step; None outside of one."""
+        call = current_call.get()
+        return None if call is None else format_call_id(self._environment.spec.run_id, call.id)
+
+    def approve(
+        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
+    ) -> Awaitable[Decision]:
+        return self._find_replayer("approve").approve(tool, arguments, question, policy)
+
+    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]:
+        return self._find_replayer("ask").ask(question, schema)
+
+    def step(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Awaitable[Any]:
+        return self._find_replayer("step").step(name, function, arguments)
+
+    def _find_replayer(self, method: str) -> Replayer:
+        if self.replayer is None:
+            raise ContextMisuse(f"context.{method} is for async functions that are agents")
+        if not self._is_in_loop():
+            raise ContextMisuse(f"context.{method} was called outside of the event loop")
+        return self.replayer
+
+    @property
+    def _drops_reports(self) -> bool:
+        return self.replayer is not None and self.replayer.drops_reports
 
     def _publish(self, event: Progress) -> None:
         environment = self._environment
@@ -205,12 +262,14 @@ class RunHost:
         if not self._environment.has_ended:
             self._environment.transcript.add_usage(usage)
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _is_in_loop(self) -> bool:
         try:
-            here = asyncio.get_running_loop() is self._loop
+            return asyncio.get_running_loop() is self._loop
         except RuntimeError:
-            here = False
-        if here:
+            return False
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self._is_in_loop():
             function(*arguments)
             return
         try:
@@ -218,6 +277,11 @@ class RunHost:
         except RuntimeError:
             # The event loop was closed while a thread still worked: no one needs the report.
             return
+
+
+def format_call_id(run_id: str, tool_call_id: str) -> str:
+    """Return an id that no call of another run has: models repeat theirs."""
+    return f"{run_id}:{tool_call_id}"
 
 
 def is_run_context(annotation: object) -> bool:
@@ -242,8 +306,7 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
         session_id=spec.session_id,
         run_id=spec.run_id,
         component_id=spec.component_id,
-        # The ids of some providers are unique in their answer only.
-        call_id=f"{spec.run_id}:{call.id}" if call is not None else None,
+        call_id=format_call_id(spec.run_id, call.id) if call is not None else None,
         claims=json.loads(spec.claims) if spec.claims else None,
         metadata=json.loads(spec.metadata) if spec.metadata else None,
         dependencies=json.loads(spec.dependencies) if spec.dependencies else None,

@@ -49,6 +49,12 @@ class SessionState:
             self._values = stored
         return self._values
 
+    def discard_changes(self) -> None:
+        """Restore the state of the start in place, for a function that runs again from its top."""
+        if self._values is not None:
+            self._values.clear()
+            self._values.update(orjson.loads(self._text) if self._text is not None else {})
+
     def find_changes(self) -> StateChanges | None:
         """Return the changes since the start of the run, None if there are none.
 

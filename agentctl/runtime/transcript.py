@@ -171,6 +171,37 @@ class Transcript:
     def replace_content(self, text: str) -> None:
         self._content = [text]
 
+    @property
+    def open_calls(self) -> dict[str, str]:
+        """The names of the calls without a result so far, by their ids."""
+        return {call_id: entry["tool_name"] for call_id, (entry, _) in self._open_calls.items()}
+
+    def replace_answers(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Replace everything after the user's message, and the content: a library has the order.
+
+        Args:
+            messages: answers (`content`, `tool_calls`, `created_at`) and results (`tool_call_id`,
+                `tool_name`, `content`, `created_at`).
+        """
+        self.end_answer([])
+        self._messages = [entry for entry in self._messages if entry["role"] in ("system", "user")]
+        self._unanswered = {}
+        for message in messages:
+            created_at, content = message["created_at"], message["content"]
+            if message["role"] == "tool":
+                call_id, name = message["tool_call_id"], message["tool_name"]
+                self._messages.append(_build_tool_message(call_id, name, content, created_at))
+                continue
+            calls = message["tool_calls"]
+            answer = {
+                **_build_message("assistant", content),
+                "created_at": created_at,
+                "metrics": dict.fromkeys(TOKEN_COUNTERS),
+                "finish_reason": "tool_call" if calls else "stop",
+                "model": None,
+            }
+            self._messages.append({**answer, "tool_calls": calls} if calls else answer)
+
     def add_system(self, text: str) -> None:
         self._messages.append(_build_message("system", text))
 

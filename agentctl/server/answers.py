@@ -65,8 +65,7 @@ class LargeResponse(BytesResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope[CALLER_KEY]
-        owner = "" if caller.principal is None else caller.principal.identity
-        with caller.app_state.response_budget.reserve(owner, len(self.body)):
+        with caller.app_state.response_budget.reserve(caller.owner, len(self.body)):
             await _send_head(self, send)
             for start in range(0, len(self.body), LARGE_BYTES):
                 part = self.body[start : start + LARGE_BYTES]
@@ -151,7 +150,8 @@ class EventStreamResponse(Response):
     interrupt that close.
 
     Args:
-        first: the events that were awaited before the status line; None if they may take long.
+        first: the events of a new run that were awaited before the status line; None to follow a
+            run, which counts in `AppState.followed_runs`.
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
         encode: returns the bytes of a portion, or of an empty one at the end of the stream.
@@ -179,12 +179,17 @@ class EventStreamResponse(Response):
         self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope[CALLER_KEY]
         watch = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
-            await _send_head(self, send)
             if self.first is not None:
+                await _send_head(self, send)
                 await self._send_portion(send, self.first)
-            await self._follow(watch, send)
+                await self._follow(watch, send)
+                return
+            with caller.app_state.followed_runs.reserve(caller.owner):
+                await _send_head(self, send)
+                await self._follow(watch, send)
         finally:
             await _cancel_and_wait(watch)
             await self.rest.aclose()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 
 from agentctl.auth.principal import Principal
-from agentctl.errors import Unauthenticated, Unavailable
+from agentctl.errors import TooManyRequests, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +69,40 @@ class ResponseBudget:
                 del self._used_by[owner]
 
 
+class FollowedRuns:
+    """The streams of events that callers of one process follow.
+
+    The streams of new runs are not counted: `limits.concurrent_runs` bounds them.
+
+    Args:
+        limit: `limits.followed_runs`, for each caller.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._counts: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def reserve(self, owner: str) -> Iterator[None]:
+        """Count a stream while the block sends it.
+
+        Raises:
+            TooManyRequests: the caller follows too many.
+        """
+        if self._counts[owner] >= self._limit:
+            raise TooManyRequests(
+                f"This caller follows {self._limit} event streams already",
+                hint="close one of them, or ask the operator to raise limits.followed_runs",
+            )
+        self._counts[owner] += 1
+        try:
+            yield
+        finally:
+            self._counts[owner] -= 1
+            if not self._counts[owner]:
+                del self._counts[owner]
+
+
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 
@@ -88,6 +122,7 @@ class AppState:
         stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
         response_budget: the bytes of large responses under way.
+        followed_runs: the streams of events that callers follow.
         oidc_client: signs users of the console in; None without a provider.
         request_observers: callables that receive every finished request.
     """
@@ -99,12 +134,14 @@ class AppState:
     verifier: Verifier | None = None
     request_observers: Sequence[RequestObserver] = ()
     response_budget: ResponseBudget = field(init=False)
+    followed_runs: FollowedRuns = field(init=False)
     oidc_client: OidcClient | None = field(init=False)
 
     def __post_init__(self) -> None:
         from agentctl.auth.oidc import OidcClient
 
         self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
+        self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None
 
@@ -141,6 +178,11 @@ class Caller:
     request_id: str
     principal: Principal | None
     failure: Unauthenticated | Unavailable | None = None
+
+    @property
+    def owner(self) -> str:
+        """The name under which its responses and streams count; '' without a principal."""
+        return "" if self.principal is None else self.principal.identity
 
 
 class Call(Request):

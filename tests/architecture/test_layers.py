@@ -23,7 +23,8 @@ LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 BELOW: dict[str, set[str]] = {
     "": {"agents"},
     "event_loop": set(),
-    "agents": set(),
+    "agents": {"waiting"},
+    "waiting": set(),
     "errors": set(),
     "records": {"errors"},
     "declarations": {"records"},

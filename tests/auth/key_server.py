@@ -20,7 +20,7 @@ class KeyServer:
         status: status of all responses.
         location: if set, redirect `/jwks` to it.
         body: if set, the body at `/jwks`.
-        released: `/jwks` waits for it.
+        released: all responses wait for it.
         requests: the paths of all requests.
     """
 
@@ -40,10 +40,16 @@ class KeyServer:
         return f"{self.url}/jwks"
 
     def respond(self, path: str) -> bytes:
+        self.released.wait(20)
         if path == "/.well-known/openid-configuration":
-            return json.dumps({"issuer": self.issuer, "jwks_uri": self.jwks_url}).encode()
-        if path == "/jwks":
-            self.released.wait(20)
+            return json.dumps(
+                {
+                    "issuer": self.issuer,
+                    "jwks_uri": self.jwks_url,
+                    "authorization_endpoint": f"{self.url}/authorize",
+                    "token_endpoint": f"{self.url}/token",
+                }
+            ).encode()
         return self.body if self.body is not None else json.dumps({"keys": self.keys}).encode()
 
 

@@ -1,4 +1,4 @@
-"""What 10,000 paused runs cost a server that is idle, next to the same server without them.
+"""The cost of 10,000 paused runs for an idle server, next to the same server without them.
 
 python -m tests.benchmarks.paused
 """

@@ -138,6 +138,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sessions list": ("sessions", "list"),
     "sessions delete": ("sessions", "delete", "ID", "--dry-run"),
     "sessions rename": ("sessions", "rename", "ID", "a name"),
+    "sessions rename as JSON": ("sessions", "rename", "ID", "a name", "-o", "json"),
     "sessions runs": ("sessions", "runs", "ID", "--limit", "3"),
     "runs list": ("runs", "list", "--session", "ID", "--limit", "3"),
     "runs get": ("runs", "get", "ID-00005", "-o", "text"),

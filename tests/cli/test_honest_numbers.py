@@ -102,6 +102,16 @@ def commands(
         yield Commands(host, folder)
 
 
+@pytest.mark.parametrize("way", [(), ("--no-stream",)])
+def test_failure_on_a_server_names_its_request(commands: Commands, way: tuple[str, ...]) -> None:
+    ended = commands.run("runs", "start", "--agent", "http-500", "-m", "x", *way)
+    assert ended.code == 1
+    run_id = ended.stderr.partition("error: run ")[2].partition(" failed")[0]
+    run = commands.read("runs", "get", run_id)
+    hint = f"the server log has the details of run {run_id}, request {run['request_id']}"
+    assert hint in ended.stderr
+
+
 def test_every_list_shows_that_work_goes_on(commands: Commands) -> None:
     run_id = commands.start(
         "--agent", "napper", "-m", '{"name": "held"}', "--session", "h1", "--background"

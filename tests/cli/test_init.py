@@ -101,6 +101,17 @@ def test_steps_name_the_port_of_the_environment(agentctl: Agentctl) -> None:
     assert "7777" not in said
 
 
+@pytest.mark.parametrize("options", [(), ("--agent", "function")])
+def test_mistake_in_the_environment_leaves_no_files(
+    agentctl: Agentctl, home: Path, options: tuple[str, ...]
+) -> None:
+    ended = agentctl("init", *options, env={"AGENTCTL_SERVER__PORT": "many"})
+    assert ended.code == 2
+    assert "AGENTCTL_SERVER__PORT" in ended.stderr
+    assert "wrote" not in ended.stderr
+    assert _files(home) == {}
+
+
 @pytest.mark.parametrize("name", ["my_agent.py", "test_my_agent.py", "README.md"])
 def test_a_new_agent_overwrites_nothing(agentctl: Agentctl, home: Path, name: str) -> None:
     (home / name).write_text("precious")

@@ -136,7 +136,8 @@ def poison(value: Any, field: str = "") -> Any:
         return [poison(each, field) for each in value]
     kept = (
         "session_id", "run_id", "parent_run_id", "status", "role", "id", "tool_call_id", "kind",
-        "member_runs", "member_run_id", "late_result",
+        "member_runs", "member_run_id", "late_result", "agent_id", "team_id", "workflow_id",
+        "user_id",
     )  # fmt: skip
     if not isinstance(value, str) or field in kept or field.endswith("_at"):
         return value

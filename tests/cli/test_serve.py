@@ -114,6 +114,14 @@ def test_a_port_in_use_is_one_error(agentctl: Agentctl, demo: Demo) -> None:
         ended = agentctl("serve", "--config", str(demo.config), "--port", port)
     assert (ended.code, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"error: port {port} on 127.0.0.1 is in use\n")
+    assert "or with AGENTCTL_SERVER__PORT=" in ended.stderr
+
+
+def test_make_passes_a_port_to_the_demo() -> None:
+    root = Path(__file__).parents[2]
+    line = ["make", "--dry-run", "demo", "VENV=/nowhere", "-o", "/nowhere/.installed", "PORT=8001"]
+    shown = subprocess.run(line, capture_output=True, text=True, cwd=root, timeout=60, check=True)
+    assert shown.stdout.strip() == "/nowhere/bin/agentctl serve --demo --port 8001"
 
 
 @pytest.mark.parametrize(

@@ -144,4 +144,8 @@ def test_long_values_are_wrapped_below_themselves() -> None:
     assert lines[0] == "name  some words and"
     assert all(line.startswith(" " * 6) and len(line) <= 30 for line in lines[1:])
     assert "".join(line.strip() for line in lines[1:]) == "x" * 60
+    path = f"/agents/echo/runs/{'0' * 20}/cancel"
+    assert wrap_with_indent("name  ", path, 30) == [
+        "name  /agents/echo/runs", f"      /{'0' * 20}", "      /cancel",
+    ]  # fmt: skip
     assert wrap_with_indent("name  ", "x" * 60, None) == ["name  " + "x" * 60]

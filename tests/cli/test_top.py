@@ -243,6 +243,18 @@ def test_cancel_shows_both_facts(server: ThreadedServer) -> None:
     on_screen(server, journey)
 
 
+def test_transcript_of_a_live_run_has_its_text_so_far(server: ThreadedServer) -> None:
+    run = start(server, "agents/half", "top-half", "Begin")
+
+    async def journey(screen: Screen) -> None:
+        await screen.filter("session:top-half")
+        await screen.see("● running", f"{run[:13]} · session top-half", "[transcript]")
+        await screen.see("one two three")
+
+    on_screen(server, journey)
+    cancel(server, "agents/half", "top-half", run)
+
+
 def test_cancel_names_work_that_goes_on(server: ThreadedServer) -> None:
     start(server, "agents/napper", "top-2", '{"name": "top-2"}')
 

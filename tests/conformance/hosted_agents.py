@@ -17,6 +17,9 @@ import agno.run
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
 from agno.team import Team as AgnoTeam
+from agno.tools import tool as agno_tool
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as langchain_tool
@@ -27,6 +30,7 @@ from langgraph.prebuilt import ToolNode
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext as PydanticContext
+from pydantic_ai import Tool as PydanticTool
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -92,6 +96,11 @@ def show(context: RunContext) -> str:
     return describe(context)
 
 
+def pay(amount: int, to: str) -> str:
+    """Pay an amount."""
+    return f"paid {amount} to {to}"
+
+
 # Functions
 
 
@@ -140,6 +149,15 @@ async def function_failing(message: str) -> str:
 
 async def function_output(message: str) -> Total:
     return Total.model_validate_json(message)
+
+
+async def function_pay(message: str, context: RunContext) -> str:
+    decision = await context.approve("pay", json.loads(message), policy="user")
+    if not decision:
+        return f"rejected: {decision.note}"
+    approved = decision.arguments
+    receipt: str = await context.step("pay", pay, approved["amount"], approved["to"])
+    return receipt
 
 
 # Generators
@@ -203,6 +221,14 @@ async def generator_output(message: str) -> AsyncIterator[Any]:
     yield Output(Total.model_validate_json(message))
 
 
+async def generator_pay(message: str, context: RunContext) -> AsyncIterator[Any]:
+    arguments = json.loads(message)
+    yield ToolStarted("call-1", "pay", arguments)
+    result = await function_pay(message, context)
+    yield ToolCompleted("call-1", result)
+    yield result
+
+
 # pydantic-ai
 
 
@@ -229,6 +255,9 @@ pydantic_ai_context = build_pydantic_agent(
 )
 pydantic_ai_failing = build_pydantic_agent("http-500")
 pydantic_ai_output = build_pydantic_agent("tool:final_result", output_type=Total)
+pydantic_ai_pay = build_pydantic_agent(
+    "tool:pay", tools=[PydanticTool(pay, requires_approval=True)]
+)
 
 
 # LangGraph
@@ -281,6 +310,16 @@ langchain_add = langchain_tool(add)
 langchain_stubborn = langchain_tool(stubborn)
 langchain_block = langchain_tool(block)
 langchain_wait = langchain_tool(wait)
+langchain_pay = langchain_tool(pay)
+
+
+def build_paying_graph(checkpointer: Any = None) -> Any:
+    options: dict[str, Any] = {"base_url": URL, "api_key": "not-needed"}
+    chat = ChatOpenAI(model="tool:pay", stream_usage=True, **options)
+    middleware: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    return create_agent(
+        chat, tools=[langchain_pay], middleware=[middleware], checkpointer=checkpointer
+    )
 
 
 def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str, Any]:
@@ -298,6 +337,7 @@ def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str
         "context": build_graph("tool:show_config", show_config, checkpointer=build_checkpointer()),
         "failing": build_graph("http-500", checkpointer=build_checkpointer()),
         "output": build_structured_graph(checkpointer=build_checkpointer()),
+        "pay": build_paying_graph(checkpointer=build_checkpointer()),
     }
     return {f"{prefix}_{name}": graph for name, graph in graphs.items()}
 
@@ -337,6 +377,7 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
         "context": build("tool:show_dependencies", tools=[show_dependencies]),
         "failing": build("http-500"),
         "output": build("echo", output_schema=Total),
+        "pay": build("tool:pay", tools=[agno_tool(requires_confirmation=True)(pay)]),
     }
     return {f"{prefix}_{name}": agent for name, agent in agents.items()}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.approval_requests import ApprovalFilter, ContinueRequest, RunDecision
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
@@ -23,8 +24,10 @@ MODULE = "hosted_agents"
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
-    "sessions:read", "sessions:write",
+    "sessions:read", "sessions:write", "approvals:read",
 )  # fmt: skip
+
+PAYMENT = {"amount": 10, "to": "bob"}
 
 _CONFIGURED = {
     "echo": ("echo", ""),
@@ -38,6 +41,7 @@ _CONFIGURED = {
     "context": ("tool:show", "show"),
     "failing": ("http-500", ""),
     "output": ("echo", ""),
+    "pay": ("tool:pay", "pay"),
 }
 """Model and tool of the agents that are described in the configuration. The other kinds have agents
 of the same names in `hosted_agents`."""
@@ -66,6 +70,18 @@ async def run_component(
     return dict((await operations.create_run(kind, component_id, request)).value)
 
 
+async def decide(operations: Operations, run: dict[str, Any], **decision: Any) -> dict[str, Any]:
+    """Decide about the only approval of a run as its user; return the record after its end."""
+    page = await operations.get_approvals(ApprovalFilter(run_id=run["run_id"]))
+    (asked,) = page.value["data"]
+    assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT)
+    shown = asked["arguments_hash"] if decision["decision"] == "approve" else None
+    chosen = RunDecision(approval_id=asked["approval_id"], arguments_hash=shown, **decision)
+    request = ContinueRequest((chosen,))
+    component = run["agent_id"]
+    return dict((await operations.continue_run("agent", component, run["run_id"], request)).value)
+
+
 async def stream_component(
     operations: Operations, component_id: str, message: str, **options: Any
 ) -> list[dict[str, Any]]:
@@ -92,6 +108,8 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
             tables[-1] += f'\ntools = ["{MODULE}:{tool}"]'
         if name == "output":
             tables[-1] += f'\noutput = "{MODULE}:Total"'
+        if name == "pay":
+            tables[-1] += '\napprove = { "pay" = "user" }'
     for kind in KINDS:
         if kind != "configured":
             prefix = f"{MODULE}:{kind.replace('-', '_')}"

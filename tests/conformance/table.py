@@ -39,6 +39,10 @@ COLUMNS = {
     "metadata": "metadata",
     "member": "member of a team",
     "step": "step of a workflow",
+    "approval": "approval",
+    "elsewhere": "continue on another server",
+    "rejection": "rejected call",
+    "edit": "edited call",
 }
 """The columns with their names in the table; `test_COLUMN` of test_kinds.py tests each."""
 
@@ -47,6 +51,12 @@ REASONS = {
     ("function", "tools"): "a function returns a result only; a generator reports its tools",
     ("function", "cancel-text"): "there is no text before the function returns; the run is "
     "cancelled in time",
+    ("langgraph-checkpointer", "elsewhere"): "a checkpointer in memory is not on the other server; "
+    "one with a database is",
+    **{
+        ("agno-team", column): "an agno `Team` that pauses ends with `INTERRUPTED`"
+        for column in ("approval", "elsewhere", "rejection", "edit")
+    },
 }
 """Cells that are not yes, with the reason; the test of the column confirms each."""
 
@@ -54,14 +64,16 @@ REASONS = {
 def format_table() -> str:
     """Return the table and the reasons as Markdown."""
     lines = [f"| agent | {' | '.join(COLUMNS.values())} |", f"| --- |{' --- |' * len(COLUMNS)}"]
-    numbers = {cell: number for number, cell in enumerate(REASONS, 1)}
+    reasons = [*dict.fromkeys(REASONS.values())]
     for kind, name in KINDS.items():
         cells = [
-            f"no ({numbers[kind, column]})" if (kind, column) in REASONS else "yes"
+            f"no ({reasons.index(REASONS[kind, column]) + 1})"
+            if (kind, column) in REASONS
+            else "yes"
             for column in COLUMNS
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", *(f"{number}. {REASONS[cell]}." for cell, number in numbers.items())]
+    lines += ["", *(f"{number}. {reason}." for number, reason in enumerate(reasons, 1))]
     return "\n".join(lines).rstrip()
 
 

@@ -12,7 +12,13 @@ import pytest
 
 from agentctl.operations import Operations
 from agentctl.requests import CancelRequest, RunRequest
-from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.conformance.server import (
+    PAYMENT,
+    ConformanceServer,
+    decide,
+    run_component,
+    stream_component,
+)
 from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -215,6 +221,60 @@ async def test_step(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         run = await run_component(operations, "workflow", f"{kind}-line", '{"a": 20, "b": 22}')
     assert (run["status"], run["content"]) == ("COMPLETED", "42")
+
+
+async def start_payment(operations: Operations, kind: str, column: str) -> dict[str, Any] | None:
+    """Start a run that waits for an approval; None if the kind cannot wait."""
+    run = await run_component(operations, "agent", f"{kind}-pay", json.dumps(PAYMENT))
+    if is_yes(kind, column):
+        assert run["status"] == "PAUSED", run
+        return run
+    assert run["error"]["code"] == "INTERRUPTED"
+    return None
+
+
+@every_kind
+async def test_approval(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await start_payment(operations, kind, "approval")
+        if run is not None:
+            run = await decide(operations, run, decision="approve")
+            assert (run["status"], run["content"]) == ("COMPLETED", "paid 10 to bob")
+
+
+@every_kind
+async def test_elsewhere(
+    server: ConformanceServer, paused_runs: dict[str, dict[str, Any]], kind: str
+) -> None:
+    run = paused_runs[kind]
+    if run["status"] == "PAUSED":
+        async with server.connect() as operations:
+            run = await decide(operations, run, decision="approve")
+    assert run["status"] == ("COMPLETED" if is_yes(kind, "elsewhere") else "ERROR")
+    assert run["content"] == "paid 10 to bob" or not is_yes(kind, "elsewhere")
+
+
+@every_kind
+async def test_rejection(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await start_payment(operations, kind, "rejection")
+        if run is not None:
+            run = await decide(operations, run, decision="reject", note="too much")
+            assert run["status"] == "COMPLETED"
+            assert "too much" in run["content"]
+            assert "paid" not in run["content"]
+
+
+@every_kind
+async def test_edit(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await start_payment(operations, kind, "edit")
+        if run is not None:
+            edited = {"amount": 5, "to": "carl"}
+            run = await decide(operations, run, decision="approve", arguments=edited)
+            assert run["status"] == "COMPLETED"
+            # Some kinds report the change to the model, too.
+            assert run["content"].endswith("paid 5 to carl")
 
 
 def test_table_of_the_page_is_current() -> None:

@@ -60,6 +60,10 @@ def test_tool_of_the_page_hides_the_context(examples: dict[str, Any]) -> None:
     assert (listed.contexts, indexed.contexts) == (("context",), ("context",))
 
 
+def test_waiting_function_of_the_page_takes_replies(examples: dict[str, Any]) -> None:
+    examples["test_clerk"]()
+
+
 def test_agents_of_the_page_answer(examples: dict[str, Any], tmp_path: Path) -> None:
     [block] = [each for each in PAGE.blocks("toml") if "object = " in each.text]
     [agent] = load_example(block, tmp_path).agents

@@ -3,8 +3,8 @@
     python -m tests.kills.peers [--rounds 10]
 
 The call writes one line to a ledger and then works for a second. The process is killed in that
-second, started again, and told to continue, as its documentation describes. The lines of the ledger
-show how often the call was made.
+second, started again, and asked to continue, as its documentation describes. The lines of the
+ledger show how often the call was made.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ class FakeContext:
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()
+        self.leg: Leg | None = None
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
         self.events: list[RunEvent] = []
@@ -81,13 +82,13 @@ class FakeContext:
             raise asyncio.CancelledError
 
     async def begin_call(self, approval_id: str) -> None:
-        raise AssertionError("nothing is decided here")
+        """Store nothing: there is no database."""
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
-        raise AssertionError("nothing is decided here")
+        """Store nothing: there is no database."""
 
     async def begin_effect(self) -> None:
-        """Store nothing: there is one leg."""
+        """Store nothing: there is no database."""
 
     async def run_member(
         self, component: Component, message: str, *, run_id: str | None = None

@@ -15,6 +15,7 @@ import httpx
 import httpx2
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
+from agno.team import Team as AgnoTeam
 from agno.tools import tool as agno_tool
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
@@ -25,9 +26,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
 from pydantic import SecretStr
-from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, FunctionToolset
+from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai import RunContext as Run
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -85,11 +85,6 @@ async def fail() -> str:
     raise ValueError(SECRET)
 
 
-async def approve() -> str:
-    """Need an approval."""
-    raise ApprovalRequired
-
-
 def with_deps() -> Any:
     return pydantic_agent("tool:who", deps_type=Deps, tools=[who])
 
@@ -100,10 +95,6 @@ def history() -> Any:
 
 def failing_tool() -> Any:
     return pydantic_agent("tool:fail", tools=[fail])
-
-
-def needs_approval() -> Any:
-    return pydantic_agent("tool:approve", tools=[approve], output_type=[str, DeferredToolRequests])
 
 
 def thinking() -> Any:
@@ -276,15 +267,12 @@ def swallows_cancellation() -> Any:
     return built.compile()
 
 
-def interrupting() -> Any:
-    def ask(state: MessagesState) -> dict[str, Any]:
-        interrupt("may I?")
-        return {}
-
+def breaking() -> Any:
+    """Return a graph that stops before a node."""
     built = StateGraph(MessagesState)
-    built.add_node("ask", ask)
+    built.add_node("ask", lambda state: {})
     built.add_edge(START, "ask")
-    return built.compile(checkpointer=InMemorySaver())
+    return built.compile(checkpointer=InMemorySaver(), interrupt_before=["ask"])
 
 
 def endless() -> Any:
@@ -335,6 +323,42 @@ def with_context() -> Any:
     built.add_node("answer", answer)
     built.add_edge(START, "answer")
     return built.compile()
+
+
+@dataclass
+class DefaultContext:
+    """A context that can be made without arguments."""
+
+    name: str = "default"
+
+
+class DefaultKeys(TypedDict, total=False):
+    """A context without required keys."""
+
+    name: str
+
+
+def build_default(context: Any) -> Any:
+    async def answer(state: MessagesState, runtime: Runtime[Any]) -> dict[str, Any]:
+        # LangGraph gives no context in place of an empty one.
+        return {"messages": [AIMessage(getattr(runtime.context, "name", "default"))]}
+
+    built = StateGraph(MessagesState, context_schema=context)
+    built.add_node("answer", answer)
+    built.add_edge(START, "answer")
+    return built
+
+
+def with_default_context() -> Any:
+    return build_default(DefaultContext).compile()
+
+
+def with_default_keys() -> Any:
+    return build_default(DefaultKeys).compile()
+
+
+def not_compiled() -> Any:
+    return build_default(DefaultContext)
 
 
 class Question(TypedDict):
@@ -392,5 +416,7 @@ def confirm() -> str:
     return "confirmed"
 
 
-def paused() -> Any:
-    return agno_agent("tool:confirm", tools=[confirm])
+def paused_team() -> Any:
+    member = agno_agent("tool:confirm", tools=[confirm])
+    member.name = "helper"
+    return AgnoTeam(model=agno_agent("delegate").model, members=[member])

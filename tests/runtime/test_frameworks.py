@@ -118,6 +118,11 @@ def test_agent_with_other_deps_needs_a_function(name: str) -> None:
     assert "deps" in (error.hint or "")
 
 
+@pytest.mark.parametrize("name", ["with_default_context", "with_default_keys", "not_compiled"])
+async def test_graph_is_used_without_deps(name: str) -> None:
+    assert (await run_once(name)).transcript.content == "default"
+
+
 def test_deps_without_effect_are_refused() -> None:
     assert "deps has no effect" in str(refusal("counting", "build_deps"))
     assert "not a function" in str(refusal("history", "not_a_function"))
@@ -327,7 +332,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
 # Failures
 
 
-@pytest.mark.parametrize("name", ["interrupting", "needs_approval", "paused"])
+@pytest.mark.parametrize("name", ["breaking", "paused_team"])
 async def test_wait_for_input_is_a_failure(name: str) -> None:
     failure, _ = await fail_once(name)
     assert failure.code == "INTERRUPTED"

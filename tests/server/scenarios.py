@@ -297,7 +297,8 @@ def _creations() -> Iterator[Scenario]:
     yield Scenario(
         operation, f"{path}?type=team", "me", 201, ('"team_id":"crew"',), json={"team_id": "crew"}
     )
-    yield Scenario(operation, path, "me", 201, ('"user_id":"me"',), json={"user_id": "other"})
+    yield Scenario(operation, path, "me", 201, ('"user_id":"me"',), json={"user_id": "me"})
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json={"user_id": "other"})
     yield Scenario(operation, path, "me", 409, ("CONFLICT",), json={"session_id": "mine"})
     yield Scenario(operation, path, "me", 409, ("CONFLICT",), json={"session_id": "theirs"})
     yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"agent_id": "nothing"})
@@ -541,7 +542,8 @@ def _memories() -> Iterator[Scenario]:
     body = {"memory": "Plays chess", "topics": ["games", "games"]}
     made = ('"topics":["games"]', '"user_id":"me"', '"run_id":null')
     yield Scenario(operation, path, who, 201, made, json=body)
-    own = body | {"user_id": "other", "agent_id": "echo"}
+    yield Scenario(operation, path, who, 403, FORBIDDEN, json=body | {"user_id": "other"})
+    own = body | {"user_id": "me", "agent_id": "echo"}
     yield Scenario(operation, path, who, 201, ('"user_id":"me"', '"agent_id":"echo"'), json=own)
     yield Scenario(
         operation, path, "admin", 201, ('"user_id":"zoe"',), json=body | {"user_id": "zoe"}
@@ -564,7 +566,8 @@ def _memories() -> Iterator[Scenario]:
     wrong_user = {"memory_ids": ["{bulk_memory}"], "user_id": "other"}
     yield Scenario(operation, path, "admin", 404, NOT_FOUND, json=wrong_user)
     yield Scenario(operation, path, who, 204, json={"memory_ids": ["{bulk_memory}"]})
-    yield Scenario(operation, path, who, 204, json={"user_id": "other", "all": True})
+    yield Scenario(operation, path, who, 403, FORBIDDEN, json={"user_id": "other", "all": True})
+    yield Scenario(operation, path, who, 204, json={"user_id": "me", "all": True})
     yield Scenario(operation, path, "admin", 204, json={"user_id": "zoe", "all": True})
     yield Scenario(operation, path, "admin", 422, ("user_id is required",), json={"all": True})
     for wrong in ({}, {"memory_ids": []}, {"memory_ids": ["x"], "all": True}, {"all": False}):

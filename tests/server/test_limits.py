@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import pkgutil
@@ -25,6 +26,7 @@ from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.process import base_environment
+from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 from tests.server.raw_http import open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -141,11 +143,27 @@ def blob(size: int) -> str:
     return "x" * size
 '''
 
+DEFAULT = """
+[openai]
+enabled = true
+
+[[models]]
+id = "script"
+provider = "openai"
+model = "script"
+base_url = "{url}"
+
+[[agents]]
+id = "script"
+model = "script"
+"""
+
 SMALL = """
 [limits]
 header_seconds = 0.5
 body_seconds = 0.5
 concurrent_runs = 1
+followed_runs = 1
 run_bytes = 20_000
 tool_result_bytes = 2_000
 state_bytes = 1_000
@@ -153,6 +171,10 @@ state_bytes = 1_000
 [runs]
 timeout_seconds = 2
 tool_timeout_seconds = 0.5
+
+[console]
+oidc_issuer = "http://127.0.0.1:9"
+oidc_client_id = "console"
 
 [quotas]
 sessions_per_user = 1
@@ -201,7 +223,7 @@ def servers(
 ) -> Iterator[Servers]:
     url = model_endpoint.base_url
     default = create_deployment(
-        tmp_path_factory.mktemp("default"), url, extra="[openai]\nenabled = true\n"
+        tmp_path_factory.mktemp("default"), url, extra=DEFAULT.format(url=url)
     )
     folder = tmp_path_factory.mktemp("small")
     (folder / "probed_agents.py").write_text(CODE)
@@ -256,7 +278,7 @@ def send_token(**claims: Any) -> Probe:
 def start_with_long_message(servers: Servers) -> str:
     ran = ask(servers.default, f"POST {RUNS}", run("x" * 100)).json()
     found = ask(servers.default, f"GET /sessions/{ran['session_id']}").json()
-    return "cut" if found["session_name"] == "x" * 60 else ""
+    return "cut" if found["session_name"] == "x" * 59 + "…" else ""
 
 
 def send_slowly(beginning: bytes) -> Probe:
@@ -359,6 +381,64 @@ def read_large_key_file(servers: Servers) -> str:
     return "rejected" if ended.code == 2 else ""
 
 
+def answer_with(*events: object) -> Probe:
+    """Build a probe: a run whose model answers with events, and the code of its failure."""
+
+    def probe(servers: Servers) -> str:
+        message = script(*events, build_chunk({}, "stop"))
+        ended = ask(servers.default, "POST /agents/script/runs", run(message)).json()
+        return str(ended["error"]["code"])
+
+    return probe
+
+
+def summarize_long_answers(servers: Servers) -> str:
+    for _ in range(2):
+        body = run("x" * 4_000, session_id="long")
+        assert ask(servers.default, "POST /agents/summed/runs", body).status_code == 200
+    return str(ask(servers.default, "POST /sessions/long/summarize").status_code)
+
+
+def follow_two_runs(servers: Servers) -> str:
+    small = servers.small
+    began = ask(
+        small, "POST /agents/hang/runs", run("x", background=True, user_id="follower")
+    ).json()
+    path, query = f"/agents/hang/runs/{began['run_id']}", f"session_id={began['session_id']}"
+    headers = small.bearer("root", ADMIN)
+    with small.client.stream("GET", f"{path}/events?{query}", headers=headers) as followed:
+        assert followed.status_code == 200
+        refused = ask(small, f"GET {path}/events?{query}")
+        other = small.bearer("other", ADMIN)
+        with small.client.stream("GET", f"{path}/events?{query}", headers=other) as answered:
+            assert answered.status_code == 200
+        assert ask(small, f"POST {path}/cancel?{query}&wait=30").json()["status"] == "CANCELLED"
+    assert refused.headers["retry-after"] == "1"
+    return str(refused.status_code)
+
+
+def keep_token(servers: Servers, tab: int, *scopes: str) -> httpx2.Response:
+    """Keep the token of a tab of the console."""
+    key = base64.urlsafe_b64encode(bytes([tab]) * 32).decode().rstrip("=")
+    headers = servers.default.bearer("tabs", *scopes) | {"agentctl-console-key": key}
+    kept = servers.default.client.post("/console/sign-in/token", headers=headers)
+    assert kept.status_code == 204
+    return kept
+
+
+def keep_long_token(servers: Servers) -> str:
+    kept = keep_token(servers, 0, *(f"agents:a{number:09}:run" for number in range(120)))
+    return "" if "set-cookie" in kept.headers else "not"
+
+
+def keep_tokens_of_tabs(servers: Servers) -> str:
+    first, *others = (keep_token(servers, tab) for tab in range(5))
+    servers.default.client.cookies.clear()
+    name = first.headers["set-cookie"].partition("=")[0]
+    assert not any("Max-Age=0" in kept.headers["set-cookie"] for kept in others[:-1])
+    return "forgotten" if f"{name}=; Max-Age=0" in others[-1].headers["set-cookie"] else ""
+
+
 def start_two_runs(servers: Servers) -> str:
     small = servers.small
     began = ask(small, "POST /agents/hang/runs", run("x", background=True)).json()
@@ -392,6 +472,26 @@ PROBES: dict[str, Probe] = {
     "limits.body_bytes": refuse("POST /sessions?type=agent", {"metadata": {"a": "x" * 1_048_576}}),
     "limits.token_bytes": refuse("GET /sessions", Authorization=f"Bearer {'a' * 8_193}"),
     "server.parameters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
+    "runtime.bounds.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
+    "runtime.models.response_limits.MAXIMUM_EVENT_LINES": answer_with(
+        encode_event('{"choices": []\ndata: }' + "\nx" * 4_096)
+    ),
+    "runtime.models.calls.MAXIMUM_ARGUMENT_BYTES": answer_with(
+        build_chunk(build_call("{")),
+        [encode_event(build_chunk(build_call("x" * 50_000, name=None, call_id=None))), 21],
+    ),
+    "runtime.models.openai_answer.MAXIMUM_DETAILS": answer_with(
+        [encode_event(build_chunk({"reasoning_details": [{"type": "t"}] * 1_024})), 65]
+    ),
+    "runtime.conversation.MAXIMUM_SUMMARY": summarize_long_answers,
+    "limits.followed_runs": follow_two_runs,
+    "server.routes.console_tokens.MAXIMUM_TOKEN_BYTES": keep_long_token,
+    "server.routes.console_tokens.MAXIMUM_TABS": keep_tokens_of_tabs,
+    "server.routes.console_oidc.MAXIMUM_FIELD_LENGTH": lambda servers: str(
+        servers.small.client.post(
+            "/console/sign-in/start", json={"redirect_uri": "http://" + "x" * 4_096}
+        ).status_code
+    ),
     "records.validation.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
     "records.strict.MAXIMUM_DEPTH": send_token(deep=nest(9)),
     "auth.tokens.claims._MAXIMUM_AUDIENCES": send_token(aud=[f"a{n}" for n in range(17)]),

@@ -50,7 +50,7 @@ class FetchError(Exception):
         self.detail = detail
 
 
-def is_allowed_key_url(url: str, issuer: str = "") -> bool:
+def is_allowed_url(url: str, issuer: str = "") -> bool:
     """Return True for https, and for http to this machine.
 
     Args:
@@ -134,7 +134,7 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
     """
     document = await _fetch_configuration(client, issuer)
     url = document.get("jwks_uri")
-    if not isinstance(url, str) or not is_allowed_key_url(url, issuer):
+    if not isinstance(url, str) or not is_allowed_url(url, issuer):
         raise FetchError(
             "insecure_url", "the issuer names no key set with https, or one on this machine"
         )

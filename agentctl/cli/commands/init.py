@@ -63,6 +63,7 @@ def init(
         public_path,
         write_key_pair,
     )
+    from agentctl.config import load_settings
 
     files = {directory / name: text for name, text in _read_files(agent).items()}
     private = directory / "keys" / "signing.pem"
@@ -73,6 +74,8 @@ def init(
         for path, text in files.items():
             create_file(path, text.encode())
             written.append(path)
+        # The environment overrides the new file: a mistake there is reported before it is kept.
+        settings = load_settings(directory / "agentctl.toml")
         pair = write_key_pair(private, "RS256")
     except BaseException:
         for path in written:
@@ -80,7 +83,7 @@ def init(
         raise
     for file in (*written, pair.private, pair.public):
         note(f"wrote {file}")
-    _note_next_steps(directory, agent)
+    _note_next_steps(directory, agent, find_url(settings))
 
 
 def _read_files(agent: AgentKind | None) -> dict[str, str]:
@@ -97,16 +100,12 @@ def _read_files(agent: AgentKind | None) -> dict[str, str]:
     }
 
 
-def _note_next_steps(directory: Path, agent: AgentKind | None) -> None:
+def _note_next_steps(directory: Path, agent: AgentKind | None, url: str) -> None:
     import shlex
-
-    from agentctl.config import load_settings
 
     steps = _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT
     here = directory.resolve() == Path.cwd()
     folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    # The environment overrides the port of the new file, also when it is served.
-    url = find_url(load_settings(directory / "agentctl.toml"))
     install = "".join(f"  {command}\n" for command in _list_install_commands(agent))
     for line in steps.format(folder=folder, install=install, url=url).splitlines():
         note(line)

@@ -135,14 +135,19 @@ async def read_run_end(
     """Return the end of a streamed run with the tokens of its members.
 
     The events have the tokens of each run alone. Without the right to read the run they are null.
+    A run that failed on a server has its `request_id`, too, to be found in the log there.
     """
-    if not output.has_members or "total_tokens" in output.end:
+    has_failed_there = output.end["status"] == "ERROR" and target.local is None
+    has_tokens = not output.has_members or "total_tokens" in output.end
+    if has_tokens and not has_failed_there:
         return output.end
     read = target.operations.get_component_run
     session_id = output.session_id or None
     try:
         run = await read(*component, output.run_id, session_id=session_id, form=SUMMARY_VIEW)
-        return {**output.end, "total_tokens": run.value["total_tokens"]}
+        found: Mapping[str, Any] = run.value
+        names = ("total_tokens", "request_id")
+        return {**output.end, **{name: found.get(name) for name in names}}
     except AgentctlError:
         return {**output.end, "total_tokens": None}
 
@@ -161,7 +166,7 @@ def report_run_end(
     """
     status = end["status"]
     if status == "ERROR":
-        raise _build_failure(target, run_id, end.get("error") or {})
+        raise _build_failure(target, run_id, end)
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     metrics = end.get("metrics") or {}
@@ -177,11 +182,13 @@ def report_run_end(
     note(text)
 
 
-def _build_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
+def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFailed:
+    error = end.get("error") or {}
     code = str(error.get("code"))
     failure = RunFailed(f"run {run_id} failed", cause=f"{code}: {error.get('detail')}")
     if target.local is None:
-        failure.hint = f"the server log has the details of run {run_id}"
+        request = f", request {end['request_id']}" if end.get("request_id") else ""
+        failure.hint = f"the server log has the details of run {run_id}{request}"
         return failure
     # The local user is the operator and sees the log.
     settings, entry = target.local.settings, target.local.log.take_last()

@@ -17,7 +17,6 @@ from agentctl.cli.show.table import Column, format_fields, format_table, print_t
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
-from agentctl.records.sessions import SessionView
 from agentctl.records.text import escape_controls, escape_json_controls
 from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 
@@ -84,11 +83,6 @@ def show_list(
 def choose_view(format: Format, fields: str | None) -> RunView:
     """Return the view of runs that an output needs: summaries for tables, else whole records."""
     return FULL_VIEW if format in ("json", "jsonl") or fields is not None else SUMMARY_VIEW
-
-
-def choose_session_view(format: Format) -> SessionView:
-    """Return the view of a session that an output needs: without its history for tables."""
-    return "full" if format in ("json", "jsonl") else "summary"
 
 
 def show_page(

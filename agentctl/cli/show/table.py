@@ -208,8 +208,8 @@ def format_fields(record: Record, columns: Sequence[Column], width: int | None =
 def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
     """Return the lines of a text after a head; following lines are below the text.
 
-    A word that is longer than a line is broken. With less than `MINIMUM_TEXT_WIDTH` columns for the
-    text nothing is wrapped.
+    A word that is longer than a line is broken, a path before a `/`. With less than
+    `MINIMUM_TEXT_WIDTH` columns for the text nothing is wrapped.
     """
     indent = display_width(head)
     room = (width or 0) - indent
@@ -226,6 +226,7 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
         line = word
         while display_width(line) > room:
             kept = _count_fitting(line, room)
+            kept = max(line.rfind("/", 1, kept + 1), 0) or kept
             lines.append(line[:kept])
             line = line[kept:]
     lines.append(line)

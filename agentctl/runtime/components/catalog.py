@@ -182,7 +182,11 @@ class Catalog:
 
             owner = f"agent {agent.id}"
             self._hosted.loaded[agent.id] = load_runner(
-                owner, agent.agent.object, self._folder, agent.agent.deps
+                owner,
+                agent.agent.object,
+                self._folder,
+                deps=agent.agent.deps,
+                approve=agent.agent.approve,
             )
         return self._hosted.loaded[agent.id]
 

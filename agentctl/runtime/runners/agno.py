@@ -9,9 +9,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
+import orjson
 from agno.models.message import Message
+from agno.run import RunContext as AgnoRunContext
+from agno.run.agent import RunOutput
+from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Paused
+from agentctl.runtime.runners.agno_pauses import DecidedCalls, apply_decisions, list_asks
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.transcript import complete_history
@@ -41,6 +47,7 @@ class AgnoRunner:
 
     def __init__(self, target: Any) -> None:
         self._target = target
+        self._is_team = isinstance(target, Team)
         self._has_history = target.db is not None and bool(target.add_history_to_context)
         # The library reports every run to its vendor unless this variable forbids it.
         os.environ.setdefault("AGNO_TELEMETRY", "false")
@@ -56,27 +63,44 @@ class AgnoRunner:
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        context, target = run.context, self._copy(run)
-        report = _AgnoReport(run)
-        events = target.arun(
-            message,
-            stream=True,
-            stream_events=True,
-            run_id=context.run_id,
-            session_id=context.session_id,
-            user_id=context.user_id,
-            session_state=dict(context.state),
-            dependencies={
+        context, target, calls = run.context, self._copy(run), DecidedCalls()
+        given = {
+            "dependencies": {
                 **(target.dependencies or {}),
                 **context.dependencies,
                 "run_context": context,
             },
-            metadata={**(target.metadata or {}), **context.metadata},
-        )
+            "metadata": {**(target.metadata or {}), **context.metadata},
+        }
+        names = {
+            "run_id": context.run_id,
+            "session_id": context.session_id,
+            "user_id": context.user_id,
+        }
+        state = dict(context.state)
+        stream = {"stream": True, "stream_events": True, "yield_run_output": not self._is_team}
+        if run.leg is None:
+            events = target.arun(message, session_state=state, **names, **given, **stream)
+        else:
+            output = RunOutput.from_dict(run.leg.state["output"])
+            calls = apply_decisions(output, run.leg)
+            again = AgnoRunContext(session_state=state, **names, **given)
+            events = target.acontinue_run(run_response=output, run_context=again, **given, **stream)
+        report = _AgnoReport(run, is_team=self._is_team)
+        report.end_calls(calls.ended)
         async with aclosing(events):
             async for event in events:
+                if isinstance(event, RunOutput):
+                    report.output = event
+                    continue
+                if event.event == "ToolCallStarted" and event.run_id == context.run_id:
+                    await _begin_call(run, event.tool, calls)
                 report.add(event)
+                if event.event == "ToolCallCompleted":
+                    await _end_call(run, event.tool, calls)
                 await run.take_turn()
+        if report.is_paused:
+            _pause(run, report, target)
         await report.end()
 
     def _copy(self, run: HostedRun) -> Any:
@@ -87,18 +111,82 @@ class AgnoRunner:
         return self._target.deep_copy(update={"additional_input": [*configured, *earlier]})
 
 
+async def _begin_call(run: HostedRun, tool: Any, calls: DecidedCalls) -> None:
+    """Store that a call begins. The library makes it when its next event is read.
+
+    Raises:
+        ExecutionError: its arguments are not the approved ones; it is not made.
+    """
+    decision = calls.approved.get(tool.tool_call_id or "")
+    if decision is None:
+        await run.begin_effect()
+        return
+    if tool.tool_args != decision.arguments:
+        raise ExecutionError(
+            "AGENT_FAILED",
+            f"The tool {tool.tool_name} was called with other arguments than the approved ones: it"
+            " was not executed",
+        )
+    await run.begin_approved(decision.approval_id)
+
+
+async def _end_call(run: HostedRun, tool: Any, calls: DecidedCalls) -> None:
+    decision = calls.approved.pop(tool.tool_call_id or "", None)
+    if decision is not None:
+        text, failed = read_result(tool)
+        await run.end_approved(decision.approval_id, text, failed=failed)
+
+
+def _pause(run: HostedRun, report: _AgnoReport, target: Any) -> None:
+    """Raise `Paused` with what the agent waits for.
+
+    Raises:
+        ExecutionError: the agent waits for something else, or its run cannot be stored.
+    """
+    output = report.output
+    asks = [] if output is None else list_asks(output, target)
+    if not asks:
+        raise ExecutionError("INTERRUPTED")
+    try:
+        stored = output.to_json(indent=None)
+    except (TypeError, ValueError) as error:
+        raise ExecutionError(
+            "AGENT_FAILED", "The run cannot wait: it has a value that cannot be stored"
+        ) from error
+    run.reserve(len(stored))
+    for ask in asks:
+        report.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
+    report.keep_state(output.session_state)
+    raise Paused(asks, {"output": orjson.loads(stored)})
+
+
+def read_result(tool: Any) -> tuple[str, bool]:
+    """Return the text of a call that has ended, and whether it failed."""
+    if tool.tool_call_error:
+        # The text of a failed call is that of an exception.
+        return f"The tool {tool.tool_name} failed", True
+    return tool.result or "", False
+
+
 class _AgnoReport:
     """Reports the events of a run.
 
     The events of members of a team are those of other runs: only their tokens count.
+
+    Attributes:
+        output: the `RunOutput` at the end of the stream.
+        is_paused: True if the run waits for decisions.
     """
 
-    def __init__(self, run: HostedRun) -> None:
+    def __init__(self, run: HostedRun, *, is_team: bool) -> None:
+        self.output: Any = None
+        self.is_paused = False
         self._run = run
+        self._is_team = is_team
         self._calls = ToolCalls(run)
         self._run_id = run.context.run_id
         self._usage: Counter[str] = Counter()
-        self._output: Any = None
+        self._result: Any = None
         self._model_call: ModelSpan | None = None
 
     def add(self, event: Any) -> None:
@@ -132,43 +220,52 @@ class _AgnoReport:
             if isinstance(event.content, str):
                 self._run.add_text(event.content)
             elif event.content is not None:
-                self._output = event.content
+                self._result = event.content
         elif name == "ToolCallStarted":
             tool = event.tool
-            self._calls.start(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
+            self.start_call(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
         elif name == "ToolCallCompleted":
-            tool, failed = event.tool, bool(event.tool.tool_call_error)
-            # The text of a failed call is that of an exception.
-            result = f"The tool {tool.tool_name} failed" if failed else tool.result or ""
-            self._calls.end(tool.tool_call_id or "", result, failed=failed)
+            text, failed = read_result(event.tool)
+            self._calls.end(event.tool.tool_call_id or "", text, failed=failed)
         elif name == "RunCompleted":
             self._complete(event)
-        elif name == "RunPaused":
+        elif name == "RunPaused" and self._is_team:
             raise ExecutionError("INTERRUPTED")
+        elif name == "RunPaused":
+            self.is_paused = True
         elif name == "RunError":
             provider = event.error_type == "model_provider_error"
             raise ExecutionError("MODEL_UNAVAILABLE" if provider else "AGENT_FAILED")
         elif name == "RunCancelled":
             raise ExecutionError("AGENT_FAILED", "The agent cancelled its run")
 
+    def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Report the start of a call, unless the leg before this one has reported it."""
+        if call_id not in self._run.open_calls:
+            self._calls.start(call_id, name, arguments)
+
+    def end_calls(self, ended: Mapping[str, tuple[str, bool]]) -> None:
+        """Report the calls that were decided about and are not made."""
+        for call_id, (text, failed) in ended.items():
+            self._calls.end(call_id, text, failed=failed)
+
     def _complete(self, event: Any) -> None:
         if event.content is not None and not isinstance(event.content, str):
-            self._output = event.content
-        if event.session_state is not None:
-            state = self._run.context.state
-            state.clear()
-            state.update(
-                {
-                    key: value
-                    for key, value in event.session_state.items()
-                    if key not in _SERVER_STATE
-                }
-            )
+            self._result = event.content
+        self.keep_state(event.session_state)
+
+    def keep_state(self, values: Mapping[str, Any] | None) -> None:
+        """Take over the state of the session as the agent has changed it."""
+        if values is None:
+            return
+        state = self._run.context.state
+        state.clear()
+        state.update({key: value for key, value in values.items() if key not in _SERVER_STATE})
 
     async def end(self) -> None:
         """Report the structured result, if there is one."""
-        if self._output is not None:
-            await self._run.set_output(self._output)
+        if self._result is not None:
+            await self._run.set_output(self._result)
             if not self._run.content:
                 self._run.add_text(self._run.output_text)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.hosted_run import HostedRun, Runner
+from agentctl.runtime.runners.replay import Replay, ReplayedOutput
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:
@@ -99,7 +101,7 @@ class FunctionRunner(_PythonRunner):
     async def run(self, message: str, run: HostedRun) -> None:
         call = self._bind(message, run)
         if self._is_async:
-            result = await call()
+            result = await start_replay(run).execute(call(), list)
         else:
             try:
                 result = await run.call_in_thread(call)
@@ -125,17 +127,50 @@ class GeneratorRunner(_PythonRunner):
         A cancel is raised inside the generator. If the generator continues, the next report raises
         it again, and the generator is closed.
         """
+        replay = start_replay(run)
+        output = ReplayedOutput(run.content, _read_state(run, "output"))
+        await replay.execute(self._iterate(message, run, replay, output), output.finish)
+
+    async def _iterate(
+        self, message: str, run: HostedRun, replay: Replay, output: ReplayedOutput
+    ) -> None:
         generator: AsyncIterator[Any] = self._bind(message, run)()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
-                await _report(item, run)
+                if replay.paused is not None:
+                    return
+                repeats = output.is_replaying or replay.drops_reports
+                await _report(item, run, output, repeats=repeats)
                 await run.take_turn()
+        output.finish()
 
 
-async def _report(item: object, run: HostedRun) -> None:
+def start_replay(run: HostedRun) -> Replay:
+    """Start `approve`, `ask` and `step` of the context of an async function."""
+    replay = Replay(run, _read_state(run, "calls"))
+    run.context_host.replayer = replay
+    return replay
+
+
+def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
+    return run.leg.state.get(name, ()) if run.leg is not None else ()
+
+
+async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
+    """Report what a generator has yielded, unless it repeats an earlier leg."""
+    if isinstance(item, str):
+        run.add_text(output.take_text(str.__str__(item)))
+        return
+    if isinstance(item, Progress | Usage):
+        if repeats:
+            run.checkpoint()
+            return
+    elif isinstance(item, Thinking | ToolStarted | ToolCompleted | Output):
+        values = {field.name: getattr(item, field.name) for field in fields(item)}
+        if not output.take_event(type(item).__name__, values):
+            run.checkpoint()
+            return
     match item:
-        case str():
-            run.add_text(str.__str__(item))
         case Thinking(text=text):
             run.add_thinking(text)
         case ToolStarted(call_id=call_id, name=name, arguments=arguments):

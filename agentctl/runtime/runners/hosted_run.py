@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
 from agentctl.runtime.bounds import STEP_BYTES, Turns
-from agentctl.runtime.context import RunHost, build_run_context
+from agentctl.runtime.context import ContextMisuse, RunHost, build_run_context
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import (
@@ -29,7 +29,9 @@ from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
+    from agentctl.config.settings import Limits
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.pauses import Leg
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
 
@@ -51,6 +53,10 @@ ARGUMENT_CHARACTERS = STEP_BYTES
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
+
+
+_STOP_SECONDS = 10.0
+"""Maximum time until a process learns that it has lost a run."""
 
 
 class ModelSpan:
@@ -97,16 +103,21 @@ class HostedRun:
         earlier_runs: the earlier runs, each with its native messages if this kind of runner
             executed it.
         history: their neutral messages (`runtime.transcript`), oldest first.
+        leg: the state and the decisions with which the run goes on; None in its first leg.
+        limits: size limits in bytes.
+        context_host: the side of `context` that belongs to the server.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
         self.spec = environment.spec
         self.earlier_runs = environment.earlier_runs
         self.history = environment.history
+        self.leg: Leg | None = environment.leg
+        self.limits: Limits = environment.limits
+        self.context_host = RunHost(environment)
         self._environment = environment
         self._kind = kind
         self._kept_bytes = 0
-        self._host = RunHost(environment)
         self._counted: dict[str, int] = {}
         self._needs_separator = False
         self._output = b"null"
@@ -114,7 +125,7 @@ class HostedRun:
 
     @cached_property
     def context(self) -> RunContext:
-        return build_run_context(self._environment, self._host)
+        return build_run_context(self._environment, self.context_host)
 
     @property
     def request_history(self) -> Sequence[Mapping[str, Any]]:
@@ -130,8 +141,40 @@ class HostedRun:
         return self._transcript.content
 
     @property
+    def open_calls(self) -> dict[str, str]:
+        """The names of the calls without a result so far, by their ids."""
+        return self._transcript.open_calls
+
+    @property
     def _transcript(self) -> Transcript:
         return self._environment.transcript
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._environment.is_stopping
+
+    async def begin_approved(self, approval_id: str) -> None:
+        """Store that an approved call begins; see `RunEnvironment.begin_call`."""
+        try:
+            await self._environment.begin_call(approval_id)
+        except asyncio.CancelledError:
+            if not self.is_stopping:
+                # A cancel is recorded, or another process has the run: the stop arrives soon.
+                await asyncio.sleep(_STOP_SECONDS)
+            raise
+
+    async def end_approved(self, approval_id: str, result: str, *, failed: bool) -> None:
+        """Store the result of an approved call that has ended."""
+        await self._environment.end_call(approval_id, result, failed=failed)
+
+    async def begin_effect(self) -> None:
+        """Store, once in a later leg, that a call without an approval begins."""
+        await self._environment.begin_effect()
+
+    def discard_state_changes(self) -> None:
+        """Undo the changes of the session's state; those of a member remain, for its parent."""
+        if self.spec.parent_run_id is None:
+            self._environment.state.discard_changes()
 
     def checkpoint(self) -> None:
         """Raise asyncio.CancelledError if the run has to stop."""
@@ -150,7 +193,7 @@ class HostedRun:
         delta = replace_unstorable(delta)
         if not delta:
             return
-        self._reserve(len(delta.encode()))
+        self.reserve(len(delta.encode()))
         if not self._transcript.is_answering:
             self._transcript.begin_answer()
         self._transcript.extend_answer(delta)
@@ -186,9 +229,32 @@ class HostedRun:
         delta = replace_unstorable(delta)
         if not delta:
             return
-        self._reserve(len(delta.encode()))
+        self.reserve(len(delta.encode()))
         self._transcript.add_reasoning(delta)
         self._environment.emit(ThinkingDelta(delta))
+
+    def replace_answers(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the answers and results so far, for a library that has their order at the end.
+
+        The content becomes the text of the answers.
+
+        Args:
+            messages: as for `Transcript.replace_answers`; the text of a result that the transcript
+                has is taken from there.
+        """
+        self.checkpoint()
+        results = {entry["tool_call_id"]: entry["result"] for entry in self._transcript.tools}
+        replaced: list[Mapping[str, Any]] = []
+        for message in messages:
+            text = replace_unstorable(message["content"])
+            if message["role"] == "tool":
+                text = results.get(message["tool_call_id"]) or text
+            replaced.append({**message, "content": text})
+        self._transcript.replace_answers(replaced)
+        texts = [message["content"] for message in replaced if message["role"] == "assistant"]
+        content = _SEPARATOR.join(text for text in texts if text)
+        if content != self._transcript.content:
+            self._transcript.replace_content(content)
 
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a tool call.
@@ -213,7 +279,7 @@ class HostedRun:
             for key in arguments
         }
         call = {"id": call_id, "name": name, "arguments": values}
-        self._reserve(len(orjson.dumps(call)))
+        self.reserve(len(orjson.dumps(call)))
         self._transcript.request_call(call)
         self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
 
@@ -232,7 +298,7 @@ class HostedRun:
             text = result_to_text(result, self._environment.limits.tool_result_bytes)
         except NotSerializable:
             text = "The result has no JSON form"
-        self._reserve(len(text.encode()))
+        self.reserve(len(text.encode()))
         closed = self._transcript.close_call(replace_unstorable(call_id), text, error=failed)
         if closed is not None:
             self._environment.emit(ToolCallCompleted(closed))
@@ -255,6 +321,10 @@ class HostedRun:
         self._counted |= usage
         self.add_usage(increase)
 
+    def restore_usage(self, usage: Mapping[str, int]) -> None:
+        """Continue the sums of an earlier leg, whose tokens the run has already."""
+        self._counted |= usage
+
     async def set_output(self, value: object) -> None:
         """Set the structured result of the run.
 
@@ -276,7 +346,7 @@ class HostedRun:
                 "AGENT_FAILED", "The result of the agent has no JSON form"
             ) from error
         self._output = orjson.dumps(output)
-        self._reserve(len(self._output))
+        self.reserve(len(self._output))
         self._transcript.output = output
 
     @property
@@ -337,7 +407,12 @@ class HostedRun:
         if self._kept_bytes + len(text) > self._environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Count bytes that the run keeps.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
         self._kept_bytes += size
         self._transcript.size = self._kept_bytes
         if self._kept_bytes > self._environment.limits.run_bytes:
@@ -356,10 +431,12 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         ExecutionError: the agent failed, or could not be opened.
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
+        Paused: the agent waits for decisions.
     """
     transcript, message = environment.transcript, environment.spec.input
-    transcript.forget_usage()
-    transcript.add_user(message)
+    if environment.leg is None:
+        transcript.forget_usage()
+        transcript.add_user(message)
     try:
         runner = await opening
         await runner.run(message, HostedRun(environment, runner.kind))
@@ -372,8 +449,10 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Paused):
+    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
         raise
+    except ContextMisuse as error:
+        raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
         # the log only.

@@ -28,7 +28,7 @@ class ToolCalls:
 
     def __init__(self, run: HostedRun) -> None:
         self._run = run
-        self._open: dict[str, str] = {}
+        self._open = run.open_calls
 
     def start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self._open[call_id] = name

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.factory import NoAgentKind, is_factory
 from agentctl.runtime.runners.hosted_run import Runner
 
 BuildDeps = Callable[[RunContext], Any]
 """Makes the deps of a run; it may be asynchronous."""
+
+
+class RunnerOptions(NamedTuple):
+    """The other keys of an agent in code.
+
+    Attributes:
+        build_deps: function that makes the deps of a run; None without the key `deps`.
+        approve: the key `approve`: who approves the calls of tools, by names and patterns.
+    """
+
+    build_deps: BuildDeps | None = None
+    approve: Mapping[str, ApprovalPolicy] = {}
 
 
 class RunnerKind(NamedTuple):
@@ -24,15 +37,14 @@ class RunnerKind(NamedTuple):
         description: the kind in the error for objects of no kind, such as `an async function`.
         matches: returns True for an object of this kind. It must not import a library: the object
             exists, so its library is in `sys.modules`; `has_base` looks at the names of its types.
-        build: builds the runner of an object with the function of `deps`, which is None unless
-            `takes_deps`; raises UnusableObject.
-        takes_deps: True if the key `deps` has an effect.
+        build: builds the runner of an object; raises UnusableObject.
+        takes: the other keys of an agent in code that have an effect.
     """
 
     description: str
     matches: Callable[[object], bool]
-    build: Callable[[Any, BuildDeps | None], Runner]
-    takes_deps: bool = False
+    build: Callable[[Any, RunnerOptions], Runner]
+    takes: tuple[str, ...] = ()
 
 
 def has_base(target: object, module: str, *names: str) -> bool:
@@ -48,31 +60,31 @@ def has_base(target: object, module: str, *names: str) -> bool:
     )
 
 
-def _build_pydantic_ai_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+def _build_pydantic_ai_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
 
-    return PydanticAIRunner(target, build_deps)
+    return PydanticAIRunner(target, options.build_deps, options.approve)
 
 
-def _build_langgraph_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+def _build_langgraph_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.langgraph import LangGraphRunner
 
-    return LangGraphRunner(target, build_deps)
+    return LangGraphRunner(target, options.build_deps)
 
 
-def _build_agno_runner(target: Any, _: BuildDeps | None) -> Runner:
+def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.agno import AgnoRunner
 
     return AgnoRunner(target)
 
 
-def _build_factory_runner(target: Any, build_deps: BuildDeps | None) -> Runner:
+def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.factory import build_factory_runner
 
-    return build_factory_runner(target, lambda built: build_runner(built, build_deps))
+    return build_factory_runner(target, lambda built: build_runner(built, options))
 
 
-def _build_function_runner(target: Any, _: BuildDeps | None) -> Runner:
+def _build_function_runner(target: Any, _: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.functions import build_function_runner
 
     return build_function_runner(target)
@@ -83,13 +95,13 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent of pydantic-ai",
         lambda target: has_base(target, "pydantic_ai", "AbstractAgent"),
         _build_pydantic_ai_runner,
-        takes_deps=True,
+        takes=("deps", "approve"),
     ),
     RunnerKind(
-        "a compiled graph of LangGraph",
-        lambda target: has_base(target, "langgraph", "Pregel"),
+        "a graph of LangGraph",
+        lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _build_langgraph_runner,
-        takes_deps=True,
+        takes=("deps",),
     ),
     RunnerKind(
         "an Agent or Team of agno",
@@ -100,7 +112,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a function without parameters that returns one of these",
         is_factory,
         _build_factory_runner,
-        takes_deps=True,
+        takes=("deps", "approve"),
     ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
@@ -111,7 +123,14 @@ KINDS: tuple[RunnerKind, ...] = (
 """The kinds, in the order in which they are tried."""
 
 
-def load_runner(owner: str, reference: str, folder: Path | None, deps: str = "") -> Runner:
+def load_runner(
+    owner: str,
+    reference: str,
+    folder: Path | None,
+    *,
+    deps: str = "",
+    approve: Mapping[str, ApprovalPolicy] | None = None,
+) -> Runner:
     """Load the object of an agent and build its runner.
 
     Args:
@@ -119,6 +138,7 @@ def load_runner(owner: str, reference: str, folder: Path | None, deps: str = "")
         reference: a name of the form `package.module:name`.
         folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
         deps: name of the function that makes the deps of a run; empty for none.
+        approve: who approves the calls of tools, by names and patterns.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
@@ -126,7 +146,7 @@ def load_runner(owner: str, reference: str, folder: Path | None, deps: str = "")
     build_deps = _load_deps(owner, deps, folder) if deps else None
     try:
         target = load_object(reference, folder)
-        return build_runner(target, build_deps)
+        return build_runner(target, RunnerOptions(build_deps, approve or {}))
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the object {reference!r}: {error.what}",
@@ -152,11 +172,8 @@ def _load_deps(owner: str, reference: str, folder: Path | None) -> BuildDeps:
     return function
 
 
-def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
+def build_runner(target: object, options: RunnerOptions) -> Runner:
     """Build the runner of an object.
-
-    Args:
-        build_deps: function that makes the deps of a run.
 
     Raises:
         NoAgentKind: the object is of no known kind.
@@ -164,11 +181,12 @@ def build_runner(target: object, build_deps: BuildDeps | None = None) -> Runner:
     """
     for kind in KINDS:
         if kind.matches(target):
-            if build_deps is not None and not kind.takes_deps:
-                raise UnusableObject(
-                    f"deps has no effect for {kind.description}", "remove the key deps"
-                )
-            return kind.build(target, build_deps)
+            given = {"deps": options.build_deps is not None, "approve": bool(options.approve)}
+            for key, is_given in given.items():
+                if is_given and key not in kind.takes:
+                    problem = f"{key} has no effect for {kind.description}"
+                    raise UnusableObject(problem, f"remove the key {key}")
+            return kind.build(target, options)
     raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent")
 
 

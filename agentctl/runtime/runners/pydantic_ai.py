@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,12 +27,18 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.runners.deferred_calls import (
+    DeferredCalls,
+    allow_deferred_calls,
+    check_patterns,
+)
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.owner import OwnerTask
@@ -48,15 +54,20 @@ class PydanticAIRunner:
 
     Args:
         build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        approve: who approves the calls of tools, by names and patterns.
 
     Raises:
-        UnusableObject: the agent needs deps of another type, and no function makes them.
+        UnusableObject: the agent needs deps of another type, and no function makes them; or a
+            pattern matches no tool.
     """
 
     kind = "pydantic-ai"
 
     def __init__(
-        self, agent: Agent[Any, Any], build_deps: Callable[[RunContext], Any] | None
+        self,
+        agent: Agent[Any, Any],
+        build_deps: Callable[[RunContext], Any] | None,
+        approve: Mapping[str, ApprovalPolicy],
     ) -> None:
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             name = getattr(agent.deps_type, "__name__", str(agent.deps_type))
@@ -64,7 +75,10 @@ class PydanticAIRunner:
                 f"it needs deps of the type {name}",
                 'set deps = "module:function": a function that makes them of the RunContext',
             )
+        check_patterns(agent, approve)
         self._agent = agent
+        self._approve = approve
+        self._output_type = allow_deferred_calls(agent.output_type)
         self._build_deps = build_deps
         self._owner = OwnerTask(lambda: agent)
 
@@ -84,7 +98,7 @@ class PydanticAIRunner:
             deps = self._build_deps(run.context)
             if inspect.isawaitable(deps):
                 deps = await deps
-        execution = _Execution(run)
+        execution = _Execution(run, self._output_type, self._approve)
         try:
             with Agent.using_thread_executor(install_executor()):
                 await execution.drive(self._agent, message, deps)
@@ -95,16 +109,33 @@ class PydanticAIRunner:
 
 
 class _Execution:
-    """One run of an agent: reports what the library emits."""
+    """One leg of a run of an agent: reports what the library emits."""
 
-    def __init__(self, run: HostedRun) -> None:
+    def __init__(
+        self, run: HostedRun, output_type: Any, approve: Mapping[str, ApprovalPolicy]
+    ) -> None:
         self._run = run
+        self._output_type = output_type
         self._calls = ToolCalls(run)
+        self._deferred = DeferredCalls(run, approve)
         self._has_text = False
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
-        history = load_history(self._run)
-        async with agent.iter(message, message_history=history or None, deps=deps) as steps:
+        deferred, pause = self._deferred, None
+        if deferred.state is None:
+            prompt, history = message, load_history(self._run) or None
+        else:
+            prompt, history = None, deferred.load_messages()
+            self._run.restore_usage(extract_usage(deferred.usage))
+        async with agent.iter(
+            prompt,
+            message_history=history,
+            deferred_tool_results=deferred.build_results(),
+            usage=deferred.usage,
+            deps=deps,
+            output_type=self._output_type,
+            capabilities=[deferred.hooks],
+        ) as steps:
             async for node in steps:
                 if Agent.is_model_request_node(node):
                     await self._stream_answer(node, steps)
@@ -113,8 +144,16 @@ class _Execution:
                         async for event in events:
                             self._report_call(event)
             assert steps.result is not None
-            await self._report_output(steps.result.output)
-            self._keep_messages(steps.new_messages())
+            output, messages = steps.result.output, steps.all_messages()
+            first = deferred.first_message(len(messages) - len(steps.new_messages()))
+            if isinstance(output, DeferredToolRequests):
+                pause = deferred.build_pause(output, messages, first, steps)
+            else:
+                await self._report_output(output)
+                self._keep_messages(messages[first:])
+        if pause is not None:
+            # Outside of the library: its context managers handle no pauses.
+            raise pause
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
@@ -161,7 +200,8 @@ class _Execution:
     def _report_call(self, event: object) -> None:
         if isinstance(event, FunctionToolCallEvent):
             part = event.part
-            self._calls.start(part.tool_call_id, part.tool_name, parse_arguments(part.args))
+            if part.tool_call_id not in self._run.open_calls:
+                self._calls.start(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part
             if isinstance(result, ToolReturnPart):
@@ -171,8 +211,6 @@ class _Execution:
             self._calls.end(result.tool_call_id, text, failed=failed)
 
     async def _report_output(self, output: object) -> None:
-        if isinstance(output, DeferredToolRequests):
-            raise ExecutionError("INTERRUPTED")
         if isinstance(output, str):
             if not self._has_text:
                 self._run.add_text(output)

@@ -165,7 +165,8 @@ def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Except
     if error.errno == errno.EADDRINUSE:
         another = f"with {key}" if key else "with --port"
         if key is None and port < 65_535:
-            another += f", for example --port {port + 1}"
+            # The variable works for commands that start the server, such as `make demo`, too.
+            another += f", for example --port {port + 1}, or with AGENTCTL_SERVER__PORT={port + 1}"
         return PortInUse(
             f"port {port} on {host} is in use",
             cause="another program listens there",

@@ -1,4 +1,8 @@
-"""A graph of LangGraph: it greets the user in the first run, then a chat model answers."""
+"""A graph of LangGraph: it greets the user in the first run, then a chat model answers.
+
+It needs the package `langchain-openai`. The extra `langgraph` of agentctl does not install it,
+because a graph chooses the library of its model.
+"""
 
 import os
 

@@ -8,7 +8,7 @@ import typer
 
 from agentctl.cli.options import Output, SessionId
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import choose_session_view, resolve_format, show_record
+from agentctl.cli.show.output import resolve_format, show_record
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import DEFAULT_LOCATOR, SessionLocator
 
@@ -23,7 +23,6 @@ async def rename_session(
 ) -> None:
     """Rename a session."""
     output_format = resolve_format(output)
-    view = choose_session_view(output_format)
-    document = await target.operations.rename_session(session_id, name, where, view=view)
+    document = await target.operations.rename_session(session_id, name, where, view="summary")
     show_record(document, columns.RENAMED, output_format, id_field="session_id")
     target.report_done(f"renamed session {session_id}")

@@ -51,9 +51,13 @@ class Totals:
     """The sums of a group of runs.
 
     Attributes:
-        runs: without those of members and background work, whose tokens count.
+        runs: without background work, and without members, which run within the time of their
+            leader, unless members are groups. The tokens of all of them count.
         seconds: time from start to end of these runs.
+        with_members: True if the runs of members count.
     """
+
+    with_members: bool
 
     runs: int = 0
     failed: int = 0
@@ -68,7 +72,8 @@ class Totals:
         self.input_tokens += metrics.get("input_tokens") or 0
         self.output_tokens += metrics.get("output_tokens") or 0
         self.total_tokens += metrics.get("total_tokens") or 0
-        if run.get("parent_run_id") is not None:
+        is_child = run.get("parent_run_id") is not None
+        if run.get("purpose") or (is_child and not self.with_members):
             return
         self.runs += 1
         self.failed += run.get("status") == "ERROR"
@@ -108,8 +113,9 @@ async def show_statistics(
 ) -> None:
     """Show runs, tokens, time and cost of sessions, by day, component or user.
 
-    Tokens of members and of background work count for the group of the member or work. The cost is
-    that of the prices given; without them there is none.
+    Tokens of members and of background work count for the group of the member or work. By component
+    the runs, failures and time of members count too, within those of their team or workflow. The
+    cost is that of the prices given; without them there is none.
     """
     output_format = resolve_format(output)
     kind, component_id = resolve_component(agent, team, workflow) or (None, None)
@@ -141,7 +147,7 @@ async def _sum_runs(target: Target, run_filter: RunFilter, by: Grouping) -> dict
     async with showing_progress(counter):
         async for runs in read_pages(read):
             for run in runs:
-                groups.setdefault(_find_group(run, by), Totals()).add(run)
+                groups.setdefault(_find_group(run, by), Totals(by == "component")).add(run)
             counter.done += len(runs)
     return groups
 

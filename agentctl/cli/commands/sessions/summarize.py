@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentctl.cli.options import Output, SessionId
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import choose_session_view, resolve_format, show_record
+from agentctl.cli.show.output import resolve_format, show_record
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import DEFAULT_LOCATOR, SessionLocator
@@ -19,8 +19,7 @@ async def summarize_session(
 ) -> None:
     """Summarize a session now."""
     output_format = resolve_format(output)
-    view = choose_session_view(output_format)
     async with showing_progress("summarizing the session"):
-        document = await target.operations.summarize_session(session_id, where, view=view)
+        document = await target.operations.summarize_session(session_id, where, view="summary")
     show_record(document, columns.SUMMARIZED, output_format, id_field="session_id")
     target.report_done(f"summarized session {session_id}")

@@ -1,0 +1,264 @@
+"""Deferred tool calls of pydantic-ai: pauses, and the calls that were decided about.
+
+pydantic-ai ends a run with `DeferredToolRequests` if a call needs an approval or a result from
+outside. The next leg goes on from its messages, with the results of these calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    FunctionToolset,
+    ToolApproved,
+    ToolDenied,
+)
+from pydantic_ai.capabilities import Hooks
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ToolFailed,
+    ToolFailedError,
+    ToolRetryError,
+)
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolCallPart, ToolReturn
+from pydantic_ai.usage import RunUsage
+from pydantic_core import PydanticSerializationError
+
+from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.json_values import NotSerializable, clean_json_value
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.pauses import Decision, NewApproval, Paused
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
+from agentctl.runtime.tools.functions import result_to_text
+
+DEFERRED = "The call was deferred"
+
+_KINDS: dict[str, ApprovalKind] = {
+    "approval": "approval",
+    "question": "input",
+    "external": "external",
+}
+
+_usage_adapter = TypeAdapter(RunUsage)
+
+
+def allow_deferred_calls(output_type: Any) -> Any:
+    """Return the output type of an agent with `DeferredToolRequests` among its outputs."""
+    outputs = [*output_type] if isinstance(output_type, list | tuple) else [output_type]
+    return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]
+
+
+def check_patterns(agent: Agent[Any, Any], approve: Mapping[str, ApprovalPolicy]) -> None:
+    """Check that each pattern of the key `approve` matches a tool, if all tools are known.
+
+    Raises:
+        UnusableObject: a pattern matches no tool.
+    """
+    toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+    if len(toolsets) < len(agent.toolsets):
+        return
+    names = [name for toolset in toolsets for name in toolset.tools]
+    for pattern in list_unmatched(approve, names):
+        raise UnusableObject(
+            f'the pattern "{pattern}" in approve matches none of its tools',
+            f"correct or remove it; its tools are: {', '.join(names) or 'none'}",
+        )
+
+
+class DeferredCalls:
+    """The deferred calls of one leg.
+
+    Args:
+        approve: who approves the calls of tools, by names and patterns. If a pattern matches no
+            tool of a step, all of its calls wait: a server may have renamed the tool.
+
+    Attributes:
+        state: the state of the earlier legs; None in the first one.
+        usage: the tokens of the earlier legs, to which this leg adds.
+    """
+
+    def __init__(self, run: HostedRun, approve: Mapping[str, ApprovalPolicy]) -> None:
+        self.state: Mapping[str, Any] | None = run.leg.state if run.leg is not None else None
+        self.usage = RunUsage()
+        self._run = run
+        self._approve = approve
+        self._decisions: dict[str, Decision] = {}
+        self._begun: set[str] = set()
+        if self.state is None or run.leg is None:
+            return
+        self.usage = _usage_adapter.validate_python(self.state["usage"])
+        for call_id, kind in self.state["calls"].items():
+            decision = run.leg.find(call_id, kind)
+            if decision is None:
+                raise ExecutionError("INTERNAL", "A decision of the run is missing")
+            self._decisions[call_id] = decision
+
+    def load_messages(self) -> list[ModelMessage]:
+        """Return the messages at the pause.
+
+        Raises:
+            ExecutionError: this version of the library cannot read them.
+        """
+        assert self.state is not None
+        try:
+            return ModelMessagesTypeAdapter.validate_python(self.state["messages"])
+        except ValidationError as error:
+            detail = "The messages of the run cannot be read by this version of pydantic-ai"
+            raise ExecutionError("AGENT_FAILED", detail) from error
+
+    def first_message(self, number: int) -> int:
+        """Return the number of messages before the run; `number` is that before this leg."""
+        return number if self.state is None else int(self.state["first_message"])
+
+    def build_results(self) -> DeferredToolResults | None:
+        """Return what the library needs to go on; None in the first leg."""
+        if self.state is None:
+            return None
+        results = DeferredToolResults(metadata=dict(self.state["metadata"]))
+        for call_id, decision in self._decisions.items():
+            if decision.execution in ("done", "failed"):
+                # Also a call that an earlier leg has made, which was lost afterwards.
+                failed = decision.execution == "failed"
+                results.calls[call_id] = _to_result(decision.result, failed=failed)
+            elif decision.kind == "input" and decision.status == "answered":
+                results.calls[call_id] = _to_result(decision.answer)
+            elif decision.kind != "approval":
+                results.calls[call_id] = ToolFailed(decision.refusal)
+            elif not decision.is_approved:
+                results.approvals[call_id] = ToolDenied(decision.refusal)
+            else:
+                edited = decision.arguments if decision.is_edited else None
+                results.approvals[call_id] = ToolApproved(override_args=edited)
+        return results
+
+    def build_pause(
+        self,
+        requests: DeferredToolRequests,
+        messages: Sequence[ModelMessage],
+        first: int,
+        steps: Any,
+    ) -> Paused:
+        """Return the pause that asks for the calls.
+
+        Args:
+            messages: all messages of the run, with those of earlier runs.
+            first: number of the messages of earlier runs.
+            steps: the run of the library.
+
+        Raises:
+            ExecutionError: the messages have no JSON form.
+        """
+        asks = [self._build_approval(requests, call, steps) for call in _list_calls(requests)]
+        try:
+            stored = orjson.loads(ModelMessagesTypeAdapter.dump_json([*messages]))
+            metadata = TypeAdapter(dict[str, Any]).dump_python(requests.metadata, mode="json")
+        except (PydanticSerializationError, UnicodeError) as error:
+            detail = "The run cannot wait: its messages have no JSON form"
+            raise ExecutionError("STATE_REJECTED", detail) from error
+        state = {
+            "messages": stored,
+            "first_message": first,
+            "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
+            "metadata": metadata,
+            "calls": {asked.tool_call_id: asked.kind for asked in asks},
+        }
+        return Paused(asks, state)
+
+    def _build_approval(
+        self, requests: DeferredToolRequests, call: ToolCallPart, steps: Any
+    ) -> NewApproval:
+        kind = _KINDS[requests.kind(call.tool_call_id)]
+        arguments = clean_json_value(parse_arguments(call.args))
+        tools = steps.ctx.deps.tool_manager
+        tool = tools.get_tool_def(call.tool_name)
+        question = requests.metadata.get(call.tool_call_id, {}).get("question")
+        if question is None and kind == "input":
+            question = arguments.get("question")
+        return NewApproval(
+            kind=kind,
+            tool_call_id=call.tool_call_id,
+            tool_name=call.tool_name,
+            arguments=arguments,
+            policy=self._find_policy(call.tool_name, tools) or "user",
+            question=question if isinstance(question, str) else None,
+            schema=tool.parameters_json_schema if tool is not None and kind == "approval" else None,
+        )
+
+    def _find_policy(self, name: str, tools: Any) -> ApprovalPolicy | None:
+        unmatched = list_unmatched(self._approve, tools.tools or ())
+        return choose_strictest([find_policy(self._approve, name), *unmatched.values()])
+
+    @cached_property
+    def hooks(self) -> Hooks[Any]:
+        """The hooks that store the begin and the end of calls."""
+        return Hooks(before_tool_execute=self._begin_call, tool_execute=self._execute_call)
+
+    async def _begin_call(
+        self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]
+    ) -> dict[str, Any]:
+        decision = self._decisions.get(call.tool_call_id)
+        if not ctx.tool_call_approved and self._find_policy(call.tool_name, ctx.tool_manager):
+            raise ApprovalRequired
+        if decision is None or not ctx.tool_call_approved:
+            await self._run.begin_effect()
+        else:
+            await self._run.begin_approved(decision.approval_id)
+            self._begun.add(decision.approval_id)
+        return args
+
+    async def _execute_call(
+        self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
+    ) -> Any:
+        token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
+        try:
+            result = await handler(args)
+        except (ApprovalRequired, CallDeferred):
+            await self._end_call(call, DEFERRED)
+            raise
+        except ToolRetryError as error:
+            await self._end_call(call, str(error.tool_retry.content), failed=True)
+            raise
+        except ToolFailedError as error:
+            await self._end_call(call, error.tool_failed.model_response_str(), failed=True)
+            raise
+        except Exception as error:
+            reason = f"The tool {call.tool_name} failed ({type(error).__name__})"
+            await self._end_call(call, reason, failed=True)
+            raise
+        finally:
+            current_call.reset(token)
+        value = result.return_value if isinstance(result, ToolReturn) else result
+        try:
+            text = result_to_text(value, self._run.limits.tool_result_bytes)
+        except NotSerializable:
+            text = "The result has no JSON form"
+        await self._end_call(call, text)
+        return result
+
+    async def _end_call(self, call: ToolCallPart, text: str, *, failed: bool = False) -> None:
+        decision = self._decisions.get(call.tool_call_id)
+        if decision is not None and decision.approval_id in self._begun:
+            self._begun.discard(decision.approval_id)
+            await self._run.end_approved(decision.approval_id, text, failed=failed)
+
+
+def _list_calls(requests: DeferredToolRequests) -> list[ToolCallPart]:
+    return [*requests.approvals, *requests.calls]
+
+
+def _to_result(value: Any, *, failed: bool = False) -> ToolReturn[Any] | ToolFailed:
+    if failed:
+        return ToolFailed(value if isinstance(value, str) else orjson.dumps(value).decode())
+    return ToolReturn(value)

@@ -1,0 +1,108 @@
+"""Messages of LangChain: their texts, their tokens, and their neutral form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+    convert_to_messages,
+)
+
+from agentctl.runtime.transcript import complete_history
+
+
+def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Convert neutral messages of earlier runs."""
+    converted: list[Any] = []
+    for message in complete_history(messages):
+        content = message["content"]
+        if message["role"] == "user":
+            converted.append(HumanMessage(content))
+        elif message["role"] == "tool":
+            converted.append(
+                ToolMessage(
+                    content, tool_call_id=message["tool_call_id"], name=message["tool_name"]
+                )
+            )
+        else:
+            calls = [
+                {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+                for call in message.get("tool_calls", ())
+            ]
+            converted.append(AIMessage(content, tool_calls=calls))
+    return converted
+
+
+def read_text(message: Any) -> str:
+    """Return the text of a message, whose content is a string or a list of blocks."""
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(
+        block if isinstance(block, str) else str(block.get("text", ""))
+        for block in message.content
+        if isinstance(block, str) or block.get("type") == "text"
+    )
+
+
+def read_thinking(message: Any) -> str:
+    """Return the thinking in a message, in the forms of the providers."""
+    reasoning = message.additional_kwargs.get("reasoning_content")
+    pieces = [reasoning] if isinstance(reasoning, str) else []
+    for block in message.content if isinstance(message.content, list) else ():
+        if isinstance(block, dict) and block.get("type") in ("thinking", "reasoning"):
+            piece = block.get("thinking") or block.get("reasoning")
+            pieces += [piece] if isinstance(piece, str) else []
+    return "".join(pieces)
+
+
+def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
+    """Return the nine counters of the `usage_metadata` of a message."""
+    prompt, answer = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    audio_in, audio_out = prompt.get("audio") or 0, answer.get("audio") or 0
+    return {
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "audio_input_tokens": audio_in,
+        "audio_output_tokens": audio_out,
+        "audio_total_tokens": audio_in + audio_out,
+        "cache_read_tokens": prompt.get("cache_read") or 0,
+        "cache_write_tokens": prompt.get("cache_creation") or 0,
+        "reasoning_tokens": answer.get("reasoning") or 0,
+    }
+
+
+def find_open_calls(messages: Iterable[Any]) -> dict[str, str]:
+    """Return the names of the calls without a result, by their ids."""
+    calls: dict[str, str] = {}
+    for message in messages:
+        if isinstance(message, AIMessage):
+            calls |= {call["id"] or "": call["name"] for call in message.tool_calls}
+        elif isinstance(message, ToolMessage):
+            calls.pop(message.tool_call_id, None)
+    return calls
+
+
+def read_messages(state: object) -> list[Any]:
+    """Return the messages in the state of a graph.
+
+    They are in every form that LangGraph takes: the reducer of `MessagesState` converts them, that
+    of another state may not.
+    """
+    found = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", ())
+    items = found if isinstance(found, list) else [found] if found else []
+    messages: list[Any] = []
+    for item in items:
+        if isinstance(item, BaseMessage):
+            messages.append(item)
+            continue
+        try:
+            messages += convert_to_messages([item])
+        except (NotImplementedError, TypeError, ValueError):
+            continue
+    return messages

@@ -1,0 +1,454 @@
+"""Replay: `approve`, `ask` and `step` of a function, which runs again from its top in each leg.
+
+The calls of a function are logged, and the log is the state of the run at a pause. In the next leg
+a call that is in the log returns its decision or result. The calls of one task are compared in
+their order: a call that differs from the log ends the run with REPLAY_MISMATCH. Tasks that run at
+the same time are compared separately, because their order may change (docs/python.md
+"Wait for people").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+
+import orjson
+
+from agentctl import agents
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.context import ContextMisuse, format_call_id
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.pauses import EXPIRED, Decision, NewApproval, Paused
+from agentctl.runtime.spans import CurrentCall, current_call
+
+if TYPE_CHECKING:
+    from agentctl.records.approvals import ApprovalPolicy
+    from agentctl.runtime.runners.hosted_run import HostedRun
+
+_log = logging.getLogger("agentctl.runtime")
+
+T = TypeVar("T")
+
+QUIET_TURNS = 5
+"""Turns of the event loop without a new call, after which the run pauses: calls that are made at
+the same time are one pause."""
+
+COMPARED_CHARACTERS = 65_536
+"""Maximum length of the JSON of a field of an event that is compared."""
+
+CallKind = Literal["approve", "ask", "step"]
+
+_ENDED = ("done", "failed")
+
+_is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
+
+
+@dataclass(slots=True)
+class LoggedCall:
+    """A call of a function.
+
+    Attributes:
+        lane: number of the task that made it; 0 is the task of the function itself.
+        title: the kind and the name, for the log of the server.
+        digest: hash of the kind, the name and the arguments.
+        call_id: the same in every leg: the digest, and a number if the call is made several times.
+        is_done: True for a step that has ended; others are executed again.
+        result: the result of a step.
+        reason: the class of the exception of a step; None if it succeeded.
+    """
+
+    lane: int
+    title: str
+    digest: str
+    call_id: str
+    is_done: bool = False
+    result: Any = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The calls of one task, in their order.
+
+    Attributes:
+        position: number of the calls that the task has made in this leg.
+        approved: the approved calls that no step has made, in their order; the next step makes the
+            first one, or gets its result if a leg that was lost has made it.
+    """
+
+    number: int
+    calls: list[LoggedCall] = field(default_factory=list)
+    position: int = 0
+    is_claimed: bool = False
+    approved: list[Decision] = field(default_factory=list)
+
+
+class Replay:
+    """The calls of one function in one leg; the `runtime.context.Replayer` of its context.
+
+    Args:
+        calls: the log of the earlier legs.
+
+    Attributes:
+        paused: what the run waits for, once the leg ends with a pause.
+    """
+
+    def __init__(self, run: HostedRun, calls: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.paused: list[NewApproval] | None = None
+        self._run = run
+        self._calls = [LoggedCall(**call) for call in calls]
+        self._unused = len(self._calls)
+        lanes = max((call.lane for call in self._calls), default=0) + 1
+        self._lanes = [_Lane(number) for number in range(lanes)]
+        for call in self._calls:
+            self._lanes[call.lane].calls.append(call)
+        self._lane_of: dict[asyncio.Task[Any], _Lane] = {}
+        self._waiting: dict[str, tuple[NewApproval, asyncio.Future[NoReturn]]] = {}
+        self._settling: asyncio.Task[None] | None = None
+        self._made = self._running = 0
+        self._no_step_runs = asyncio.Event()
+        self._has_mismatch = self._is_closed = False
+
+    @property
+    def drops_reports(self) -> bool:
+        """True while the function repeats an earlier leg, outside of a step that is executed."""
+        return self._unused > 0 and not _is_in_step.get()
+
+    async def execute(self, work: Coroutine[Any, Any, T], state: Callable[[], Any]) -> T:
+        """Await the function of an agent in the current task.
+
+        Args:
+            state: returns what else the next leg needs, a JSON value.
+
+        Raises:
+            Paused: the run waits, also if the function has caught the exception.
+            ExecutionError: REPLAY_MISMATCH.
+        """
+        main, self._lanes[0].is_claimed = asyncio.current_task(), True
+        assert main is not None
+        self._lane_of[main] = self._lanes[0]
+        try:
+            result = await work
+        except BaseException:
+            self._check_mismatch()
+            if self.paused is None or self._run.is_stopping:
+                raise
+        else:
+            self._check_mismatch()
+            if self.paused is None:
+                if self._unused:
+                    self._fail("nothing")
+                await self._end_calls()
+                return result
+        finally:
+            self._close()
+        self._run.discard_state_changes()
+        calls = [asdict(call) for call in self._calls]
+        raise Paused(self.paused, {"calls": calls, "output": state()})
+
+    async def approve(
+        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
+    ) -> agents.Decision:
+        values = self._to_json(arguments, f"the arguments of {tool} have")
+        lane, call = self._begin("approve", tool, values)
+        asked = NewApproval(
+            kind="approval",
+            tool_call_id=call.call_id,
+            tool_name=replace_unstorable(tool),
+            arguments=values,
+            policy=cast("ApprovalPolicy", policy),
+            question=None if question is None else replace_unstorable(question),
+        )
+        decision = await self._wait_for_decision(asked)
+        if decision.is_approved:
+            if decision.execution is None:
+                await self._run.begin_approved(decision.approval_id)
+            lane.approved.append(decision)
+        return agents.Decision(
+            approved=decision.is_approved,
+            arguments=decision.arguments,
+            note=EXPIRED if decision.status == "expired" else decision.note,
+            decided_by=decision.decided_by,
+            call_id=format_call_id(self._run.spec.run_id, call.call_id),
+            executed=decision.execution is not None,
+        )
+
+    async def ask(self, question: str, schema: Mapping[str, Any] | None) -> Any:
+        question = replace_unstorable(question)
+        values = self._to_json({"question": question}, "the question has")
+        rules = None if schema is None else self._to_json(schema, "the schema has")
+        _, call = self._begin("ask", "ask", values)
+        asked = NewApproval("input", call.call_id, "ask", question=question, schema=rules)
+        decision = await self._wait_for_decision(asked)
+        if decision.status != "answered":
+            note = EXPIRED if decision.status == "expired" else decision.note
+            raise agents.Rejected(note, decision.decided_by)
+        return decision.answer
+
+    async def step(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:
+        values = self._to_json(list(arguments), f"the arguments of the step {name} have")
+        lane, call = self._begin("step", name, values)
+        approved = lane.approved.pop(0) if lane.approved else None
+        if not call.is_done:
+            if approved is not None and approved.execution in _ENDED:
+                _take_known_result(call, approved)
+            else:
+                await self._perform(call, approved, name, partial(function, *arguments))
+        if call.reason is not None:
+            raise agents.StepFailed(name, call.reason)
+        return call.result
+
+    async def _perform(
+        self, call: LoggedCall, approved: Decision | None, name: str, function: Callable[[], Any]
+    ) -> None:
+        if approved is None:
+            await self._run.begin_effect()
+        self._running += 1
+        current, inside = current_call.set(CurrentCall(call.call_id, name)), _is_in_step.set(True)
+        try:
+            result = await self._call(function)
+            call.result = self._to_json(result, f"the result of the step {name} has")
+        except Exception as error:
+            if isinstance(error, ContextMisuse):
+                raise
+            call.is_done, call.reason = True, type(error).__name__
+            if approved is not None:
+                await self._run.end_approved(approved.approval_id, call.reason, failed=True)
+            raise agents.StepFailed(name, call.reason) from error
+        except BaseException as error:
+            # It may have had its effect: it is not executed again.
+            call.is_done, call.reason = True, type(error).__name__
+            raise
+        else:
+            call.is_done = True
+            if approved is not None:
+                text = orjson.dumps(call.result).decode()
+                await self._run.end_approved(approved.approval_id, text, failed=False)
+        finally:
+            current_call.reset(current)
+            _is_in_step.reset(inside)
+            self._running -= 1
+            if not self._running:
+                self._no_step_runs.set()
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        if inspect.iscoroutinefunction(cast("partial[Any]", function).func):
+            return await function()
+        result = await self._run.call_in_thread(function)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _end_calls(self) -> None:
+        """Store that the approved calls without a step were made: the function has ended."""
+        for lane in self._lanes:
+            for approved in lane.approved:
+                if approved.execution not in _ENDED:
+                    # The function must not run again between this and the end of the run.
+                    await self._run.begin_effect()
+                    await self._run.end_approved(approved.approval_id, "", failed=False)
+
+    def _begin(self, kind: CallKind, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
+        """Return the call of the log that this one repeats, or log a new one."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._check_mismatch()
+        if _is_in_step.get():
+            raise ContextMisuse(f"context.{kind} was called inside of a step")
+        if self._is_closed:
+            raise asyncio.CancelledError
+        if self.paused is not None:
+            # The tasks of other calls are abandoned; that of the function ends with the pause.
+            is_main = self._lane_of.get(task) is self._lanes[0]
+            raise Paused([], None) if is_main else asyncio.CancelledError
+        encoded = orjson.dumps([kind, name, values], option=orjson.OPT_SORT_KEYS)
+        digest = f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
+        lane = self._find_lane(task, digest)
+        self._made += 1
+        if lane.position < len(lane.calls):
+            call = lane.calls[lane.position]
+            if call.digest != digest:
+                self._fail(f"{kind} {name}", call)
+            self._unused -= 1
+        else:
+            number = sum(call.digest == digest for call in self._calls) + 1
+            call_id = f"{digest}-{number}" if number > 1 else digest
+            call = LoggedCall(lane.number, f"{kind} {name}", digest, call_id)
+            self._calls.append(call)
+            lane.calls.append(call)
+        lane.position += 1
+        return lane, call
+
+    def _find_lane(self, task: asyncio.Task[Any], digest: str) -> _Lane:
+        if task not in self._lane_of:
+            free = (lane for lane in self._lanes if not lane.is_claimed)
+            lane = next((lane for lane in free if lane.calls[0].digest == digest), None)
+            if lane is None:
+                lane = _Lane(len(self._lanes))
+                self._lanes.append(lane)
+            lane.is_claimed = True
+            self._lane_of[task] = lane
+        return self._lane_of[task]
+
+    async def _wait_for_decision(self, asked: NewApproval) -> Decision:
+        leg = self._run.leg
+        decision = leg.find(asked.tool_call_id, asked.kind) if leg is not None else None
+        if decision is not None:
+            return decision
+        loop = asyncio.get_running_loop()
+        pause: asyncio.Future[NoReturn] = loop.create_future()
+        self._waiting[asked.tool_call_id] = asked, pause
+        if self._settling is None:
+            self._settling = loop.create_task(self._pause_when_quiet())
+        try:
+            return await pause
+        finally:
+            # The function may have a time limit for it.
+            self._waiting.pop(asked.tool_call_id, None)
+
+    async def _pause_when_quiet(self) -> None:
+        """Pause when no step is executed and no further call arrives."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            made = self._made
+            if self._running:
+                self._no_step_runs.clear()
+                await self._no_step_runs.wait()
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if made == self._made and not self._running else 0
+        self._settling = None
+        if not self._waiting:
+            return
+        self.paused = [asked for asked, _ in self._waiting.values()]
+        for _, pause in self._waiting.values():
+            if not pause.done():
+                pause.set_exception(Paused([], None))
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._run.context_host.replayer = None
+        if self._settling is not None:
+            self._settling.cancel()
+        for _, pause in self._waiting.values():
+            pause.cancel()
+
+    def _fail(self, made: str, expected: LoggedCall | None = None) -> NoReturn:
+        self._has_mismatch = True
+        missing = expected.title if expected is not None else "calls of earlier legs"
+        _log.warning(
+            "run %s: the function made %s, not %s, when it ran again",
+            self._run.spec.run_id,
+            made,
+            missing,
+        )
+        raise ExecutionError("REPLAY_MISMATCH")
+
+    def _check_mismatch(self) -> None:
+        """Fail although the function has caught the exception."""
+        if self._has_mismatch:
+            raise ExecutionError("REPLAY_MISMATCH")
+
+    def _to_json(self, value: Any, subject: str) -> Any:
+        try:
+            return to_json_value(value, self._run.limits.run_bytes)
+        except NotSerializable as error:
+            raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
+
+
+def _take_known_result(call: LoggedCall, made: Decision) -> None:
+    """Take the result of a call that a lost leg has made, or that a person has reported."""
+    call.is_done, result = True, made.result
+    if made.execution == "failed":
+        call.reason = str(result)
+        return
+    if isinstance(result, str):
+        # A step has stored JSON; a person may have given a text.
+        with suppress(orjson.JSONDecodeError):
+            result = orjson.loads(result)
+    call.result = result
+
+
+class ReplayedOutput:
+    """The output of a generator in earlier legs, which it yields again.
+
+    Args:
+        content: the text of the earlier legs.
+        events: its events: the length of the text before each, and its digest.
+    """
+
+    def __init__(self, content: str, events: Sequence[tuple[int, str]] = ()) -> None:
+        self._events = [(offset, digest) for offset, digest in events]
+        self._content = content
+        self._offset = self._next = 0
+        self._replayed = len(self._events)
+
+    @property
+    def is_replaying(self) -> bool:
+        return self._offset < len(self._content) or self._next < self._replayed
+
+    def finish(self) -> list[tuple[int, str]]:
+        """Return the events of all legs.
+
+        Raises:
+            ExecutionError: REPLAY_MISMATCH: the generator has not repeated everything.
+        """
+        if self.is_replaying:
+            raise ExecutionError("REPLAY_MISMATCH")
+        return self._events
+
+    def take_text(self, text: str) -> str:
+        """Return the part of a text that is new.
+
+        Raises:
+            ExecutionError: REPLAY_MISMATCH.
+        """
+        text = replace_unstorable(text)
+        known = len(self._content)
+        if self._next < self._replayed:
+            known = self._events[self._next][0]
+        repeated = text[: max(known - self._offset, 0)]
+        if self._content[self._offset : known][: len(text)] != repeated:
+            raise ExecutionError("REPLAY_MISMATCH")
+        new = text[len(repeated) :]
+        if new and self._next < self._replayed:
+            raise ExecutionError("REPLAY_MISMATCH")
+        self._offset += len(text)
+        return new
+
+    def take_event(self, kind: str, values: Mapping[str, Any]) -> bool:
+        """Return True if an event is new.
+
+        Args:
+            values: its fields; values without a JSON form, or with a long one, are not compared.
+
+        Raises:
+            ExecutionError: REPLAY_MISMATCH.
+        """
+        encoded = [kind, {name: _to_comparable(values[name]) for name in values}]
+        data = orjson.dumps(encoded, option=orjson.OPT_SORT_KEYS)
+        event = self._offset, hashlib.sha256(data).hexdigest()[:24]
+        is_new = self._next >= self._replayed
+        if is_new and self._offset < len(self._content):
+            raise ExecutionError("REPLAY_MISMATCH")
+        if is_new:
+            self._events.append(event)
+        elif self._events[self._next] != event:
+            raise ExecutionError("REPLAY_MISMATCH")
+        self._next += 1
+        return is_new
+
+
+def _to_comparable(value: Any) -> Any:
+    try:
+        return to_json_value(value, COMPARED_CHARACTERS)
+    except NotSerializable:
+        return None

@@ -1,0 +1,203 @@
+"""The part of the public interface with which an agent waits for people (docs/python.md).
+
+`agentctl.agents` exports its names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision about a call, as `RunContext.approve` returns it. It is true if approved.
+
+    Attributes:
+        approved: True if the call may be made.
+        arguments: the arguments that were approved: the edited ones after an edit.
+        note: the remark of the person who decided.
+        decided_by: the person who decided; `system:expiry` if no one did in time.
+        call_id: id of the call, see `RunContext.call_id`.
+        executed: True if an earlier leg went on after the decision: code outside of a step must not
+            make the call again. A step is executed at most once.
+    """
+
+    approved: bool
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    decided_by: str | None = None
+    call_id: str = ""
+    executed: bool = False
+
+    def __bool__(self) -> bool:
+        return self.approved
+
+
+class Rejected(Exception):
+    """A question was rejected, or no one answered it in time.
+
+    Attributes:
+        note: the remark of the person who rejected it.
+        decided_by: that person.
+    """
+
+    def __init__(self, note: str | None = None, decided_by: str | None = None) -> None:
+        super().__init__(note or "the question was rejected")
+        self.note = note
+        self.decided_by = decided_by
+
+
+class StepFailed(Exception):
+    """The function of a step raised an exception. Later legs of the run raise this again.
+
+    Attributes:
+        name: name of the step.
+        reason: name of the class of the exception, which is the cause in the leg of the call.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the step {name} failed ({reason})")
+        self.name = name
+        self.reason = reason
+
+
+class WaitingHost(Protocol):
+    """The part of the server side of a `RunContext` that waits."""
+
+    def approve(
+        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
+    ) -> Awaitable[Decision]:
+        """Ask whether a call may be made."""
+        ...
+
+    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]:
+        """Ask a question."""
+        ...
+
+    def step(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Awaitable[Any]:
+        """Call a function once in the run."""
+        ...
+
+
+class WaitingContext:
+    """The methods of `RunContext` that wait for people, and `step`.
+
+    Args:
+        host: set by the server.
+        replies: for a test without a server, see `RunContext`.
+    """
+
+    __slots__ = ("_replies", "_waiting_host")
+
+    def __init__(self, host: WaitingHost | None, replies: Iterable[Any]) -> None:
+        self._waiting_host = host
+        self._replies = iter(replies)
+
+    def approve(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        question: str | None = None,
+        policy: Literal["user", "other"] = "other",
+    ) -> Awaitable[Decision]:
+        """Wait until a person has decided whether a call may be made.
+
+        The run is paused: the function ends here, and runs again from its top when it is decided,
+        perhaps in another process. For async functions and generators that are agents.
+
+        Args:
+            tool: the name of the call.
+            arguments: its arguments, an object with a JSON form.
+            question: text for the person who decides.
+            policy: `other`: not the user of the run; `user`: also this user.
+
+        Raises:
+            TypeError, ValueError: an argument is not usable.
+            RuntimeError: there is no server, or this is not the async function of an agent.
+        """
+        if not isinstance(tool, str) or not tool:
+            raise TypeError("the tool must be a text")
+        if not isinstance(arguments, Mapping):
+            raise TypeError("the arguments must be a mapping")
+        if policy not in ("user", "other"):
+            raise ValueError("the policy must be 'user' or 'other'")
+        if self._waiting_host is not None:
+            return self._waiting_host.approve(tool, arguments, question, policy)
+        return self._reply_to_approve(arguments)
+
+    def ask(self, question: str, schema: Mapping[str, Any] | None = None) -> Awaitable[Any]:
+        """Wait for the answer to a question, a JSON value; the run is paused as by `approve`.
+
+        Args:
+            schema: JSON Schema of the answer; None for any JSON value.
+
+        Raises:
+            Rejected: the question was rejected, or has expired.
+            TypeError, RuntimeError: as for `approve`.
+        """
+        if not isinstance(question, str) or not question:
+            raise TypeError("the question must be a text")
+        if schema is not None and not isinstance(schema, Mapping):
+            raise TypeError("the schema must be a mapping")
+        if self._waiting_host is not None:
+            return self._waiting_host.ask(question, schema)
+        return self._reply_to_ask()
+
+    def step(self, name: str, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        """Call a function once in the run, and return its result as a JSON value.
+
+        The result is stored at the next pause. When the function runs again, the step returns the
+        stored result. A synchronous function is called in a thread.
+
+        Args:
+            name: name of the step.
+            function: a sync or async function; its result has a JSON form.
+            arguments: its arguments, with a JSON form.
+
+        Raises:
+            StepFailed: the function raised an exception, in this leg or in an earlier one.
+            TypeError, RuntimeError: as for `approve`.
+        """
+        if not isinstance(name, str) or not name:
+            raise TypeError("the name of the step must be a text")
+        if not callable(function):
+            raise TypeError("the step needs a function")
+        if self._waiting_host is not None:
+            return self._waiting_host.step(name, function, arguments)
+        return _call_step(name, function, arguments)
+
+    async def _reply_to_approve(self, arguments: Mapping[str, Any]) -> Decision:
+        reply = self._take_reply()
+        if isinstance(reply, bool):
+            reply = Decision(reply)
+        if not isinstance(reply, Decision):
+            raise TypeError("the reply to approve must be a Decision or a bool")
+        return replace(reply, arguments=reply.arguments or dict(arguments))
+
+    async def _reply_to_ask(self) -> Any:
+        reply = self._take_reply()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _take_reply(self) -> Any:
+        try:
+            return next(self._replies)
+        except StopIteration:
+            raise RuntimeError(
+                "there is no server to ask: give the replies, RunContext(replies=[...])"
+            ) from None
+
+
+async def _call_step(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result
+    except Exception as error:
+        raise StepFailed(name, type(error).__name__) from error

@@ -1,0 +1,44 @@
+"""Sign-in at an OIDC provider: the endpoints that its configuration may name."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentctl.auth.oidc import MAXIMUM_REQUESTS, OidcClient
+from agentctl.config.settings import Console
+from agentctl.errors import TooManyRequests, Unavailable
+from tests.auth.key_server import serve_keys
+
+
+def test_provider_elsewhere_names_no_endpoint_of_this_machine() -> None:
+    with serve_keys() as server:
+        client = OidcClient(Console(oidc_issuer=server.url, oidc_client_id="console"))
+        started = asyncio.run(client.start("https://agents.example/console"))
+        assert started.url.startswith(f"{server.url}/authorize?")
+        # 0.0.0.0 reaches this machine and is no loopback address: a provider with another name.
+        server.issuer = server.url.replace("127.0.0.1", "0.0.0.0")
+        client = OidcClient(Console(oidc_issuer=server.issuer, oidc_client_id="console"))
+        with pytest.raises(Unavailable, match="names no authorization_endpoint"):
+            asyncio.run(client.start("https://agents.example/console"))
+
+
+async def _fill(url: str) -> BaseException | None:
+    """Start one sign-in too many; return the failure of the first one that ends."""
+    client = OidcClient(Console(oidc_issuer=url, oidc_client_id="console"))
+    starts = [
+        asyncio.ensure_future(client.start("https://agents.example/console"))
+        for _ in range(MAXIMUM_REQUESTS + 1)
+    ]
+    done, waiting = await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+    for start in waiting:
+        start.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return done.pop().exception()
+
+
+def test_sign_ins_at_the_same_time_are_bounded() -> None:
+    with serve_keys() as server:
+        server.released.clear()
+        assert isinstance(asyncio.run(_fill(server.url)), TooManyRequests)

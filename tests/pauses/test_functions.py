@@ -1,0 +1,173 @@
+"""Functions and generators that wait: `approve`, `ask` and `step` over several servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentctl import Decision, Rejected, RunContext
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
+
+
+def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment) -> None:
+    with waiting.serve() as server:
+        run = server.start("refund")
+        assert (run["status"], run["content"]) == ("PAUSED", "")
+        assert waiting.ledger(run) == ["begin", "look up bob"]
+        (asked,) = server.list_approvals(run)
+        server.kill()
+    assert (asked["kind"], asked["policy"], asked["question"]) == ("approval", "other", "Refund?")
+    assert asked["arguments"] == {"amount": 10, "to": "BOB"}
+    with waiting.serve("second.log") as server:
+        run = server.decide_and_wait(run, "approve")
+        (asked,) = server.list_approvals(run)
+    assert (run["status"], run["content"]) == ("COMPLETED", "paid by boss")
+    # The function ran again, its finished step did not.
+    assert waiting.ledger(run) == ["begin", "look up bob", "begin", "pay 10 to BOB"]
+    assert (asked["execution"], asked["result"]) == ("done", '"paid"')
+
+
+@pytest.mark.slow
+def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
+    hold = waiting.inner.folder / "hold"
+    hold.touch()
+    with waiting.serve() as server:
+        run = server.start("refund")
+        server.decide(run, "approve")
+        while "pay 10 to BOB" not in waiting.ledger(run):
+            server.wait_for(run["run_id"], "RUNNING", "PENDING")
+        server.kill()
+    hold.unlink()
+    with waiting.serve("second.log") as server:
+        server.wait_for(run["run_id"], "PAUSED")
+        asked = server.list_approvals(run)
+        decided = [(each["kind"], each["execution"]) for each in asked]
+        assert decided == [("approval", "unknown"), ("outcome", None)]
+        server.decide(run, "complete", result="receipt 7")
+        run = server.wait_for_end(run)
+    assert run["content"] == "receipt 7 by boss"
+    assert waiting.ledger(run).count("pay 10 to BOB") == 1
+
+
+def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
+    rejected, edited = shared.start("refund", "a"), shared.start("refund", "b")
+    shared.decide(rejected, "reject", note="too much")
+    shared.decide(edited, "approve", arguments={"amount": 5, "to": "C"})
+    assert shared.wait_for_end(rejected)["content"] == "refused: too much"
+    assert shared.wait_for_end(edited)["content"] == "paid by boss"
+    assert shared.deployment.ledger(rejected) == ["begin", "look up a", "begin"]
+    assert shared.deployment.ledger(edited)[-1] == "pay 5 to C"
+    (asked,) = shared.list_approvals(rejected)
+    assert asked["execution"] is None
+
+
+def test_same_call_is_asked_for_twice(shared: WaitingServer) -> None:
+    run = shared.start("twice")
+    run = shared.decide_and_wait(run, "approve")
+    shared.decide(run, "reject")
+    run = shared.wait_for_end(run)
+    assert run["content"] == "[{'account': 'BOB'}, 'no']"
+    assert shared.deployment.ledger(run) == ["look up bob"]
+
+
+def test_calls_of_several_tasks_are_asked_for_together(shared: WaitingServer) -> None:
+    run = shared.start("parallel")
+    asked = shared.list_approvals(run)
+    assert sorted(each["tool_name"] for each in asked) == ["first", "second", "third"]
+    shared.decide(run, "approve", "first")
+    shared.decide(run, "reject", "second")
+    shared.decide(run, "approve", "third")
+    run = shared.wait_for_end(run)
+    assert run["content"] == "yes,no,yes"
+    assert shared.deployment.ledger(run) == ["slow"]
+
+
+def test_question_is_answered_or_rejected(shared: WaitingServer) -> None:
+    answered, rejected = shared.start("form"), shared.start("form")
+    shared.decide(answered, "answer", answer={"size": 3})
+    shared.decide(rejected, "reject", note="no idea")
+    assert shared.wait_for_end(answered)["content"] == "size 3"
+    assert shared.wait_for_end(rejected)["content"] == "rejected: no idea"
+
+
+def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
+    run = shared.start("streamed")
+    assert (run["status"], run["content"]) == ("PAUSED", "one ")
+    run = shared.decide_and_wait(run, "approve")
+    shared.decide(run, "answer", answer="because")
+    run = shared.wait_for_end(run)
+    events = shared.read_events(run["run_id"])
+    assert run["content"] == "one two True three because"
+    texts = [event["content"] for event in events if event["event"] == "RunContent"]
+    assert "".join(texts) == run["content"]
+    names = [event["event"] for event in events]
+    assert names.count("ToolCallStarted") == names.count("ToolCallCompleted") == 1
+    assert names.count("RunProgress") == 2
+    assert len(run["tools"]) == 1
+    assert run["metrics"]["input_tokens"] == 100 + 3 + 5 + 7
+    assert run["metrics"]["output_tokens"] == 2 + 5
+    assert shared.deployment.ledger(run) == ["look up bob"]
+
+
+@pytest.mark.parametrize("agent", ["branching", "drifting", "drifting_call"])
+def test_other_work_in_the_next_leg_is_an_error(shared: WaitingServer, agent: str) -> None:
+    run = shared.start(agent)
+    run = shared.decide_and_wait(run, "approve")
+    assert run["error"]["code"] == "REPLAY_MISMATCH"
+
+
+def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:
+    run = shared.start("blocking")
+    assert "context.approve is for async functions" in run["error"]["detail"]
+
+
+def test_cancel_of_a_waiting_function_executes_nothing(shared: WaitingServer) -> None:
+    run = shared.start("refund")
+    assert shared.cancel("refund", run["run_id"])["status"] == "CANCELLED"
+    assert shared.deployment.ledger(run) == ["begin", "look up bob"]
+    (asked,) = shared.list_approvals(run)
+    assert asked["status"] == "cancelled"
+
+
+def test_call_outside_of_a_step_is_done_when_the_function_returns(shared: WaitingServer) -> None:
+    run = shared.start("inline")
+    shared.decide(run, "approve")
+    shared.wait_for_end(run)
+    failed = "the step broken failed (ValueError)"
+    # The failure of the step is repeated, its function is not.
+    assert shared.deployment.ledger(run) == ["failing", failed, failed, "inline"]
+    (asked,) = shared.list_approvals(run)
+    assert asked["execution"] == "done"
+
+
+def test_calls_are_made_by_the_steps_after_several_pauses(shared: WaitingServer) -> None:
+    run = shared.start("late")
+    run = shared.decide_and_wait(run, "approve")
+    run = shared.decide_and_wait(run, "approve")
+    asked = shared.list_approvals(run)
+    # Nothing is done yet: the function waits for the answer.
+    assert [each["execution"] for each in asked] == ["executing", "executing", None]
+    assert shared.deployment.ledger(run) == []
+    run = shared.decide_and_wait(run, "answer", answer="left")
+    assert [each["execution"] for each in shared.list_approvals(run)[:2]] == ["done", "done"]
+    run = shared.decide_and_wait(run, "answer", answer=None)
+    assert run["status"] == "COMPLETED", run
+    steps = ["left 1", "left 2", "slow"]
+    assert shared.deployment.ledger(run) == [*steps, "TimeoutError", "StepFailed"]
+
+
+def test_state_of_the_session_is_changed_once(shared: WaitingServer) -> None:
+    run = shared.start("counted")
+    shared.decide(run, "approve")
+    assert shared.wait_for_end(run)["content"] == "1"
+
+
+async def test_context_of_a_test_takes_replies() -> None:
+    context = RunContext(replies=[True, Decision(False, note="no"), "large", Rejected("later")])
+    assert (await context.approve("refund", {"amount": 1})).arguments == {"amount": 1}
+    assert not await context.approve("refund", {"amount": 1})
+    assert await context.ask("Which size?") == "large"
+    with pytest.raises(Rejected, match="later"):
+        await context.ask("Which size?")
+    with pytest.raises(RuntimeError, match="replies"):
+        await context.ask("Which size?")
+    assert await context.step("add", lambda a, b: a + b, 1, 2) == 3

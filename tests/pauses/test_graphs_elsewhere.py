@@ -1,0 +1,71 @@
+"""Waiting agents of LangGraph and agno whose server is killed: they go on in another process."""
+
+from __future__ import annotations
+
+from tests.pauses.graphs import CALL
+from tests.pauses.waiting import WaitingDeployment
+
+FORMS = {"batched": 1, "each": 2, "kept": 1, "nested": 1, "agno_payer": 1}
+"""The agents and their numbers of calls: one interrupt for all calls, one for each call, with a
+checkpointer, in a subgraph; an agent of agno."""
+
+
+def test_approved_calls_are_made_once_on_another_server(graphs: WaitingDeployment) -> None:
+    with graphs.serve() as server:
+        runs = {form: server.start(form, CALL, metadata={"tenant": "north"}) for form in FORMS}
+        assert {run["status"] for run in runs.values()} == {"PAUSED"}
+        for form, run in runs.items():
+            asked = server.list_approvals(run)
+            assert len(asked) == FORMS[form]
+            for each in asked:
+                assert (each["kind"], each["policy"]) == ("approval", "user")
+                assert each["arguments"] == {"amount": 10, "to": "bob"}
+                assert each["schema"]["required"] == ["amount", "to"]
+            assert graphs.ledger(run) == []
+        server.kill()
+    with graphs.serve("second.log") as server:
+        for run in runs.values():
+            server.decide(run, "approve")
+        for form, run in runs.items():
+            number = FORMS[form]
+            ended = server.wait_for_end(run)
+            assert ended["status"] == "COMPLETED", ended
+            assert ended["content"] == " | ".join(["paid 10"] * number)
+            # The metadata of the request are those of the first leg.
+            assert graphs.ledger(run) == ["pay 10 to bob for north"] * number
+            for each in server.list_approvals(run):
+                assert (each["execution"], each["result"]) == ("done", "paid 10")
+            roles = [message["role"] for message in ended["messages"]]
+            assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
+            names = [event["event"] for event in server.read_events(run["run_id"])]
+            assert [name for name in names if name != "RunContent"] == [
+                "RunStarted", *["ToolCallStarted"] * number, "RunPaused", "RunContinued",
+                *["ToolCallCompleted"] * number, "RunCompleted",
+            ]  # fmt: skip
+
+
+def test_call_of_a_lost_server_is_not_made_again(graphs: WaitingDeployment) -> None:
+    hold = graphs.inner.folder / "hold"
+    hold.touch()
+    with graphs.serve() as server:
+        runs = {form: server.start(form, CALL) for form in ("batched", "kept", "agno_payer")}
+        for run in runs.values():
+            server.decide(run, "approve")
+            while not graphs.ledger(run):
+                server.wait_for(run["run_id"], "RUNNING", "PENDING")
+        server.kill()
+    hold.unlink()
+    with graphs.serve("second.log") as server:
+        for run in runs.values():
+            server.wait_for(run["run_id"], "PAUSED")
+            asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
+            assert asked == [("approval", "unknown"), ("outcome", None)]
+            server.decide(run, "complete", result="receipt 7")
+        batched, kept, agno = (server.wait_for_end(run) for run in runs.values())
+    for run in (batched, agno):
+        assert (run["status"], run["content"]) == ("COMPLETED", "receipt 7")
+    # A checkpointer of the graph keeps the approval that was given: the run stops before the call.
+    assert (kept["status"], kept["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+    assert "it is not made again" in kept["error"]["detail"]
+    for run in runs.values():
+        assert graphs.ledger(run) == ["pay 10 to bob for None"]

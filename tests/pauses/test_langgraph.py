@@ -1,0 +1,99 @@
+"""Graphs of LangGraph that wait: both forms of langchain's middleware, and questions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pauses.graphs import CALL
+from tests.pauses.waiting import WaitingServer
+
+FORMS = ["batched", "each", "kept", "nested"]
+"""One interrupt for all calls, one for each call, with a checkpointer, in a subgraph."""
+
+
+def calls_of(form: str) -> int:
+    return 2 if form == "each" else 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> None:
+    rejected, edited = shared_graphs.start(form, CALL), shared_graphs.start(form, CALL)
+    shared_graphs.decide(rejected, "reject", note="too much")
+    shared_graphs.decide(edited, "approve", arguments={"amount": 5, "to": "eve"})
+    ended = shared_graphs.wait_for_end(rejected)
+    assert ended["status"] == "COMPLETED"
+    assert "too much" in ended["content"]
+    assert {call["result"] for call in ended["tools"]} == {"The call was rejected: too much"}
+    assert shared_graphs.deployment.ledger(rejected) == []
+    assert {each["execution"] for each in shared_graphs.list_approvals(rejected)} == {None}
+    ended = shared_graphs.wait_for_end(edited)
+    assert "paid 5" in ended["content"]
+    assert shared_graphs.deployment.ledger(edited) == ["pay 5 to eve for None"] * calls_of(form)
+
+
+def test_events_of_all_legs_tell_each_call_once(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("batched", CALL)
+    shared_graphs.decide(run, "approve")
+    shared_graphs.wait_for_end(run)
+    names = [event["event"] for event in shared_graphs.read_events(run["run_id"])]
+    assert [name for name in names if name != "RunContent"] == [
+        "RunStarted", "ToolCallStarted", "RunPaused", "RunContinued", "ToolCallCompleted",
+        "RunCompleted",
+    ]  # fmt: skip
+
+
+def test_questions_are_asked_one_after_the_other(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("questions")
+    (asked,) = shared_graphs.list_approvals(run)
+    assert (asked["kind"], asked["question"]) == ("input", "Which way?")
+    with pytest.raises(AssertionError, match="422"):
+        shared_graphs.decide(run, "answer", answer="up")
+    run = shared_graphs.decide_and_wait(run, "answer", answer="left")
+    asked = shared_graphs.list_approvals(run)[-1]
+    assert (run["status"], asked["question"]) == ("PAUSED", '{"question":"How far?"}')
+    shared_graphs.decide(run, "answer", answer={"miles": 3})
+    run = shared_graphs.wait_for_end(run)
+    assert run["content"] == "left {'miles': 3}"
+    # The node that waits runs again from its top, the node before it does not.
+    assert shared_graphs.deployment.ledger(run) == ["begin", "ask", "ask", "ask"]
+
+
+def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("batched", CALL)
+    shared_graphs.cancel("batched", run["run_id"])
+    ended = shared_graphs.get_run(run["run_id"])
+    assert ended["status"] == "CANCELLED"
+    assert [each["status"] for each in shared_graphs.list_approvals(run)] == ["cancelled"]
+    assert shared_graphs.deployment.ledger(run) == []
+
+
+@pytest.mark.parametrize("form", ["limited", "limited_each"])
+def test_decisions_that_a_graph_does_not_take(shared_graphs: WaitingServer, form: str) -> None:
+    run = shared_graphs.start(form, CALL)
+    with pytest.raises(AssertionError, match="422"):
+        shared_graphs.decide(run, "approve", arguments={"amount": 5, "to": "eve"})
+    shared_graphs.decide(run, "reject")
+    run = shared_graphs.wait_for_end(run)
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+    assert "does not take a rejection" in run["error"]["detail"]
+    assert shared_graphs.deployment.ledger(run) == []
+
+
+@pytest.mark.parametrize("form", ["altering", "altering_each"])
+def test_call_with_other_arguments_is_not_made(shared_graphs: WaitingServer, form: str) -> None:
+    run = shared_graphs.start(form, CALL)
+    shared_graphs.decide(run, "approve")
+    run = shared_graphs.wait_for_end(run)
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+    assert "other arguments than the approved ones" in run["error"]["detail"]
+    assert shared_graphs.deployment.ledger(run) == []
+
+
+def test_tool_that_only_a_person_answers_is_a_question(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("asking", CALL)
+    (asked,) = shared_graphs.list_approvals(run)
+    assert asked["kind"] == "input"
+    shared_graphs.decide(run, "answer", answer="ask my mother")
+    run = shared_graphs.wait_for_end(run)
+    assert run["content"] == "ask my mother"
+    assert shared_graphs.deployment.ledger(run) == []

@@ -1,0 +1,110 @@
+"""Messages of graphs of LangGraph: every form, parallel nodes, inner answers, and tokens."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.config.settings import Agent
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.events import Progress
+from tests.docs.pages import page
+from tests.endpoint import ModelEndpoint
+from tests.runtime.fake_context import FakeContext, settings
+
+pytestmark = pytest.mark.slow
+
+MODULE = "tests.runtime.sample_graphs"
+
+
+@pytest.fixture(autouse=True)
+def models(model_endpoint: ModelEndpoint) -> None:
+    importlib.import_module(MODULE).url = model_endpoint.base_url
+
+
+async def run(reference: str, **options: Any) -> FakeContext:
+    """Run a graph to its end."""
+    agent = Agent("code", object=reference)
+    catalog = Catalog.from_settings(settings(agents=(agent,), **options))
+    context = FakeContext(catalog)
+    context.change_spec(user_id="ann")
+    try:
+        await context.execute("agent", "code", "hi", [])
+    finally:
+        await catalog.close()
+    return context
+
+
+@pytest.mark.parametrize(
+    "name", ["tuples", "one_tuple", "dicts", "one_dict", "one_message", "not_converted"]
+)
+async def test_answer_may_have_every_form_of_a_message(name: str) -> None:
+    ended = await run(f"{MODULE}:{name}")
+    assert ended.transcript.content == ended.joined_deltas == "hello"
+    assert said(ended) == [("user", "hi"), ("assistant", "hello")]
+
+
+def said(context: FakeContext) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in context.transcript.messages]
+
+
+async def test_example_of_the_page_answers(tmp_path: Path) -> None:
+    """The page has no other example of LangGraph that runs on its own."""
+    blocks = [block.text for block in page("docs/agents.md").blocks("python")]
+    (example,) = (text for text in blocks if "support = builder.compile()" in text)
+    (tmp_path / "page_example.py").write_text(example)
+    ended = await run("page_example:support", path=tmp_path / "agentctl.toml")
+    assert ended.transcript.content == "Hello ann"
+
+
+async def test_tool_results_may_be_dicts() -> None:
+    ended = await run(f"{MODULE}:tool_results_as_dicts")
+    assert [message["role"] for message in ended.transcript.messages] == [
+        "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    (call,) = ended.transcript.tools
+    assert (call["result"], call["tool_call_error"]) == ("mail sent", False)
+    assert ended.transcript.content == "sent"
+
+
+async def test_call_without_a_result_is_not_cancelled() -> None:
+    ended = await run(f"{MODULE}:call_without_result")
+    (call,) = ended.transcript.tools
+    assert (call["result"], call["tool_call_error"]) == ("no result", False)
+    assert said(ended)[1:] == [("assistant", "done"), ("tool", "no result")]
+
+
+async def test_answers_of_parallel_nodes_are_kept_apart() -> None:
+    ended = await run(f"{MODULE}:branches")
+    texts = [" ".join(f"{name}{number}" for number in range(40)) for name in "abc"]
+    assert said(ended)[1:] == [("assistant", text) for text in texts]
+    assert ended.transcript.content == "\n\n".join(texts)
+    assert sorted(ended.joined_deltas.split("\n\n")) == texts
+    assert ended.transcript.metrics["input_tokens"] == 120
+
+
+async def test_inner_answers_are_progress_and_their_tokens_count() -> None:
+    ended = await run(f"{MODULE}:routing")
+    assert ended.transcript.content == ended.joined_deltas == "the poem"
+    assert said(ended)[1:] == [("assistant", "the poem")]
+    progress = [event.text for event in ended.events if isinstance(event, Progress)]
+    assert progress == ['{"step": "poem"}', "inner words"]
+    # LangChain reports no tokens of a structured answer that it streams.
+    counted = [span["input_tokens"] for span in ended.transcript.spans.records()]
+    assert counted == [None, 2, 2]
+    assert ended.transcript.metrics["input_tokens"] == 4
+
+
+async def test_answer_of_a_subgraph_is_streamed() -> None:
+    ended = await run(f"{MODULE}:with_subgraph")
+    assert ended.transcript.content == ended.joined_deltas == "words of the subgraph"
+    assert sum(not isinstance(event, Progress) for event in ended.events) > 1
+
+
+async def test_answer_that_a_node_does_not_return_is_not_content() -> None:
+    ended = await run(f"{MODULE}:dropping")
+    assert ended.transcript.content == "better than a draft"
+    assert said(ended)[1:] == [("assistant", "better than a draft")]
