@@ -88,7 +88,7 @@ def confirm_call(
     The answer about a decided approval comes from the server, without a question.
 
     Raises:
-        UsageError: `seen_hash` is too short or no hash; or nobody can be asked.
+        UsageError: `seen_hash` is too short or no hash; or no one can be asked.
         Conflict: the hash is that of another call.
         ConfirmationDeclined: the answer was no.
     """

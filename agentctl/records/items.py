@@ -45,7 +45,7 @@ class ToolCallItem(TypedDict):
 
     `waiting` means that the run is paused, `cancelled` that it ended before the call did. `result`
     is null while the tool works. `approval` is the newest one about the call; in the events of a
-    run it has what is known at the pause.
+    run it has fewer fields.
     """
 
     type: Literal["tool_call"]
@@ -209,7 +209,7 @@ def _find_approvals(run: Record) -> dict[str, ApprovalSummary]:
 
 
 def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
-    """Build the item of something that a run asked for without a call in its messages."""
+    """Build the item of a question of a run that has no call in its messages."""
     # An approved call was not necessarily made: `execution` is the fact about it.
     made: dict[object, CallStatus] = {"done": "done", "failed": "failed", "executing": "running"}
     status = made.get(cast(Record, approval).get("execution"))

@@ -92,7 +92,7 @@ _WAITS = {
     "external": "the result of {}",
     "outcome": "the outcome of {}",
 }
-"""What a run waits for, by the kind of approval and the name of the tool."""
+"""Texts about the wait of a run, by kind of approval; each takes the name of the tool."""
 
 
 def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:

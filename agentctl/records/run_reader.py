@@ -66,7 +66,9 @@ class RunSoFar:
         return Change(self.record["run_id"], len(items) - 1)
 
     def replace(self, position: int, item: Item) -> Change:
-        """Replace an item."""
+        """Replace an item; the next text is not added to it."""
+        if position == len(self._items) - 1:
+            self._text = []
         self._items[position] = item
         return Change(self.record["run_id"], position)
 
@@ -217,7 +219,7 @@ def _start_record(event: Event) -> dict[str, Any]:
 
 
 def _is_question(item: ToolCallItem) -> bool:
-    """Return True for a question whose call has no events of its own."""
+    """Return True for a question whose call has no separate events."""
     approval = item.get("approval")
     return approval is not None and item["started_at"] == approval["created_at"]
 

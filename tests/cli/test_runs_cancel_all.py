@@ -132,7 +132,10 @@ def test_members_stop_with_their_team(
         (("runs", "cancel", "--older-than", "1h"), "--older-than is a filter and needs"),
         (("runs", "cancel", "some-id", "--user", "ada"), "--user is a filter and needs"),
         (("runs", "cancel", "some-id", "--dry-run"), "--dry-run is a filter and needs"),
-        ((*CANCEL, "--status", "COMPLETED", "--yes"), "--status must be PENDING or RUNNING, not"),
+        (
+            (*CANCEL, "--status", "COMPLETED", "--yes"),
+            "--status must be PENDING, RUNNING or PAUSED, not",
+        ),
         ((*CANCEL, "--older-than", "10", "--yes"), "a bare number has no unit"),
         (
             (*CANCEL, "--agent", "slow", "--team", "duo", "--yes"),

@@ -13,6 +13,7 @@ from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, par
 from agentctl.records.items import build_items, cut_item
 from agentctl.records.run_reader import RunReader
 from agentctl.requests import RunView
+from agentctl.transcripts.model import DrawnCall
 
 TEAM, MEMBER = "r1", "r2"
 CALL = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {"a": 1}}
@@ -134,3 +135,65 @@ def test_records_of_other_products_get_items() -> None:
     assert run["items"][0]["task"] == "y"
     assert "messages" not in run
     assert view_run(team, RunView("summary")) == team
+
+
+ASKED = {
+    "approval_id": "a1",
+    "kind": "approval",
+    "status": "pending",
+    "policy": "other",
+    "tool_call_id": "c1",
+    "tool_name": "add",
+    "arguments": {"a": 1},
+    "arguments_hash": "sha256:00",
+}
+DECIDED = ASKED | {
+    "status": "approved",
+    "created_at": "2026-11-20T08:18:10.000000Z",
+    "decided_at": "2026-11-20T08:20:10.000000Z",
+    "decided_by": "eve",
+    "note": None,
+}
+
+
+def test_pause_and_decision_are_shown_at_the_call() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamRunContent", content="I add.")
+    read(reader, "TeamRunPaused", approvals=[ASKED])
+    run = reader.runs[TEAM]
+    _, call = run.items
+    assert (call["type"], call["status"]) == ("tool_call", "waiting")  # type: ignore[typeddict-item]
+    assert run.record["phase"]["words"] == "paused"
+    assert "a decision about add" in run.record["phase"]["sentence"]
+
+    read(reader, "TeamRunContinued", attempt=2, content="I add.", approvals=[DECIDED])
+    read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
+    read(reader, "TeamToolCallCompleted", tool=CALL | {"result": "2", "tool_call_error": False})
+    assert len(run.items) == 2
+    item: Any = run.items[1]
+    assert (item["status"], item["result"]) == ("done", "2")
+    assert item["approval"]["decided_by"] == "eve"
+    assert DrawnCall.of(item).decision == "approved by eve after 2 min"
+    record = {
+        "run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "content": "I add.",
+        "tools": [CALL | {"result": "2", "tool_call_error": False}],
+        "messages": [{"role": "assistant", "content": "I add.", "tool_calls": [{"id": "c1"}]}],
+        "approvals": [DECIDED | {"run_id": TEAM, "execution": "done"}],
+    }  # fmt: skip
+    (text, same) = build_items(record)
+    assert (text, same["status"]) == (run.items[0], "done")  # type: ignore[typeddict-item]
+    paused = record | {"status": "PAUSED", "tools": [], "approvals": [ASKED | {"run_id": TEAM}]}
+    assert [item.get("status") for item in build_items(paused)] == [None, "waiting"]
+
+
+def test_repeated_leg_replaces_the_text_of_the_lost_one() -> None:
+    reader = RunReader()
+    read(reader, "TeamRunStarted")
+    read(reader, "TeamRunContent", content="Before.")
+    read(reader, "TeamRunPaused", approvals=[ASKED])
+    for text in ("Lost.", "After."):
+        read(reader, "TeamRunContinued", content="Before.", approvals=[DECIDED])
+        read(reader, "TeamRunContent", content=text)
+    texts = [item["text"] for item in reader.runs[TEAM].items if item["type"] == "text"]
+    assert "".join(texts) == "Before.After."

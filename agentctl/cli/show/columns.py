@@ -167,13 +167,13 @@ RUNS = Columns(
 RUN = [
     *_RUN_HEAD,
     Column("parent_run_id"),
-    Column("paused_at"),
-    Column("waits_for", _describe_wait),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     *plain_columns("cancel_requested_at", "cancel_requested_by", "cancel_reason"),
     *plain_columns("created_at", "started_at", "finished_at", "stopped_at", "late_result"),
     Column("holding", format_holding),
     *plain_columns("request_id", "input", "content", "metadata", "session_state", "output"),
+    Column("paused_at"),
+    Column("waits_for", _describe_wait),
 ]
 CANCELS = [
     *plain_columns("run_id", "session_id", "cancel", "status"),

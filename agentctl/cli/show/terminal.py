@@ -113,10 +113,10 @@ def may_ask() -> bool:
 def check_confirmable(
     *, yes: bool, what: str = "confirmation", hint: str = "pass --yes to skip the question"
 ) -> None:
-    """Fail before the work that leads up to a question if nobody could be asked.
+    """Fail before the work that leads up to a question if no one could be asked.
 
     Args:
-        what: what is required: a noun for the error.
+        what: the required thing, a noun for the error.
 
     Raises:
         UsageError: no terminal, or no question may be asked, and not `yes`.

@@ -243,7 +243,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     )
 
 
-_TIMES = ("created_at", "started_at", "finished_at", "stopped_at")
+_TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:

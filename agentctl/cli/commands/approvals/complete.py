@@ -34,7 +34,9 @@ async def complete_call(
             help="The result of the call, JSON or text (- reads stdin, @FILE a file)",
         ),
     ] = None,
-    fail: Annotated[bool, typer.Option("--fail", help="The call failed; --note says why")] = False,
+    fail: Annotated[
+        bool, typer.Option("--fail", help="The call failed; --note has the reason")
+    ] = False,
     note: Note = None,
     db: DbId = None,
     output: Output = None,

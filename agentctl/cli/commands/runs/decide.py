@@ -50,7 +50,7 @@ class RunQuestions:
             known: what the run waits for, if the caller cannot read it.
 
         Raises:
-            WaitsForDecision: there is no decision: nobody can be asked, or other people decide.
+            WaitsForDecision: there is no decision: no one can be asked, or other people decide.
             KeyboardInterrupt: Ctrl-C was typed.
         """
         read = await read_pending(self._target, run_id)
