@@ -62,6 +62,11 @@ class ApprovalFilter:
         Query("Only of this agent, team or workflow"),
         Option("--component", "ID", "Filter by component id, of any type"),
     ] = None
+    tool_name: Annotated[
+        str | None,
+        Query("Only approvals of calls of this tool"),
+        Option("--tool", "NAME", "Filter by the name of the tool"),
+    ] = None
     run_id: Annotated[
         str | None,
         Query("Only approvals of this run and of its members"),

@@ -68,6 +68,7 @@ class ApprovalOperations(OperationFamily):
             paging.check_id_prefix(filter.id_prefix)
             check_texts(
                 component_id=filter.component_id,
+                tool_name=filter.tool_name,
                 run_id=filter.run_id,
                 session_id=filter.session_id,
                 user_id=filter.user_id,

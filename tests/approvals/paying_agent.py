@@ -24,12 +24,29 @@ SCHEMA = {
     "required": ["amount", "to"],
 }
 CHOICE = {"type": "string", "enum": ["left", "right"]}
+FORM = {
+    "type": "object",
+    "properties": {
+        "seats": {"type": "integer"},
+        "name": {"type": "string", "description": "as in the passport"},
+        "window": {"type": "boolean"},
+        "class": {"enum": ["first", "second"]},
+    },
+    "required": ["seats", "window"],
+}
 
 
 def build_ask(word: str, call_id: str) -> NewApproval:
     match word:
         case "ask":
             return NewApproval("input", call_id, "ask", question="Which way?", schema=CHOICE)
+        case "form":
+            return NewApproval("input", call_id, "book", question="Which seats?", schema=FORM)
+        case "lost":
+            call = {"amount": 10, "to": "bob"}
+            return NewApproval("outcome", call_id, "pay", call, policy="other")
+        case "large":
+            return NewApproval("approval", call_id, "pay", {"amount": 2**53 + 1, "to": "bob"})
         case "open":
             return NewApproval("external", call_id, "open_file", {"path": "a.txt"})
         case "other" | "user":

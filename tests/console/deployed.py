@@ -26,8 +26,13 @@ def hold(name: str) -> str:
     while time.monotonic() < deadline and not (Path(__file__).parent / name).exists():
         time.sleep(0.02)
     return name.ljust(12_000, ".")
+
+
+def refund(order: str, amount: int) -> str:
+    \"\"\"Pay an amount back.\"\"\"
+    return "paid"
 """
-"""A tool that cannot be interrupted and that a test ends."""
+"""A tool that cannot be interrupted and that a test ends, and one that needs an approval."""
 
 EXTRA = """
 [[models]]
@@ -41,6 +46,19 @@ id = "hold"
 name = "Hold"
 model = "hold"
 tools = ["console_tools:hold"]
+
+[[models]]
+id = "refund"
+provider = "openai"
+model = "tool:refund"
+base_url = "{url}"
+
+[[agents]]
+id = "refunds"
+name = "Refunds"
+model = "refund"
+tools = ["console_tools:refund"]
+approve = {{ refund = "user" }}
 
 [[agents]]
 id = "hostile"

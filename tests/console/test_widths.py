@@ -48,9 +48,10 @@ FAULTS = """minimum => {
             if (cell.clientWidth < minimum) add(`has ${cell.clientWidth} px`, cell);
         }
     }
-    for (const box of document.querySelectorAll(".answer, .panel, .asked, .card")) {
+    for (const box of document.querySelectorAll(".answer, .panel, .asked, .card, dialog")) {
         const right = box.getBoundingClientRect().right;
         for (const each of box.querySelectorAll("*")) {
+            if (each.closest("dialog") !== box.closest("dialog")) continue;
             if (each.closest(".scroll, pre, .line .call, .hidden") || !visible(each)) continue;
             if (each.getBoundingClientRect().right > right + 1) add("leaves its box", each);
             const boxed = getComputedStyle(each).display !== "inline";
@@ -96,7 +97,7 @@ def test_lists_hold_with_many_rows(
             shown.go(place)
             shown.see(text)
             for _ in range(2):
-                _check(shown, minimum=110)
+                check_layout(shown, minimum=110)
                 shown.evaluate("document.getElementById('main').scrollTo(0, 2000)")
                 shown.page.wait_for_selector("tr.space", state="attached")
 
@@ -114,13 +115,13 @@ def test_transcript_holds_with_long_texts(
         expect(shown.page.locator("[data-member] .status")).to_have_text(
             ["✓ completed", "✗ failed"]
         )
-        _check(shown)
+        check_layout(shown)
         shown.page.keyboard.press("O")
-        _check(shown)
+        check_layout(shown)
         shown.go("#/sessions/tools")
         shown.see("add(")
         shown.page.keyboard.press("o")
-        _check(shown)
+        check_layout(shown)
         for place, text in {
             "#/agents": "Workflows",
             "#/agents/teams/crew": "Members",
@@ -128,7 +129,7 @@ def test_transcript_holds_with_long_texts(
         }.items():
             shown.go(place)
             shown.see(text)
-            _check(shown)
+            check_layout(shown)
 
 
 def test_live_run_with_a_cancel_holds_on_a_phone(server: ThreadedServer, browser: Browser) -> None:
@@ -138,10 +139,10 @@ def test_live_run_with_a_cancel_holds_on_a_phone(server: ThreadedServer, browser
         shown.page.click("[data-cancel]")
         shown.page.click("dialog .danger")
         shown.see("tool hold has not returned", "! work goes on")
-        _check(shown)
+        check_layout(shown)
         shown.go("#/sessions?name=" + '{"name": "phone')
         shown.see("■ stopped", "! work goes on")
-        _check(shown, minimum=110)
+        check_layout(shown, minimum=110)
         (server.deployment.folder / "phone").touch()
 
 
@@ -206,7 +207,12 @@ def _open(browser: Browser, server: ThreadedServer, place: str, key: str | None,
     return open_console(browser, server.url, place, token=key, viewport=size)
 
 
-def _check(shown: ConsolePage, minimum: int = 0) -> None:
+def check_layout(shown: ConsolePage, minimum: int = 0) -> None:
+    """Check that no element is cut, empty or out of its box, once the page has settled.
+
+    Args:
+        minimum: pixels of the names in a list.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS
     while faults := shown.evaluate(FAULTS, minimum):
         assert time.monotonic() < deadline, "\n".join(faults)

@@ -327,6 +327,7 @@ def list_page(
         kind=filter.kind,
         component_type=filter.component_type,
         component_id=filter.component_id,
+        tool_name=filter.tool_name,
         session_id=filter.session_id,
         user_id=filter.user_id,
     )

@@ -60,7 +60,7 @@ export function withQuery(place, query) {
   return given.length ? `${place}?${new URLSearchParams(given)}` : place;
 }
 
-/** Send a request; return the response. Raises ApiError. */
+/** Send a request; return the response. A body that is a text is JSON. Raises ApiError. */
 export async function send(method, place, { body, headers = {}, signal, accept, credentials = "omit" } = {}) {
   const sent = token;
   const fields = {
@@ -76,7 +76,7 @@ export async function send(method, place, { body, headers = {}, signal, accept, 
       method,
       signal,
       headers: fields,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
       cache: "no-store",
       credentials,
       redirect: "error",
@@ -253,6 +253,11 @@ export function can(resource, action, id) {
   return me.scopes.some((scope) => forms.includes(scope));
 }
 
+/** Return true if the caller can read things of a resource, of all or of some ids. */
+export function canList(resource) {
+  return can(resource, "read") || hasSingle(resource);
+}
+
 /** The components that the caller can read, with their names by `kind:id`. */
 export let known = { generation: -1, names: new Map(), components: [] };
 let loading = null;
@@ -265,8 +270,7 @@ export async function loadComponents() {
     const names = new Map();
     const components = [];
     for (const kind of ["agent", "team", "workflow"]) {
-      const readable = can(`${kind}s`, "read") || hasSingle(`${kind}s`);
-      const list = readable ? await call("GET", `/${kind}s`).catch(() => []) : [];
+      const list = canList(`${kind}s`) ? await call("GET", `/${kind}s`).catch(() => []) : [];
       for (const each of list) {
         names.set(`${kind}:${each.id}`, each.name || each.id);
         components.push({ ...each, kind });
@@ -317,6 +321,11 @@ export async function cancelRun(run, { reason, wait = 0 } = {}) {
 /** Return true if a run has a final status. */
 export function isFinal(run) {
   return ["COMPLETED", "ERROR", "CANCELLED"].includes(run.status);
+}
+
+/** Return true if a run waits for a decision. */
+export function isPaused(run) {
+  return run.status === "PAUSED";
 }
 
 /** Return true if the run and all of its work have ended. */

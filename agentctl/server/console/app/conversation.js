@@ -2,9 +2,10 @@
 // and the strip that shows the two facts about a cancel.
 
 import {
-  call, can, cancelRun, componentOf, isAtRest, isFinal, kindOf, path, withQuery,
+  call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, withQuery,
 } from "./api.js";
 import { follow } from "./stream.js";
+import { DecidedLine, Waits } from "./waits.js";
 import {
   Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, Fragment, html, phaseOf,
   printable, shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef,
@@ -12,6 +13,7 @@ import {
 } from "./ui.js";
 
 const FLUSH = 250;
+const EVERY_PAUSED = 2000;
 const MAXIMUM_SHOWN = 20_000;
 
 /** Characters after which the server cuts messages and results, until someone asks for the rest. */
@@ -43,7 +45,8 @@ function textOf(content) {
 /** Follow a run until it and its work have ended: `{run, runs, …}`.
  *
  * `runs` has what the stream has sent of a live run and of those below it, by id; it is null without
- * a stream. Without a caller nothing is fetched; the stream is read again after the sign-in.
+ * a stream. Without a caller nothing is fetched; the stream is read again after the sign-in, and
+ * after a pause. The events of a run that is paused end; its record is read for the decision.
  */
 function useRun(initial, db) {
   const { me, generation } = useCaller();
@@ -55,15 +58,17 @@ function useRun(initial, db) {
   const load = async (cut) => setRun(await read({ view: "items", cut }));
   const refresh = () => load(CUT);
   const live = !isFinal(run);
+  const paused = isPaused(run);
   useEffect(() => {
-    if (!live || me === null) return undefined;
+    if (!live || paused || me === null) return undefined;
     const control = new AbortController();
     const followed = new Map();
     let timer = null;
     const draw = () => {
       timer = null;
       const current = followed.get(run.run_id);
-      if (current && !isFinal(current)) {
+      // A pause is read from the record: the stream also has those that are over.
+      if (current && !isFinal(current) && !isPaused(current)) {
         const { status, phase } = current;
         setRun((old) => (old.status === status ? old : { ...old, status, phase }));
       }
@@ -79,8 +84,16 @@ function useRun(initial, db) {
         const streamed = followed.get(run.run_id);
         return { ...old, ...streamed, phase: old.cancel_requested_at ? null : streamed.phase, unread: true };
       });
+    const isSettled = async () => {
+      try {
+        const found = await read({ view: "phase" });
+        return isFinal(found) || isPaused(found);
+      } catch {
+        return followed.has(run.run_id) && isPaused(followed.get(run.run_id));
+      }
+    };
     setRuns(followed);
-    follow(run, { onChanges, signal: control.signal }).then(
+    follow(run, { onChanges, isSettled, signal: control.signal }).then(
       () => control.signal.aborted || refresh().catch(keep),
       () => control.signal.aborted || setRuns(null),
     );
@@ -88,19 +101,28 @@ function useRun(initial, db) {
       clearTimeout(timer);
       control.abort();
     };
-  }, [run.run_id, live, generation, me === null]);
-  const waiting = me !== null && !run.unread && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
+  }, [run.run_id, live, paused, generation, me === null]);
+  useEffect(() => {
+    if (!paused || me === null || run.unread) return undefined;
+    const look = async () => {
+      const found = await read({ view: "phase" });
+      if (!isPaused(found) || JSON.stringify(found.approvals) !== JSON.stringify(run.approvals)) await refresh();
+    };
+    const timer = setInterval(() => document.hidden || look().catch(() => null), EVERY_PAUSED);
+    return () => clearInterval(timer);
+  }, [paused, run.approvals, me === null]);
+  const waiting = me !== null && !run.unread && !paused && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
   useEffect(() => {
     if (!waiting) return undefined;
     const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
     return () => clearInterval(timer);
   }, [waiting]);
-  return { run, runs: live || run.unread ? runs : null, setRun, loadAll: () => load(), loadRecord: () => read({}) };
+  return { run, runs: (live && !paused) || run.unread ? runs : null, setRun, refresh, loadAll: () => load(), loadRecord: () => read({}) };
 }
 
 /** One run of the conversation. */
 export function Turn({ initial, names, db, current, onChange, opened }) {
-  const { run, runs, setRun, loadAll, loadRecord } = useRun(initial, db);
+  const { run, runs, setRun, refresh, loadAll, loadRecord } = useRun(initial, db);
   const [json, setJson] = useState(false);
   const live = !isFinal(run);
   const now = useNow(isAtRest(run) || run.unread ? 0 : 500);
@@ -108,7 +130,10 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
   const component = componentOf(run);
   const name = names.get(`${kind}:${component}`) || component;
   useEffect(() => run !== initial && onChange?.(run), [run]);
-  const items = runs?.get(run.run_id)?.items || run.items || [];
+  const streamed = runs?.get(run.run_id)?.items || [];
+  const items = streamed.length ? streamed : run.items || [];
+  // After a decision the stored record is newer than the state of this page.
+  const decided = () => void (run.unread ? setRun((old) => ({ ...old, status: "RUNNING", phase: null, unread: false })) : refresh().catch(() => null));
   const tokens = run.metrics?.total_tokens;
   return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
@@ -128,8 +153,10 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
           <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
         </span>
       </header>
-      <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened} onAll=${loadAll} />
-      ${live ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
+      <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened}
+        approvals=${run.approvals} onAll=${loadAll} />
+      <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} />
+      ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
       ${run.error ? html`<${Failure} run=${run} />` : null}
       <${Facts} run=${run} />
     </section>
@@ -210,20 +237,26 @@ export function CancelButton({ run, setRun }) {
 }
 
 function Items({ items, opened, onAll, ...shared }) {
+  const decided = (shared.approvals || []).filter((each) => each.run_id === shared.run.run_id && each.status !== "pending");
+  const calls = new Set(items.map((item) => item.tool_call_id));
+  const lines = (found) => found.map((each) => html`<${DecidedLine} key=${each.approval_id} approval=${each} />`);
   // Prompts are not part of a conversation.
-  return items.filter((item) => item.type !== "prompt").map((item, at) => {
+  const shown = items.filter((item) => item.type !== "prompt").map((item, at) => {
     if (item.type === "text") {
       return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} item=${item} onAll=${onAll} /></div>`;
     }
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "tool_call") {
-      return html`<${ToolLine} key=${item.tool_call_id} item=${item} run=${shared.run} now=${shared.now} opened=${opened} onAll=${onAll} />`;
+      return html`<${Fragment} key=${item.tool_call_id}>
+        <${ToolLine} item=${item} run=${shared.run} now=${shared.now} opened=${opened} onAll=${onAll} />
+        ${lines(decided.filter((each) => each.tool_call_id === item.tool_call_id))}<//>`;
     }
     return html`<${Fragment} key=${item.run_id || at}>
       ${item.type === "step" ? html`<h2 class="dim">Step ${printable(item.name)}</h2>` : null}
       ${item.run_id ? html`<${MemberLine} item=${item} opened=${opened} ...${shared} />` : null}
     <//>`;
   });
+  return [...lines(decided.filter((each) => !calls.has(each.tool_call_id))), ...shown];
 }
 
 let markdown = null;
@@ -270,14 +303,14 @@ function ToolLine({ item, run, now, opened, onAll }) {
   const size = item.truncated?.characters || result.length;
   const args = Object.entries(item.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   const short = cut(args.join(", "), 160);
-  const [glyph, color, words] = CALLS[item.status];
+  const [glyph, color, words] = CALLS[item.status] || CALLS.cancelled;
   const running = item.status === "running";
   const end = item.finished_at ? Date.parse(item.finished_at) : running ? now : NaN;
   const load = () => call("GET", withQuery(
     path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${item.tool_call_id}`, { session_id: run.session_id }));
   return html`<div class="fold">
     <button type="button" class="line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
-      <span class="call mono">ƒ ${cut(item.tool_name, 64)}(${short})${
+      <span class="call mono">ƒ ${cut(item.tool_name, 64)}${item.tool_args == null ? "" : `(${short})`}${
         !running && result && result.length <= 80 ? html` <span class="dim">${cut(result, 80)}</span>` : null}</span>
       <span class="end">${size > 80 ? `${formatSize(size)} ` : ""}<span class=${color} title=${words}>${glyph}</span>
         <span class="hidden">${words}</span> ${formatDuration(end - Date.parse(item.started_at))}</span>
@@ -299,7 +332,7 @@ function ToolLine({ item, run, now, opened, onAll }) {
 }
 
 /** The run of a member, a step or background work; its items are fetched when it is opened. */
-function MemberLine({ item, run: parent, runs, names, db, now, opened, depth = 0 }) {
+function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals, depth = 0 }) {
   const [stored, setStored] = useState(null);
   const [missing, setMissing] = useState(false);
   const [open, setOpen] = useState(null);
@@ -333,7 +366,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, depth = 0
           ${run.error ? html`<${Failure} run=${run} />` : null}
           ${unread && missing ? html`<p class="dim">not available</p>` : null}
           <${Items} items=${run.items || []} run=${{ ...run, session_id: session }} runs=${runs}
-            names=${names} db=${db} now=${now} opened=${opened} onAll=${() => load()} depth=${depth + 1} />
+            names=${names} db=${db} now=${now} opened=${opened} approvals=${approvals} onAll=${() => load()} depth=${depth + 1} />
         </div>`
       : null}
   </div>`;

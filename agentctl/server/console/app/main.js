@@ -1,15 +1,16 @@
 // The shell: navigation, sign-in over the page, keys, theme. Pages are loaded when they are opened.
 
 import { render } from "../vendor/preact.mjs";
-import { connect, dropToken } from "./api.js";
+import { call, canList, connect, dropToken } from "./api.js";
 import {
-  Component, Dialog, formatClock, formatSpan, Guard, html, leave, printable, readHash, Skeleton,
-  useCaller, useEffect, useNow, useState,
+  Component, Dialog, formatClock, formatSpan, formatTotal, Guard, html, leave, printable, readHash,
+  Skeleton, useCaller, useEffect, useNow, useState,
 } from "./ui.js";
 
 const PAGES = [
   ["sessions", "Sessions", "s", "M4 5h16v11H9l-5 4z"],
   ["runs", "Runs", "r", "M7 5l12 7-12 7z"],
+  ["approvals", "Approvals", "p", "M5 12l4 4 10-10M20 12v7H4V5h9"],
   ["agents", "Agents", "a", "M12 4v3M6 8h12v10H6zM9.5 12v2M14.5 12v2M3 12v3M21 12v3"],
   ["audit", "Audit", "u", "M6 3h9l4 4v14H6zM9 11h7M9 15h7"],
   ["access", "Access", "w", "M8 15a4 4 0 1 1 3.5-2H21v4h-3v-2"],
@@ -24,6 +25,7 @@ const modules = {
   transcript: () => import("../pages/transcript.js"),
   runs: () => import("../pages/runs.js"),
   timeline: () => import("../pages/timeline.js"),
+  approvals: () => import("../pages/approvals.js"),
   agents: () => import("../pages/agents.js"),
   component: () => import("../pages/component.js"),
   audit: () => import("../pages/audit.js"),
@@ -38,6 +40,53 @@ function moduleOf(parts) {
   if (first === "runs" && id && third === "timeline") return "timeline";
   if (first === "agents" && id) return "component";
   return PAGES.some(([name]) => name === first) ? first : "sessions";
+}
+
+const SOONEST = 5000;
+const LATEST = 60_000;
+
+/** Return the total of the pending approvals that the caller sees; null without the right.
+ *
+ * The pauses between its requests grow to a minute while nothing changes.
+ */
+function useWaiting() {
+  const { me, generation } = useCaller();
+  const [meta, set] = useState(null);
+  const ready = me !== null && canList("approvals");
+  useEffect(() => {
+    set(null);
+    if (!ready) return undefined;
+    let timer = null;
+    let pause = SOONEST;
+    let last = null;
+    let gone = false;
+    const load = async () => {
+      clearTimeout(timer);
+      const found = document.hidden ? null : await call("GET", "/approvals?status=pending&limit=1").catch(() => null);
+      if (gone) return;
+      pause = found && found.meta.total_count !== last ? SOONEST : Math.min(LATEST, 2 * pause);
+      if (found) {
+        last = found.meta.total_count;
+        set(found.meta);
+      }
+      timer = setTimeout(load, pause);
+    };
+    const again = () => {
+      pause = SOONEST / 2;
+      clearTimeout(timer);
+      if (!document.hidden) timer = setTimeout(load, 300);
+    };
+    load();
+    addEventListener("console-decided", again);
+    document.addEventListener("visibilitychange", again);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+      removeEventListener("console-decided", again);
+      document.removeEventListener("visibilitychange", again);
+    };
+  }, [ready, generation]);
+  return ready ? meta : null;
 }
 
 /** A page, loaded on first use. */
@@ -80,6 +129,7 @@ function App() {
   const [help, setHelp] = useState(false);
   const [failed, setFailed] = useState(null);
   const signedIn = caller.me !== null;
+  const waiting = useWaiting();
   useEffect(() => {
     const change = (event) => {
       if (event.oldURL) leave(new URL(event.oldURL).hash);
@@ -127,7 +177,7 @@ function App() {
           ([id, label, , icon]) =>
             html`<a key=${id} href=${`#/${id}`} aria-current=${isCurrent(place, id) ? "page" : null}
               ><svg viewBox="0 0 24 24" aria-hidden="true"><path d=${icon} /></svg>
-              <span>${label}</span></a
+              <span>${label}</span>${id === "approvals" && waiting?.total_count ? html`<${Count} meta=${waiting} />` : null}</a
             >`,
         )}
         <button type="button" class="quiet end" onClick=${() => setHelp(true)}>
@@ -147,6 +197,10 @@ function App() {
       ? html`<${Lazy} name="signin" over=${caller.generation > 0} logo=${LOGO} />`
       : null}
     ${help ? html`<${Help} onClose=${() => setHelp(false)} />` : null}`;
+}
+
+function Count({ meta }) {
+  return html`<b class="count" data-waiting>${formatTotal(meta)}<span class="hidden"> waiting</span></b>`;
 }
 
 function isCurrent(place, id) {
@@ -207,7 +261,7 @@ function Theme() {
 }
 
 const KEYS = [
-  ["g s · g r · g a · g u · g w", "sessions, runs, agents, audit, access"],
+  ["g s · g r · g p · g a · g u · g w", "sessions, runs, approvals, agents, audit, access"],
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
   ["Space", "mark the row"],

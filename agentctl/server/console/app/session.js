@@ -8,7 +8,7 @@ const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["m
 const FIRST = 10;
 const PAGE = 50;
 const MAXIMUM_RUNS = 2000;
-const COUNTED = ["failed", "queued", "running", "stopping"];
+const COUNTED = ["failed", "queued", "running", "paused", "stopping"];
 
 /** The runs of a session, newest last: the last ten, or those around the run of a link.
  *

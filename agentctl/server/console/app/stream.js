@@ -10,9 +10,9 @@ const SILENCE_LIMIT = 45_000;
 /** Follow a run to its end.
  *
  * Calls `onChanges` with lists of changes (docs/contract.md "Items"). Raises ApiError if the server
- * refuses the stream.
+ * refuses the stream. A stream also ends when its run pauses: `isSettled` reads whether it has.
  */
-export async function follow(run, { onChanges, signal }) {
+export async function follow(run, { onChanges, isSettled, signal }) {
   let last = -1;
   let failures = 0;
   for (;;) {
@@ -26,6 +26,7 @@ export async function follow(run, { onChanges, signal }) {
         ended ||= changes.some((each) => each.run_id === run.run_id && each.run && isFinal(each.run));
         onChanges(changes);
       });
+      if (!ended && !signal.aborted) ended = await isSettled();
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof ApiError && !error.temporary) throw error;

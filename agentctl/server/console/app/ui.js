@@ -152,9 +152,9 @@ export function useNow(milliseconds = 1000) {
 /** Fetch a document, and again every `every` milliseconds while the page is visible.
  *
  * The result has `data`, `error`, `retryAt` (ms, of a temporary error) and `reload()`. Data stays
- * when a later request fails. A place of null fetches nothing.
+ * when a later request fails. A place of null fetches nothing. `parse` reads the text of a response.
  */
-export function useResource(place, { every = 0 } = {}) {
+export function useResource(place, { every = 0, parse = JSON.parse } = {}) {
   const { generation, me, info } = useCaller();
   const [result, set] = useState({ place, data: undefined, error: null, retryAt: 0 });
   const reload = useRef(() => {});
@@ -174,7 +174,7 @@ export function useResource(place, { every = 0 } = {}) {
       try {
         const headers = etag ? { "If-None-Match": etag } : {};
         const response = await send("GET", place, { headers, signal: control.signal });
-        const data = response.status === 304 ? undefined : await response.json();
+        const data = response.status === 304 ? undefined : parse(await response.text());
         if (turn !== latest) return;
         etag = response.headers.get("etag");
         set((old) => ({

@@ -9,6 +9,7 @@ const RESOURCES = [
   ["agents", "read", "run"],
   ["teams", "read", "run"],
   ["workflows", "read", "run"],
+  ["approvals", "read", "write"],
   ["sessions", "read", "write", "delete"],
   ["memories", "read", "write", "delete"],
   ["config", "read"],

@@ -15,13 +15,14 @@ const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 
 
 export default function Runs({ query }) {
   const all = query.all === "1";
+  const paused = query.all === "paused";
   const before = useMemo(() => {
     const limit = Number(query.older);
     return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
   }, [query.older]);
   const filters = {
-    live: all ? "" : "true",
-    status: all ? query.status : "",
+    live: all || paused ? "" : "true",
+    status: paused ? "PAUSED" : all ? query.status : "",
     component_id: query.component,
     user_id: query.user,
     session_id: query.session,
@@ -57,14 +58,14 @@ export default function Runs({ query }) {
     },
   });
   const meta = resource.data?.meta;
-  const aside = meta && (all ? formatTotal(meta, "run") : describeLive(rows, meta));
+  const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
   const filtered = ["component", "user", "status", "older", "session"].some((name) => query[name]);
   const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "" });
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
     <div class="filters">
       <div class="segment">
-        ${[["", "Live"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
-          aria-pressed=${all === Boolean(value)} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
+        ${[["", "Live"], ["paused", "Paused"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
+          aria-pressed=${(query.all || "") === value} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
       </div>
       <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
       <${Search} name="user" label="User" query=${query} />
@@ -77,7 +78,7 @@ export default function Runs({ query }) {
       ${() => html`
           ${rows.length
             ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
-            : html`<${Empty}>${filtered ? "No runs match." : all ? "No runs yet." : "Nothing is running."}
+            : html`<${Empty}>${filtered ? "No runs match." : paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : html`<a href="#/agents">Start a run</a>`}<//>`}
           <${LoadMore} more=${more} />`}
     <//>
@@ -89,7 +90,7 @@ export default function Runs({ query }) {
           ${cancels.sent ? html`<span class="dim" role="status">last action: ${cancels.requested} requested · ${cancels.stopped} stopped</span>` : null}
         </div>`
       : null}
-    ${all ? null : html`<${Ended} filters=${{ ...filters, live: "", created_before: "" }} db=${query.db} />`}
+    ${all || paused ? null : html`<${Ended} filters=${{ ...filters, live: "", created_before: "" }} db=${query.db} />`}
     ${asked ? html`<${CancelDialog} runs=${asked} cancels=${cancels} live=${rows}
       onClose=${() => (setAsked(null), setMarked(new Set()))} />` : null}
   <//>`;
@@ -217,7 +218,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
   const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
   const live = !isFinal(run);
   const allowed = can(`${kind}s`, "run", componentOf(run));
-  const color = phase.warning ? "yellow" : phase.name === "failed" ? "red" : "dim";
+  const color = phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
   const detail = cut(phase.sentence || run.input, 140);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}

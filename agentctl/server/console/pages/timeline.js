@@ -1,7 +1,8 @@
 // The timeline of a run: bars of model calls, tools, members and steps, and the marks of a cancel.
 
-import { call, componentOf, isAtRest, isFinal, kindOf, path, withQuery } from "../app/api.js";
+import { call, componentOf, isAtRest, isFinal, isPaused, kindOf, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog } from "../app/conversation.js";
+import { addPauses, Decided, Waits } from "../app/waits.js";
 import {
   cut, Dialog, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery,
   shortId, Status, toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
@@ -11,15 +12,15 @@ const DEPTH = 5;
 const CUT = 20_000;
 const SHORT = 1;
 const IDLE = 0.04;
-const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸" };
+const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
 
 export default function Timeline({ parts, query }) {
   const place = placeOf(parts[1], query.db);
-  const [live, setLive] = useState(true);
-  const resource = useResource(place, { every: live ? 1000 : 0 });
+  const [live, setLive] = useState(1000);
+  const resource = useResource(place, { every: live });
   const names = useNames();
   const run = resource.data;
-  useEffect(() => setLive(!run || !isAtRest(run)), [run]);
+  useEffect(() => setLive(run && isAtRest(run) ? 0 : run && isPaused(run) ? 2000 : 1000), [run]);
   const name = run ? names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run) : shortId(parts[1]);
   const back = run
     ? { href: toHash(["sessions", run.session_id], { run: run.run_id, db: query.db }), label: "Transcript" }
@@ -27,7 +28,7 @@ export default function Timeline({ parts, query }) {
   return html`<${Page} title=${`${name} · timeline`} back=${back} wide=${true}
     aside=${run ? html`<${Status} run=${run} /><code>${shortId(run.run_id)}</code>` : null}>
     <${Loaded} resource=${resource} place=${path`/runs/${parts[1]}`}>
-      ${(found) => html`<${Chart} key=${found.run_id} run=${found} names=${names} query=${query} />`}
+      ${(found) => html`<${Chart} key=${found.run_id} run=${found} names=${names} query=${query} reload=${resource.reload} />`}
     <//>
   <//>`;
 }
@@ -89,6 +90,7 @@ function rowsOf(run, members, names, now, depth = 0) {
     });
     if (member && depth < DEPTH) rows.push(...rowsOf(member, members, names, now, depth + below + 1));
   }
+  addPauses(rows, run, depth, end);
   for (const id of run.member_runs || []) {
     const member = members.get(id);
     if (!member || told.has(id)) continue;
@@ -102,13 +104,8 @@ function rowsOf(run, members, names, now, depth = 0) {
   return rows;
 }
 
-function nameOf(run, names) {
-  return names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
-}
-
-function textOf(run) {
-  return run.items.filter((item) => item.type === "text").map((item) => item.text).join("\n\n");
-}
+const nameOf = (run, names) => names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
+const textOf = (run) => run.items.filter((item) => item.type === "text").map((item) => item.text).join("\n\n");
 
 /** Return merged intervals of rows, and their total length. */
 function union(rows) {
@@ -140,7 +137,7 @@ function scaleOf(from, to, rows, collapsed) {
   };
 }
 
-function Chart({ run, names, query }) {
+function Chart({ run, names, query, reload }) {
   const now = useNow(isAtRest(run) ? 0 : 500);
   const members = useMembers(run, query.db);
   const [zoom, setZoom] = useState(null);
@@ -178,6 +175,7 @@ function Chart({ run, names, query }) {
       : html`<${Empty}>This run has no recorded spans. <//>`}
     ${marks.length ? html`<p class="row dim">${marks.map(([label, time]) => html`<span key=${label}><span class="red">┃</span> ${label} ${printable(time).slice(11, 22)}</span>`)}</p>` : null}
     <${Facts} run=${run} />
+    <${Waits} run=${run} db=${query.db} now=${now} onDecided=${reload} />
     ${chosen ? html`<${Detail} row=${chosen} db=${query.db} onClose=${() => setChosen(null)} />` : null}
     ${json ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} onClose=${() => setJson(false)}
       load=${() => call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: query.db }))} />` : null}
@@ -233,7 +231,8 @@ function Detail({ row, db, onClose }) {
   const tool = row.tool && (run.items.find((item) => item.tool_call_id === row.tool.tool_call_id) || row.tool);
   const facts = [
     ["started", new Date(row.start).toISOString()],
-    ["took", row.open ? "running" : formatDuration(row.end - row.start)],
+    row.approval?.note && ["note", row.approval.note],
+    ["took", row.open ? (row.approval ? "waits" : "running") : formatDuration(row.end - row.start)],
     row.first && ["first token", `after ${formatDuration(row.first - row.start)}`],
     span?.input_tokens != null && ["tokens", `${formatNumber(span.input_tokens)} in, ${formatNumber(span.output_tokens)} out`],
     span?.status && ["status", span.status],
@@ -241,6 +240,7 @@ function Detail({ row, db, onClose }) {
   ].filter(Boolean);
   return html`<${Dialog} title=${`${row.kind} ${cut(row.name, 80)}`} onClose=${onClose} wide=${true}>
     <dl class="facts">${facts.map(([label, value]) => html`<dt key=${label}>${label}</dt><dd>${printable(value)}</dd>`)}</dl>
+    ${row.approval ? html`<p><${Decided} approval=${row.approval} /></p>` : null}
     ${tool ? html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(tool.tool_args, null, 2)).slice(0, CUT)}</pre>
       <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(tool.result ?? "no result")}</pre>` : null}
     ${row.kind === "member" ? html`<h3 class="caption">Answer</h3><pre class="json" tabindex="0">${printable(textOf(run)).slice(0, CUT)}</pre>

@@ -1,0 +1,309 @@
+// Approvals: how they are read, shown and decided. The page of one and the dialog of a transcript
+// share it. A decision sends the hash of the call that was shown.
+
+import {
+  ApiError, call, can, canList, componentOf, kindOf, newKey, path, send, withQuery,
+} from "./api.js";
+import {
+  Command, cut, Dialog, formatSpan, Fragment, html, Loaded, printable, shortId, toHash,
+  useEffect, useNow, useRef, useState,
+} from "./ui.js";
+import { AnswerForm } from "./answer.js";
+import { readExact, writeExact } from "./exact.js";
+import { Decided, describeWait, waitedSeconds, wayOf } from "./waits.js";
+
+/** Return the path of an approval. */
+export function placeOf({ component_type: kind, component_id: component, approval_id: id }) {
+  return path`/${`${kind}s`}/${component}/approvals/${id}`;
+}
+
+/** Return the record of an approval that the summary of a run names.
+ *
+ * A caller that cannot read approvals finds its own in the events of the run.
+ */
+async function loadApproval(summary, run, db) {
+  if (canList("approvals")) {
+    const query = { run_id: summary.run_id, limit: 100, db_id: db };
+    const page = readExact(await (await send("GET", withQuery("/approvals", query))).text());
+    const found = page.data.find((each) => each.approval_id === summary.approval_id);
+    if (found) return found;
+  }
+  const kinds = `${kindOf(run)}s`;
+  const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
+  const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
+  const response = await send(method, withQuery(`${place}/${action}`, { session_id: run.session_id }), { accept: "text/event-stream" });
+  const asked = (await response.text()).split("\n")
+    .filter((line) => line.startsWith("data: ") && line.includes(summary.approval_id))
+    .flatMap((line) => readExact(line.slice(6)).approvals || [])
+    .find((each) => each.approval_id === summary.approval_id);
+  if (!asked) throw new ApiError(404);
+  const own = summary.run_id === run.run_id;
+  return {
+    ...asked, ...summary, root_run_id: run.run_id, session_id: run.session_id, user_id: run.user_id,
+    component_type: own ? kindOf(run) : "", component_id: own ? componentOf(run) : "",
+  };
+}
+
+/** Send a decision, which is repeated with the same key if no answer arrives. */
+async function sendDecision(approval, decision, { run, db }) {
+  const headers = { "Idempotency-Key": newKey() };
+  let place = `${placeOf(approval)}/decide`;
+  let body = decision;
+  if (wayOf(approval) !== "decide") {
+    const root = run ?? (await call("GET", withQuery(path`/runs/${approval.root_run_id}`, { db_id: db, view: "summary" })));
+    place = path`/${`${kindOf(root)}s`}/${componentOf(root)}/runs/${root.run_id}/continue`;
+    body = { decisions: [{ approval_id: approval.approval_id, ...decision }], stream: false, background: true };
+  }
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await call("POST", place, { headers, body: writeExact(body) });
+    } catch (error) {
+      if (error.status !== 0 || attempt === 3) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * attempt));
+    }
+  }
+}
+
+/** A value of an argument: a text as it is, unless it looks like another value. */
+function Value({ value }) {
+  if (typeof value !== "string") return html`<code>${printable(writeExact(value, 2))}</code>`;
+  let plain = value.trim() !== "";
+  try {
+    readExact(value);
+    plain = false;
+  } catch {
+    // It is no JSON, so it cannot be mistaken for a number.
+  }
+  return html`<pre class="plain" dir="auto">${printable(plain ? value : JSON.stringify(value))}</pre>`;
+}
+
+/** The arguments of a call as a table, and as JSON. */
+export function Arguments({ values }) {
+  const names = Object.keys(values || {});
+  if (!names.length) return html`<p class="dim">no arguments</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Arguments"><table class="values">
+      <tbody>${names.map((name) => html`<tr key=${name}><th scope="row">${printable(name)}</th><td><${Value} value=${values[name]} /></td></tr>`)}</tbody>
+    </table></div>
+    <details><summary>as JSON</summary><pre class="json" tabindex="0">${printable(writeExact(values, 2))}</pre></details>`;
+}
+
+/** The arguments that an edit changes, with both values. */
+export function Difference({ before, after }) {
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])]
+    .filter((name) => !Object.hasOwn(before, name) || !Object.hasOwn(after, name) || writeExact(before[name]) !== writeExact(after[name]));
+  if (!names.length) return html`<p class="dim">The arguments are as shown.</p>`;
+  const side = (values, name) => Object.hasOwn(values, name) ? html`<${Value} value=${values[name]} />` : html`<span class="dim">none</span>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Difference"><table class="values" data-difference>
+    <thead><tr><th scope="col">Argument</th><th scope="col">shown</th><th scope="col">edited</th></tr></thead>
+    <tbody>${names.map((name) => html`<tr key=${name}><th scope="row">${printable(name)}</th>
+      <td>${side(before, name)}</td><td>${side(after, name)}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** The decision about an approval: its form, or who may decide. `run` is the root run, if known. */
+export function Decision({ approval, run, db, onDecided, onStale }) {
+  const [busy, setBusy] = useState(false);
+  const [failure, setFailure] = useState(null);
+  const [note, setNote] = useState("");
+  const now = useNow(1000);
+  const decide = async (decision) => {
+    setBusy(true);
+    setFailure(null);
+    try {
+      const given = { ...decision };
+      if (["approve", "retry"].includes(given.decision)) given.arguments_hash = approval.arguments_hash;
+      if (note.trim()) given.note = note.trim();
+      await sendDecision(approval, given, { run, db });
+      dispatchEvent(new Event("console-decided"));
+      setBusy(false);
+      onDecided();
+    } catch (error) {
+      setBusy(false);
+      setFailure(error);
+      // The decision of another person, or another call: show it.
+      if (error.status === 409) onStale();
+    }
+  };
+  const refused = failure ? html`<${Refusal} failure=${failure} approval=${approval} />` : null;
+  if (approval.status !== "pending") return html`${refused}<p role="status" data-decided><${Decided} approval=${approval} /></p>`;
+  if (wayOf(approval) === null) return html`<${NotAllowed} approval=${approval} />`;
+  const Form = FORMS[approval.kind] || CallForm;
+  return html`<div class="decision" data-decision>
+    <p class="yellow"><span aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(approval, now))} for ${describeWait(approval)}${
+      approval.expires_at ? `, expires ${printable(approval.expires_at).slice(0, 19).replace("T", " ")} UTC` : ""}</p>
+    <${Form} key=${approval.arguments_hash} approval=${approval} busy=${busy} decide=${decide} note=${html`<label class="field">Note
+      <input maxlength="500" dir="auto" name="note" value=${note} onInput=${(event) => setNote(event.target.value)} /></label>`} />
+    ${refused}
+  </div>`;
+}
+
+function NotAllowed({ approval }) {
+  const { component_type: kind, component_id: component, approval_id: id, policy } = approval;
+  return html`<p>${policy === "other" ? "Another person than the user of the run has to decide. " : ""}Deciding
+      needs <code>approvals:${component || "…"}:write</code>.</p>
+    ${component ? html`<${Command} text=${`agentctl auth explain POST /${kind}s/${component}/approvals/${id}/decide`} />` : null}`;
+}
+
+function Refusal({ failure, approval }) {
+  if (failure.code === "FOUR_EYES") {
+    return html`<div class="bar red" role="alert" data-refusal><b>Four eyes.</b> The policy of this call is <code>other</code>: someone
+      decides who is not the user of the run and has not started it, with <code>approvals:${approval.component_id}:write</code>.
+      The run is your own. <code>[approvals] own = true</code> in the configuration lifts this.</div>`;
+  }
+  const needed = failure.scopes[failure.scopes.length - 1];
+  return html`<div class="bar red" role="alert" data-refusal>${printable(failure.message)}${needed ? html`: needs <code>${needed}</code>` : null}</div>`;
+}
+
+/** May this call be made, with these arguments? */
+function CallForm({ approval, busy, decide, note }) {
+  const shown = approval.arguments || {};
+  const [text, setText] = useState(null);
+  const { value, problem } = text === null ? { value: shown } : readObject(text);
+  const edited = !problem && writeExact(value) !== writeExact(shown);
+  const approve = (event) => {
+    event.preventDefault();
+    if (!problem) decide(edited ? { decision: "approve", arguments: value } : { decision: "approve" });
+  };
+  return html`<form onSubmit=${approve}>
+    ${text === null
+      ? html`<button type="button" onClick=${() => setText(writeExact(shown, 2))}>Edit the arguments</button>`
+      : html`<label class="field">Arguments as JSON
+            <textarea class="mono" name="arguments" rows=${Math.min(16, text.split("\n").length + 1)} spellcheck="false" value=${text}
+              aria-invalid=${Boolean(problem)} onInput=${(event) => setText(event.target.value)}></textarea></label>
+          ${problem ? html`<p class="error" role="alert">${problem}</p>` : html`<${Difference} before=${shown} after=${value} />`}
+          <button type="button" onClick=${() => setText(null)}>Discard the edit</button>`}
+    ${note}
+    <div class="buttons">
+      <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "reject" })}>Reject</button>
+      <button type="submit" class="primary" disabled=${busy || Boolean(problem)}>${edited ? "Approve with changes" : "Approve"}</button>
+    </div>
+  </form>`;
+}
+
+/** Return the object of a JSON text, or what is wrong with it. */
+function readObject(text) {
+  try {
+    const value = readExact(text);
+    if (value && typeof value === "object" && !Array.isArray(value)) return { value };
+    return { problem: "The arguments must be a JSON object" };
+  } catch (error) {
+    return { problem: `Not JSON: ${printable(error.message)}` };
+  }
+}
+
+function InputForm({ approval, busy, decide, note }) {
+  return html`<${AnswerForm} schema=${approval.schema} busy=${busy} onAnswer=${(answer) => decide({ decision: "answer", answer })}>
+    ${note}
+    <div class="buttons">
+      <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "reject" })}>Reject</button>
+      <button type="submit" class="primary" disabled=${busy}>Answer</button>
+    </div>
+  <//>`;
+}
+
+/** The result of a call: a text, or JSON if someone says so. */
+function ResultField({ label, text, setText, json, setJson, problem }) {
+  return html`<label class="field">${label}
+      <textarea class=${json ? "mono" : ""} name="result" rows="4" dir="auto" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>
+    <label class="check"><input type="checkbox" checked=${json} onChange=${() => setJson(!json)} /> The result is JSON</label>
+    ${problem ? html`<p class="error" role="alert">${problem}</p>` : null}`;
+}
+
+function useResult() {
+  const [text, setText] = useState("");
+  const [json, setJson] = useState(false);
+  let value = text;
+  let problem = "";
+  if (json) {
+    try {
+      value = readExact(text);
+    } catch (error) {
+      problem = `Not JSON: ${printable(error.message)}`;
+    }
+  }
+  return { value, problem, text, setText, json, setJson };
+}
+
+function ExternalForm({ approval, busy, decide, note }) {
+  const result = useResult();
+  const complete = (event) => (event.preventDefault(), result.problem || decide({ decision: "complete", result: result.value }));
+  return html`<form onSubmit=${complete}>
+    <p>The caller makes this call: run <code>${cut(approval.tool_name, 64)}</code> with the arguments above, and give its result to the agent.</p>
+    <${ResultField} label="Result" ...${result} />
+    ${note}
+    <div class="buttons">
+      <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "fail" })}>The call failed</button>
+      <button type="submit" class="primary" disabled=${busy || Boolean(result.problem)}>Complete</button>
+    </div>
+  </form>`;
+}
+
+const OUTCOMES = [
+  ["complete", "It was made", "The call had its effect. The agent gets the result that you enter, and the call is not made again."],
+  ["fail", "It was not made, and shall not be", "The agent reads that the call failed, with your note."],
+  ["retry", "It was not made: make it now", "The call is made again with the same arguments. If it had its effect after all, it has it twice."],
+];
+
+function OutcomeForm({ approval, busy, decide, note }) {
+  const [choice, setChoice] = useState("");
+  const result = useResult();
+  const problem = choice === "complete" ? result.problem : "";
+  const submit = (event) => {
+    event.preventDefault();
+    if (choice && !problem) decide(choice === "complete" ? { decision: choice, result: result.value } : { decision: choice });
+  };
+  return html`<form onSubmit=${submit}>
+    <p>The server died while it made this call. <b>It is not known whether <code>${cut(approval.tool_name, 64)}</code> had its effect.</b> Look
+      where the call would have left a trace, then say what happened.</p>
+    <fieldset>
+      <legend class="hidden">What happened</legend>
+      ${OUTCOMES.map(([verb, label, text]) => html`<label key=${verb} class="choice">
+        <input type="radio" name="outcome" value=${verb} checked=${choice === verb} onChange=${() => setChoice(verb)} />
+        <span><b>${label}</b> <span class="dim">${text}</span></span></label>`)}
+    </fieldset>
+    ${choice === "complete" ? html`<${ResultField} label="Result of the call" ...${result} />` : null}
+    ${note}
+    <div class="buttons"><button type="submit" class=${choice === "retry" ? "danger" : "primary"} disabled=${busy || !choice || Boolean(problem)}>
+      ${choice === "retry" ? "Make the call again" : choice === "fail" ? "Report the failure" : "Report the result"}</button></div>
+  </form>`;
+}
+
+const FORMS = { approval: CallForm, input: InputForm, external: ExternalForm, outcome: OutcomeForm };
+
+/** What is asked: the question, the arguments, and the hash that a decision names. */
+export function Asked({ approval }) {
+  const { question, arguments: values, kind, arguments_hash: hash, approved_arguments: approved } = approval;
+  return html`<div class="asks">
+    ${question ? html`<p class="question" dir="auto">${printable(question)}</p>` : null}
+    ${kind === "input" && !Object.keys(values || {}).length ? null : html`<${Arguments} values=${values} />`}
+    ${approved ? html`<h3 class="caption">Approved with changes</h3><${Difference} before=${values || {}} after=${approved} />` : null}
+    <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
+}
+
+/** The dialog of a transcript: what a run waits for, and the decision. */
+export function DecideDialog({ summary, run, db, onClose, onDecided }) {
+  const [found, set] = useState({ data: undefined, error: null, retryAt: 0 });
+  const gone = useRef(false);
+  const load = () => loadApproval(summary, run, db).then(
+    (data) => gone.current || set({ data, error: null, retryAt: 0 }),
+    (error) => gone.current || set({ data: undefined, error, retryAt: 0 }),
+  );
+  useEffect(() => {
+    load();
+    return () => (gone.current = true);
+  }, [summary.status]);
+  const leave = () => {
+    onDecided();
+    onClose();
+  };
+  return html`<${Dialog} title=${`Waits for ${describeWait(summary)}`} onClose=${onClose} wide=${true}>
+    <${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
+      ${(approval) => html`<${Fragment}><${Asked} approval=${approval} />
+        <${Decision} approval=${approval} run=${run} db=${db} onDecided=${leave} onStale=${() => (onDecided(), load())} /><//>`}
+    <//>
+    <div class="buttons">
+      ${canList("approvals") && found.data?.component_id ? html`<a href=${toHash(["approvals", found.data.component_type, found.data.component_id, summary.approval_id])}
+        onClick=${onClose}>Approval ${shortId(summary.approval_id)}</a>` : null}
+      <button type="button" onClick=${onClose}>Close</button>
+    </div>
+  <//>`;
+}

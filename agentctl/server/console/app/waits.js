@@ -1,0 +1,111 @@
+// What a paused run waits for, and what was decided: the lines of a transcript, and words for them.
+
+import { can, componentOf, isPaused, kindOf } from "./api.js";
+import {
+  cut, formatClock, formatSpan, html, printable, useEffect, useState,
+} from "./ui.js";
+
+/** The glyph and the color of a decision by its status. */
+export const DECISIONS = {
+  pending: ["‖", "yellow"],
+  approved: ["✓", "green"],
+  answered: ["✓", "green"],
+  rejected: ["✗", "red"],
+  expired: ["✗", "red"],
+  cancelled: ["■", "grey"],
+};
+
+const WAITS = {
+  approval: "a decision about",
+  input: "an answer to",
+  external: "the result of",
+  outcome: "the outcome of",
+};
+
+const EXECUTIONS = {
+  executing: "the call began, and has not ended",
+  done: "the call was made",
+  failed: "the call failed",
+  unknown: "it is not known what the call did: its server died",
+};
+
+/** Return `a decision about pay`: what a run waits for. */
+export function describeWait(approval) {
+  return `${WAITS[approval.kind] || WAITS.approval} ${cut(approval.tool_name, 64)}`;
+}
+
+/** Return the time that an approval has waited, or did, in seconds. */
+export function waitedSeconds(approval, now) {
+  const end = approval.decided_at ? Date.parse(approval.decided_at) : now;
+  return Math.max(0, (end - Date.parse(approval.created_at)) / 1000);
+}
+
+/** Return how the caller can decide: `decide`, `continue` as the user of the run, or null. */
+export function wayOf({ component_type: kind, component_id: component, policy, run_id: run, root_run_id: root }) {
+  if (component && can("approvals", "write", component)) return "decide";
+  // Only the root run is continued: that of a member says nothing about the rights on it.
+  const runs = !component || root !== run || can(`${kind}s`, "run", component);
+  return policy === "user" && runs ? "continue" : null;
+}
+
+/** The status of an approval: a glyph, a word, and what became of the call. */
+export function ApprovalStatus({ approval }) {
+  const [glyph, color] = DECISIONS[approval.status] || ["?", "dim"];
+  const words = approval.status === "pending" ? "waits" : approval.status;
+  const doubt = approval.execution === "unknown";
+  return html`<span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(words)}</span>${
+    approval.execution ? html`<span class=${doubt ? "yellow" : "dim"} title=${EXECUTIONS[approval.execution]}> · ${doubt ? "? unknown" : approval.execution}</span>` : null}`;
+}
+
+/** Who decided, when, and after which time. */
+export function Decided({ approval }) {
+  const { decided_by: by, decided_at: at, note } = approval;
+  return html`<${ApprovalStatus} approval=${approval} />
+    <span>${by ? ` by ${printable(by)}` : ""}${at ? ` ${formatClock(at)}, after ${formatSpan(waitedSeconds(approval))}` : ""}</span>
+    ${note ? html`<span class="dim" dir="auto"> · ${printable(note)}</span>` : null}`;
+}
+
+/** A decision in the place of a conversation where the run has waited for it. */
+export function DecidedLine({ approval }) {
+  return html`<p class="decided" data-decided=${approval.approval_id}><${Decided} approval=${approval} />
+    <span class="dim"> · ${describeWait(approval)}</span></p>`;
+}
+
+/** What a paused run waits for, with a button for each decision that the caller may make. */
+export function Waits({ run, db, now, onDecided }) {
+  const [chosen, setChosen] = useState(null);
+  const [View, setView] = useState(null);
+  useEffect(() => {
+    if (chosen && !View) import("./approvals.js").then((loaded) => setView(() => loaded.DecideDialog), () => setChosen(null));
+  }, [chosen]);
+  if (!isPaused(run)) return null;
+  const pending = (run.approvals || []).filter((each) => each.status === "pending");
+  const current = chosen && run.approvals.find((each) => each.approval_id === chosen);
+  return html`${pending.map((each) => html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
+      <span><span class="yellow" aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
+      ${mayDecide(each, run)
+        ? html`<button type="button" class="primary" aria-label=${`Decide: ${describeWait(each)}`} onClick=${() => setChosen(each.approval_id)}>Decide</button>`
+        : html`<span class="dim">needs <code>approvals:${each.run_id === run.run_id ? componentOf(run) : "…"}:write</code></span>`}
+    </div>`)}
+    ${current && View ? html`<${View} key=${chosen} summary=${current} run=${run} db=${db} onDecided=${onDecided} onClose=${() => setChosen(null)} />` : null}`;
+}
+
+function mayDecide(approval, run) {
+  const own = approval.run_id === run.run_id;
+  return can("approvals", "write", own ? componentOf(run) : undefined)
+    || (approval.policy === "user" && can(`${kindOf(run)}s`, "run", componentOf(run)));
+}
+
+/** Add the pauses of a run to the rows of its timeline, in the order of their starts. */
+export function addPauses(rows, run, depth, end) {
+  for (const approval of (run.approvals || []).filter((each) => each.run_id === run.run_id)) {
+    const start = Date.parse(approval.created_at);
+    const next = rows.findIndex((row) => row.depth === depth && row.start > start);
+    const open = approval.status === "pending";
+    rows.splice(next < 0 ? rows.length : next, 0, {
+      key: approval.approval_id, kind: "pause", depth, run, approval, start, first: null, failed: false, open,
+      name: `${approval.tool_name} · ${open ? "waits" : approval.status}`,
+      end: approval.decided_at ? Date.parse(approval.decided_at) : end,
+    });
+  }
+}

@@ -1,0 +1,170 @@
+// The approvals that people wait for, and those that were decided; one of them with its decision.
+
+import { can } from "../app/api.js";
+import { Asked, Decision, placeOf } from "../app/approvals.js";
+import { readExact, writeExact } from "../app/exact.js";
+import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
+import {
+  Copy, cut, Empty, Filter, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
+  Search, setQuery, shortId, Space, toHash, useComponents, useKeys, useMemo, useNames, useNow, usePages,
+  useRef, useResource, useReturn, useWindow,
+} from "../app/ui.js";
+
+const EVERY = 3000;
+const FILTERS = ["status", "kind", "component", "user", "tool", "older"];
+const KINDS = ["approval", "input", "external", "outcome"];
+const DECIDED = ["approved", "rejected", "answered", "expired", "cancelled"];
+const AGES = [["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"], ["604800", "7 d"]];
+const POLICIES = {
+  user: "the user of the run, or an approver",
+  other: "an approver who is not the user of the run (four eyes)",
+};
+
+export default function Approvals({ parts, query }) {
+  if (parts.length === 4) return html`<${One} key=${parts[3]} parts=${parts} query=${query} />`;
+  return html`<${List} query=${query} />`;
+}
+
+function List({ query }) {
+  const all = query.all === "1";
+  const before = useMemo(() => {
+    const limit = Number(query.older);
+    return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
+  }, [query.older]);
+  const filters = {
+    status: all ? query.status : "pending",
+    kind: query.kind,
+    component_id: query.component,
+    user_id: query.user,
+    tool_name: query.tool,
+    created_before: before,
+    db_id: query.db,
+  };
+  const { resource, rows, more } = usePages("/approvals", filters, { every: EVERY, key: "approval_id", live: !all });
+  const { components } = useComponents();
+  const meta = resource.data?.meta;
+  const filtered = FILTERS.some((name) => query[name]);
+  const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
+  return html`<${Page} title="Approvals" wide=${true} aside=${meta && html`<span role="status">${formatTotal(meta, "approval")}</span>`}>
+    <div class="filters">
+      <div class="segment">
+        ${[["", "Waiting"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
+          aria-pressed=${all === Boolean(value)} onClick=${() => setQuery({ all: value, status: "" })}>${label}</button>`)}
+      </div>
+      <${Search} name="tool" label="Tool" query=${query} main=${true} />
+      <${Search} name="component" label="Component" query=${query} options=${components.map((each) => each.id)} />
+      <${Search} name="user" label="User" query=${query} />
+      ${all ? html`<${Filter} name="status" label="Status" query=${query} options=${[["pending", "waits"], ...DECIDED]} />` : null}
+      <${Filter} name="kind" label="Kind" query=${query} options=${KINDS} />
+      <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
+    </div>
+    <${Loaded} resource=${resource} place="/approvals">
+      ${() => rows.length
+        ? html`<${Table} rows=${rows} db=${query.db} /><${LoadMore} more=${more} />`
+        : html`<${Empty}>${filtered ? "No approvals match." : all ? "No approvals yet." : "Nothing waits for a decision."}
+            ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`}
+    <//>
+  <//>`;
+}
+
+function Table({ rows, db }) {
+  const body = useRef(null);
+  const names = useNames();
+  const now = useNow(1000);
+  const { from, to, before, after } = useWindow(rows.length, body);
+  useReturn(body);
+  return html`<div class="table">
+    <table aria-rowcount=${rows.length + 1}>
+      <colgroup><col class="w-tool w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
+        <col class="opt w-component" /><col class="mid w-age" /><col class="full" /></colgroup>
+      <thead><tr><th>Tool</th><th>Status</th><th class="full">Kind</th><th class="full">Component</th>
+        <th class="opt">User</th><th class="mid right">Age</th><th class="full">Asks</th></tr></thead>
+      <tbody ref=${body}>
+        <${Space} height=${before} />
+        ${rows.slice(from, to).map((row, at) => html`<${Row} key=${row.approval_id} row=${row} at=${from + at} now=${now} db=${db} names=${names} />`)}
+        <${Space} height=${after} />
+      </tbody>
+    </table>
+  </div>`;
+}
+
+function Row({ row, at, now, db, names }) {
+  const name = names.get(`${row.component_type}:${row.component_id}`) || row.component_id;
+  const user = printable(row.user_id ?? "–");
+  const asks = describeAsked(row);
+  const age = row.status === "pending" ? formatSpan(waitedSeconds(row, now)) : formatAge(row.decided_at, now);
+  return html`<tr aria-rowindex=${at + 2} data-approval=${row.approval_id}>
+    <td class="name"><a data-row href=${toHash(["approvals", row.component_type, row.component_id, row.approval_id], { db })} title=${row.approval_id}
+      ><span class="mono">${cut(row.tool_name, 64)}</span> <span class="sub">${cut(`${name} · ${user}`, 80)} · <span class="phone">${age} · </span>${asks}</span></a></td>
+    <td class="state"><${ApprovalStatus} approval=${row} /></td>
+    <td class="full">${printable(row.kind)}${row.policy === "other" ? html` <span class="chip" title=${POLICIES.other}>other</span>` : null}</td>
+    <td class="full" dir="auto">${cut(name, 60)}</td>
+    <td class="opt" dir="auto">${user}</td>
+    <td class="mid right" title=${row.created_at}>${age}</td>
+    <td class="full" dir="auto" title=${asks}>${asks}</td>
+  </tr>`;
+}
+
+/** Return the question of an approval, or its arguments; numbers that were rounded are left out. */
+function describeAsked({ question, arguments: values, status, decided_by: by }) {
+  const exact = (_, value) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? "…" : value);
+  const shown = Object.entries(values || {}).map(([name, value]) => `${name}=${JSON.stringify(value, exact)}`);
+  const decided = status !== "pending" && by ? `by ${by} · ` : "";
+  return cut(`${decided}${[question, shown.join(", ")].filter(Boolean).join(" · ")}`, 140);
+}
+
+function One({ parts, query }) {
+  const [, kind, component, id] = parts;
+  const place = placeOf({ component_type: kind, component_id: component, approval_id: id });
+  const resource = useResource(place, { every: EVERY, parse: readExact });
+  const names = useNames();
+  const approval = resource.data;
+  useKeys({ y: () => navigator.clipboard.writeText(id).catch(() => null) });
+  return html`<${Page} title=${approval ? approval.tool_name : shortId(id)} back=${{ href: toHash(["approvals"], { db: query.db }), label: "Approvals" }}
+    aside=${approval ? html`<${ApprovalStatus} approval=${approval} />` : null}>
+    <${Loaded} resource=${resource} place=${place}>
+      ${(found) => html`<div class="approval">
+        <section class="panel"><h2>${capital(describeWait(found))}</h2>
+          <${Asked} approval=${found} />
+          <${Outcome} approval=${found} />
+        </section>
+        <section class="panel"><h2>Decision</h2>
+          <${Decision} approval=${found} db=${query.db} onDecided=${resource.reload} onStale=${resource.reload} /></section>
+        <section class="panel"><h2>Where it comes from</h2><${Origin} approval=${found} names=${names} db=${query.db} /></section>
+      </div>`}
+    <//>
+  <//>`;
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** The answer of a person, and the result of the call. */
+function Outcome({ approval }) {
+  const { answer, result, kind, status, executed_at: at } = approval;
+  return html`
+    ${status === "answered" && kind === "input" ? html`<h3 class="caption">Answer</h3>
+      <pre class="json" tabindex="0">${printable(writeExact(answer, 2))}</pre>` : null}
+    ${result == null ? null : html`<h3 class="caption">Result${at ? ` ${printable(at).slice(11, 19)}` : ""}</h3>
+      <pre class="json" tabindex="0">${printable(typeof result === "string" ? result : writeExact(result, 2))}</pre>`}`;
+}
+
+function Origin({ approval, names, db }) {
+  const { component_type: kind, component_id: component, session_id: session, root_run_id: root, request_id: request } = approval;
+  const readable = can("sessions", "read", session);
+  const facts = [
+    [kind, `${names.get(`${kind}:${component}`) || component}`],
+    ["user", approval.user_id ?? "anonymous"],
+    ["session", readable ? html`<a href=${toHash(["sessions", session], { run: root, db })}>${cut(session, 60)}</a>` : session],
+    ["run", readable ? html`<a href=${toHash(["runs", root, "timeline"], { db })}>${shortId(root)}</a>` : shortId(root)],
+    ["who may decide", POLICIES[approval.policy]],
+    ["asked", html`<span title=${approval.created_at}>${printable(approval.created_at).slice(0, 19).replace("T", " ")} UTC</span>`],
+    ["expires", approval.expires_at ? printable(approval.expires_at).slice(0, 19).replace("T", " ") + " UTC" : "never"],
+    ["hash", html`<code class="hash">${printable(approval.arguments_hash)}</code>`],
+    ["call", html`<code>${printable(approval.tool_call_id)}</code>`],
+    ["approval", html`<${Copy} text=${approval.approval_id} label=${shortId(approval.approval_id)} />`],
+    request && ["request", html`<${Copy} text=${request} label=${shortId(request)} />`],
+  ].filter(Boolean);
+  return html`<dl class="facts">${facts.map(([label, value]) => html`<dt key=${label}>${label}</dt><dd>${typeof value === "string" ? printable(value) : value}</dd>`)}</dl>
+    ${approval.schema ? html`<details><summary>${approval.kind === "input" ? "schema of the answer" : "schema of the arguments"}</summary>
+      <pre class="json" tabindex="0">${printable(writeExact(approval.schema, 2))}</pre></details>` : null}`;
+}

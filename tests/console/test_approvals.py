@@ -1,0 +1,429 @@
+"""Approvals in the console: the page, the transcript, the timeline and the lists."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Route
+
+from agentctl.server import create_app
+from tests.approvals.people import APPROVER, USER, People
+from tests.console.browser import (
+    ConsolePage,
+    check_accessibility,
+    expect,
+    needs_browser,
+    open_console,
+)
+from tests.console.test_console import HOSTILE, PRESS
+from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.server.threaded_server import serve_in_thread
+
+pytestmark = needs_browser
+
+AGENTS = """
+[[models]]
+id = "tool-pay"
+provider = "openai"
+model = "tool:pay"
+base_url = "{url}"
+
+[[agents]]
+id = "payer"
+name = "Payer"
+object = "paying_agent:wait_for_people"
+
+[[agents]]
+id = "clerk"
+name = "Clerk"
+model = "tool-pay"
+tools = ["paying_tools:pay"]
+approve = {{ pay = "user" }}
+
+[[teams]]
+id = "counter"
+name = "Counter"
+mode = "broadcast"
+model = "echo"
+members = ["clerk", "echo"]
+"""
+
+TOOLS = """
+def pay(amount: int, note: str = "") -> str:
+    return f"paid {amount}"
+"""
+
+LARGE = 2**53 + 1
+"""An integer that JavaScript rounds."""
+
+
+@pytest.fixture(scope="module")
+def people(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[People]:
+    """People who use a server with an agent that waits for them."""
+    folder = tmp_path_factory.mktemp("asking")
+    shutil.copy(Path(__file__).parents[1] / "approvals" / "paying_agent.py", folder)
+    (folder / "ledger.jsonl").touch()
+    (folder / "paying_tools.py").write_text(TOOLS)
+    url = model_endpoint.base_url
+    deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+        yield People(host)
+
+
+def open_as(people: People, browser: Browser, name: str, place: str, *scopes: str) -> Any:
+    """Open a place of the console as a person."""
+    given = scopes or {"eve": APPROVER, "root": (ADMIN,)}.get(name, USER)
+    key = people.host.deployment.token(name, *given)
+    return open_console(browser, people.host.url, place, token=key)
+
+
+def place_of(people: People, run: dict[str, Any]) -> str:
+    approval = people.approvals(run)[0]
+    return f"#/approvals/agent/payer/{approval['approval_id']}"
+
+
+def test_approver_edits_and_approves_the_shown_call(people: People, browser: Browser) -> None:
+    run = people.start("other", session_id="edited")
+    with open_as(people, browser, "eve", "#/approvals?user=ann") as shown:
+        row = shown.page.locator("tbody tr[data-approval]")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text('amount=10, to="bob"')
+        expect(shown.page.locator("nav [data-waiting]")).to_have_text("1 waiting")
+        shown.page.keyboard.press("j")
+        shown.page.keyboard.press("Enter")
+        shown.see("A decision about pay", "an approver who is not the user", "edited")
+        expect(shown.page.locator("dd a")).to_have_count(0)  # no right to read the session
+        shown.page.click("text=Edit the arguments")
+        field = shown.page.locator("textarea[name=arguments]")
+        field.fill('{"amount": 10, ')
+        expect(shown.page.locator("[role=alert]")).to_contain_text("Not JSON")
+        expect(shown.page.locator("button[type=submit]")).to_be_disabled()
+        field.fill('{"amount": 7, "to": "bob"}')
+        expect(shown.page.locator("[data-difference] tbody tr")).to_have_text("amount107")
+        shown.page.fill("input[name=note]", "seven is enough")
+        with shown.page.expect_request("**/decide") as sent:
+            shown.page.click("text=Approve with changes")
+        approval = people.approvals(run)[0]
+        assert sent.value.post_data_json["arguments_hash"] == approval["arguments_hash"]
+        expect(shown.page.locator("[data-decided]")).to_contain_text("approved · done by eve")
+        shown.see("seven is enough", "Approved with changes")
+        expect(shown.page.locator("nav [data-waiting]")).to_have_count(0)
+    people.wait_for_end(run)
+    assert people.payments[-1] == {"amount": 7, "to": "bob"}
+
+
+def test_rejection_reaches_the_agent_with_its_note(people: People, browser: Browser) -> None:
+    run = people.start("other")
+    before = len(people.payments)
+    with open_as(people, browser, "eve", place_of(people, run)) as shown:
+        shown.page.fill("input[name=note]", "too much")
+        shown.page.click("button.danger")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("✗ rejected by eve")
+    assert "rejected: too much" in people.wait_for_end(run)["content"]
+    assert len(people.payments) == before
+
+
+def test_late_decision_shows_who_decided(people: People, browser: Browser) -> None:
+    run = people.start("other")
+    frozen = [True]
+
+    def answer(route: Route) -> None:
+        if route.request.method == "POST":
+            frozen[0] = False
+        if frozen[0]:
+            route.fulfill(status=304)
+        else:
+            route.continue_()
+
+    with open_as(people, browser, "eve", place_of(people, run)) as shown:
+        shown.page.wait_for_selector("[data-decision]")
+        shown.page.route("**/approvals/**", answer)
+        assert people.decide(people.approvals(run)[0], "reject", name="root").is_success
+        with shown.page.expect_response("**/decide") as answered:
+            shown.page.click("button[type=submit]")
+        assert answered.value.status == 409
+        expect(shown.page.locator("[data-refusal]")).to_contain_text("is rejected by root already")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("✗ rejected by root")
+
+
+def test_own_run_needs_another_person(people: People, browser: Browser) -> None:
+    run = people.start("other")
+    with open_as(people, browser, "ann", place_of(people, run), *USER, *APPROVER) as shown:
+        expect(shown.page.locator("dd a")).to_have_count(2)
+        shown.page.click("button[type=submit]")
+        refusal = shown.page.locator("[data-refusal]")
+        expect(refusal).to_contain_text("Four eyes. The policy of this call is other")
+        expect(refusal).to_contain_text("approvals:payer:write")
+        assert people.approvals(run)[0]["status"] == "pending"
+    people.decide(people.approvals(run)[0], "reject")
+
+
+def test_answers_results_and_outcomes(people: People, browser: Browser) -> None:
+    ask, form, opened, lost = (people.start(word) for word in ("ask", "form", "open", "lost"))
+    with open_as(people, browser, "eve", place_of(people, ask)) as shown:
+        page = shown.page
+        shown.see("Which way?", "An answer to ask")
+        page.click("button[type=submit]")
+        shown.see("The answer is required")
+        page.select_option("select[name=answer-]", label="left")
+        page.click("button[type=submit]")
+        expect(page.locator("[data-decided]")).to_contain_text("answered by eve")
+        shown.go(place_of(people, form))
+        shown.see("Which seats?", "as in the passport")
+        page.fill("[name=answer-seats]", "two")
+        page.select_option("[name=answer-window]", label="yes")
+        page.click("button[type=submit]")
+        shown.see("seats must be an integer")
+        page.fill("[name=answer-seats]", "2")
+        page.select_option("[name=answer-class]", label="second")
+        page.click("button[type=submit]")
+        expect(page.locator("[data-decided]")).to_contain_text("answered by eve")
+        shown.go(place_of(people, opened))
+        page.fill("textarea[name=result]", "{")
+        page.check("text=The result is JSON")
+        shown.see("Not JSON", "The caller makes this call")
+        page.fill("textarea[name=result]", '{"lines": 3}')
+        page.click("text=Complete")
+        expect(page.locator("[data-decided]")).to_contain_text("answered · done by eve")
+        shown.go(place_of(people, lost))
+        shown.see("It is not known whether pay had its effect.", "it has it twice")
+        expect(page.locator("button[type=submit]")).to_be_disabled()
+        page.check("input[value=complete]")
+        page.fill("textarea[name=result]", "paid at noon")
+        page.click("text=Report the result")
+        expect(page.locator("[data-decided]")).to_contain_text("answered · done by eve")
+    assert people.wait_for_end(ask)["content"] == "Results: left"
+    answer = "{'seats': 2, 'window': True, 'class': 'second'}"
+    assert people.wait_for_end(form)["content"] == f"Results: {answer}"
+    assert people.wait_for_end(opened)["content"] == 'Results: {"lines":3}'
+    approval = people.approvals(lost)[0]
+    assert (approval["execution"], approval["result"]) == ("done", "paid at noon")
+
+
+def test_large_integers_are_shown_and_sent_exactly(people: People, browser: Browser) -> None:
+    run = people.start("large")
+    with open_as(people, browser, "eve", place_of(people, run)) as shown:
+        shown.see(str(LARGE))
+        shown.page.click("text=Edit the arguments")
+        field = shown.page.locator("textarea[name=arguments]")
+        field.fill(field.input_value().replace("bob", "ben"))
+        expect(shown.page.locator("[data-difference] tbody tr")).to_have_text("tobobben")
+        shown.page.click("text=Approve with changes")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("approved")
+    people.wait_for_end(run)
+    assert people.payments[-1] == {"amount": LARGE, "to": "ben"}
+
+
+def test_page_without_the_scope_names_it(people: People, browser: Browser) -> None:
+    with open_as(people, browser, "ann", "#/approvals") as shown:
+        shown.see("This needs approvals:read", "agentctl auth explain GET /approvals")
+        assert not [url for url in shown.requests if url.endswith("limit=1")]
+
+
+def test_reader_of_approvals_decides_nothing(people: People, browser: Browser) -> None:
+    run = people.start("other")
+    with open_as(people, browser, "ann", place_of(people, run), "approvals:read") as shown:
+        shown.see("Another person than the user of the run", "approvals:payer:write")
+        expect(shown.page.locator("form")).to_have_count(0)
+    people.decide(people.approvals(run)[0], "reject")
+
+
+def test_list_is_filtered(people: People, browser: Browser) -> None:
+    runs = [people.start(word, name="ben") for word in ("ask", "user")]
+    people.decide(people.approvals(runs[0])[0], "reject")
+    with open_as(people, browser, "eve", "#/access") as shown:
+        shown.see("Who am I")
+        shown.evaluate(PRESS, ["g", "p"])
+        shown.page.fill("input[type=search][placeholder=User]", "ben")
+        rows = shown.page.locator("tbody tr[data-approval]")
+        expect(rows).to_have_count(1)
+        shown.page.click("button:text-is('All')")
+        expect(rows).to_have_count(2)
+        shown.page.select_option("label:has-text('Status') select", label="rejected")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("by eve · Which way?")
+        shown.go("#/approvals?all=1&user=ben&tool=pay")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("amount=10")
+        shown.go("#/approvals?all=1&user=ben&kind=external")
+        shown.see("No approvals match.")
+    people.decide(people.approvals(runs[1])[0], "reject")
+
+
+def test_user_decides_in_the_transcript(people: People, browser: Browser) -> None:
+    """The run goes on in the page, for a token without any scope on approvals."""
+    people.start("none", session_id="in-place")
+    with open_as(people, browser, "ann", "#/sessions/in-place") as shown:
+        page = shown.page
+        shown.see("Results:")
+        page.fill("[data-message]", "user | ask")
+        page.keyboard.press("Enter")
+        shown.see("for a decision about pay", "‖ paused")
+        page.click("[aria-label='Decide: a decision about pay']")
+        dialog = page.locator("dialog")
+        expect(dialog).to_contain_text("amount10")
+        page.fill("dialog input[name=note]", "as agreed")
+        page.click("dialog button[type=submit]")
+        shown.see("for an answer to ask")
+        expect(page.locator("[data-decided]")).to_contain_text("✓ approved · done by ann")
+        expect(page.locator("[data-decided]")).to_contain_text("as agreed")
+        page.click("[aria-label='Decide: an answer to ask']")
+        expect(dialog).to_contain_text("Which way?")
+        page.select_option("dialog select", label="right")
+        page.click("dialog button[type=submit]")
+        expect(page.locator(".turn .status").last).to_contain_text("✓")
+        expect(page.locator(".turn").last).to_contain_text("Results: right")
+        expect(page.locator("[data-decided]")).to_have_count(2)
+        expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_gated_tool_call_has_its_decision_below(people: People, browser: Browser) -> None:
+    run = people.start('{"amount": 3}', agent="clerk", session_id="gated")
+    with open_as(people, browser, "ann", "#/sessions/gated") as shown:
+        call = shown.page.locator(".fold .line")
+        expect(call).to_contain_text("pay(amount=3)")
+        expect(call).to_contain_text("‖")
+        shown.page.click("[data-waits] button")
+        shown.page.click("dialog button[type=submit]")
+        expect(call).to_contain_text("paid 3")
+        expect(shown.page.locator(".fold + [data-decided]")).to_contain_text("✓ approved · done")
+        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+    assert people.wait_for_end(run)["status"] == "COMPLETED"
+
+
+def test_call_of_a_member_is_decided_in_the_run_of_its_team(
+    people: People, browser: Browser
+) -> None:
+    scopes = (*USER, "teams:read", "teams:run")
+    with open_as(people, browser, "ann", "#/agents/teams/counter", *scopes) as shown:
+        shown.page.fill("[data-message]", '{"amount": 4}')
+        shown.page.click("button:text-is('Start')")
+        shown.page.click("[data-waits] button")
+        expect(shown.page.locator("dialog")).to_contain_text("amount4")
+        shown.page.click("dialog button[type=submit]")
+        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+        shown.page.click("[data-member] >> text=Clerk")
+        expect(shown.page.locator("[data-member] [data-decided]")).to_contain_text("approved")
+
+
+def test_caller_that_only_runs_decides_about_its_run(people: People, browser: Browser) -> None:
+    with open_as(people, browser, "ann", "#/agents", "agents:run") as shown:
+        shown.page.fill("input[name=id]", "payer")
+        shown.page.click("text=Open")
+        shown.page.fill("[data-message]", "user")
+        shown.page.click("button:text-is('Start')")
+        shown.page.click("[data-waits] button")
+        expect(shown.page.locator("dialog")).to_contain_text("amount10")
+        shown.page.click("dialog button[type=submit]")
+        shown.see("Results: paid", "✓ completed")
+
+
+def test_hostile_arguments_are_shown_as_text(people: People, browser: Browser) -> None:
+    call = {"amount": 1, "note": f"{HOSTILE} <img src=x onerror=alert(1)>"}
+    run = people.start(json.dumps(call), agent="clerk", session_id="hostile")
+    place = place_of(people, run).replace("payer", "clerk")
+    with open_as(people, browser, "root", "#/approvals") as shown:
+        for each in ("#/approvals?user=ann", place, f"#/runs/{run['run_id']}/timeline"):
+            shown.go(each)
+            shown.page.wait_for_selector("tbody tr, [data-span=pause]")
+            assert shown.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
+            assert "\u202e" not in shown.page.locator("#app").inner_text()
+        shown.go(place)
+        shown.see("\\u202e", "<img src=x onerror=alert(1)>")
+        shown.page.click("button.danger")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("rejected")
+
+
+def test_transcript_goes_on_after_the_decision_of_another(people: People, browser: Browser) -> None:
+    run = people.start("other", session_id="elsewhere")
+    with open_as(people, browser, "ann", "#/sessions/elsewhere") as shown:
+        shown.see("for a decision about pay", "needs approvals:payer:write")
+        expect(shown.page.locator("[data-waits] button")).to_have_count(0)
+        people.decide(people.approvals(run)[0], "approve", note="checked")
+        expect(shown.page.locator(".turn")).to_contain_text("Results: paid")
+        expect(shown.page.locator("[data-decided]")).to_contain_text("approved · done by eve")
+        expect(shown.page.locator("[data-waits]")).to_have_count(0)
+
+
+def test_paused_runs_in_lists_and_timeline(people: People, browser: Browser) -> None:
+    run = people.start("user", name="ben", session_id="listed")
+    with open_as(people, browser, "ben", "#/sessions") as shown:
+        expect(shown.page.locator("tbody .status").first).to_have_text("‖ paused")
+        shown.go(f"#/runs/{run['run_id']}/timeline")
+        bar = shown.page.locator("[data-span=pause]")
+        expect(bar).to_contain_text("pay · waits")
+        bar.click()
+        expect(shown.page.locator("dialog")).to_contain_text("waits")
+        shown.page.keyboard.press("Escape")
+        shown.go("#/runs?all=paused&session=listed")
+        shown.see("1 paused run", "waits", "for a decision about pay")
+        shown.page.click("tbody button")
+        shown.page.click("dialog .danger")
+        expect(shown.page.locator("dialog")).to_contain_text("1 of 1")
+        shown.page.keyboard.press("Escape")
+        shown.see("No runs match.")
+        shown.go(f"#/runs/{run['run_id']}/timeline")
+        expect(bar).to_contain_text("pay · cancelled")
+    assert people.approvals(run)[0]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_approvals_hold_at_any_width(people: People, browser: Browser, width: int) -> None:
+    run = people.start("user form lost", session_id=f"wide-{width}")
+    size: Any = {"width": width, "height": 800}
+    with open_as(people, browser, "root", "#/approvals") as shown:
+        shown.page.set_viewport_size(size)
+        shown.page.wait_for_selector("tbody tr")
+        check_layout(shown, minimum=100)
+        for approval in people.approvals(run):
+            shown.go(f"#/approvals/agent/payer/{approval['approval_id']}")
+            shown.see(approval["approval_id"][:13])
+            shown.page.wait_for_selector("[data-decision]")
+            _open_details(shown)
+            check_layout(shown)
+            assert width > 699 or shown.evaluate(SMALL_TARGETS) == []
+        shown.go(f"#/sessions/wide-{width}")
+        shown.see("for the outcome of pay")
+        check_layout(shown)
+        shown.page.locator("[data-waits] button").last.click()
+        shown.page.wait_for_selector("dialog [data-decision]")
+        check_layout(shown)
+    people.send("root", "POST", f"/agents/payer/runs/{run['run_id']}/cancel")
+
+
+def test_approvals_are_accessible(people: People, browser: Browser) -> None:
+    run = people.start("user ask lost", session_id="axe")
+    with open_as(people, browser, "root", "#/approvals") as shown:
+        shown.page.wait_for_selector("tbody tr")
+        check_accessibility(shown)
+        names = shown.page.get_by_role("link", name="Approvals")
+        expect(names).to_contain_text("waiting")
+        for approval in people.approvals(run):
+            shown.go(f"#/approvals/agent/payer/{approval['approval_id']}")
+            shown.page.wait_for_selector("[data-decision]")
+            _open_details(shown)
+            check_accessibility(shown)
+        shown.go("#/sessions/axe")
+        shown.see("for the outcome of pay")
+        check_accessibility(shown)
+        shown.page.locator("[data-waits] button").first.click()
+        shown.page.wait_for_selector("dialog [data-decision]")
+        check_accessibility(shown)
+    people.send("root", "POST", f"/agents/payer/runs/{run['run_id']}/cancel")
+
+
+def _open_details(shown: ConsolePage) -> None:
+    shown.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    edit = shown.page.locator("text=Edit the arguments")
+    if edit.count():
+        edit.click()
+        shown.page.fill("textarea[name=arguments]", '{"amount": 7, "to": "ben"}')
