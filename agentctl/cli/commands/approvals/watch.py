@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @with_target(
     without=("status", "execution", "limit", "page", "cursor", "sort_order", "sort_by"),
     order=(
-        "kind", "component_type", "component_id", "tool_name", "run_id", "session_id", "user_id", "db_id", ...,
+        "kind", "component_type", "component_id", "tool_name", "run_id", "session_id", "user_id",
+        "db_id", ...,
     ),
 )  # fmt: skip
 async def watch_approvals(
