@@ -16,7 +16,7 @@ PEERS := 2.7.2 2.9.0 3.1.10
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz serve test-peers lock clean
+.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz kills serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -86,6 +86,21 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@if command -v npm >/dev/null; then \
 		npm install --silent --prefix .peers/openai openai@6.49.0; fi
+	@touch $@
+
+# Kill servers at each statement of approved calls, and at MOMENTS (default 100) random moments, on
+# both databases; then put AgentOS and LangGraph to the same kill. About an hour.
+kills: $(VENV)/.installed-test .peers/ledger/.installed
+	$(BIN)/python -m tests.kills.approvals --git .peers/ledger/bin/mcp-server-git \
+		--database sqlite --moments $(or $(MOMENTS),100)
+	$(BIN)/python -m tests.kills.approvals --git .peers/ledger/bin/mcp-server-git \
+		--database postgres --moments $(or $(MOMENTS),100)
+	$(BIN)/python -m tests.kills.peers
+
+.peers/ledger/.installed: tests/kills/requirements.txt
+	@echo 'Creating an environment for the ledger in .peers'
+	@$(PYTHON) -m venv .peers/ledger
+	@.peers/ledger/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
 # Send random requests over every route for SECONDS (default 60).

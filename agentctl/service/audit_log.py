@@ -28,7 +28,7 @@ from agentctl.errors import Unavailable
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.routes import operation_ids
+from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -139,8 +139,10 @@ CHANGING_OPERATIONS = frozenset(
     {operation for operation, route in ROUTES.items() if route.method != "GET"}
     - {operation_ids(kind).resume_run for kind in KINDS}
     - {"explain_auth"}
+    - PAGE_ROUTES.keys()
 )
-"""The operations that change data: they are always recorded. Some reads are POST as well."""
+"""The operations that change data: they are always recorded. Some reads are POST as well, and the
+sign-in of the console changes cookies only."""
 
 _RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},

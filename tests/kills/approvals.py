@@ -1,6 +1,6 @@
 """Kill servers while they execute approved calls, and compare the ledger with the records.
 
-    python -m tests.kills.approvals --git .kills/bin/mcp-server-git
+    python -m tests.kills.approvals --git .peers/ledger/bin/mcp-server-git
 
 An agent asks for a commit (a call of the real program `mcp-server-git`), a person approves it, and
 a server executes it. Servers are killed with SIGKILL: before each statement of a leg in turn, then

@@ -593,6 +593,10 @@ def test_every_operation_other_than_get_is_classified() -> None:
         "resume_agent_run_stream",
         "resume_team_run_stream",
         "resume_workflow_run_stream",
+        "start_console_sign_in",
+        "finish_console_sign_in",
+        "keep_console_token",
+        "forget_console_token",
     }
 
 
