@@ -183,7 +183,7 @@ class Population:
             '{"input_tokens":40,"output_tokens":20,"total_tokens":60}' if ended else None,
             said if ended else None, f"Question {seq}", f"Answer {seq}" if ended else None,
             "[]" if ended else None, said if ended else None, None, None, None, None, None, None,
-            "[]" if ended else None, None,
+            "[]" if ended else None, None, None,
         )  # fmt: skip
 
     def _end(self) -> str:
