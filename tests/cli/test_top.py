@@ -284,8 +284,10 @@ def test_paused_run_is_decided_on_the_screen(server: ThreadedServer) -> None:
         await screen.see("‖ pay", "‖ ask")
         await screen.press("a")
         await screen.see("tool", "argument amount", "10", "and 1 more", "Approve", "Reject")
+        await screen.until(lambda: is_focused(screen, "later"))
         await screen.press("tab", "enter")
         await screen.see("Which way?", "Answer", gone=("Approve",))
+        await screen.until(lambda: is_focused(screen, "later"))
         await screen.press("shift+tab", *"up", "tab", "tab", "tab", "enter")
         await screen.see("answer does not match its schema")
         screen.app.screen.query_one("#note", Input).value = "left"
@@ -295,6 +297,11 @@ def test_paused_run_is_decided_on_the_screen(server: ThreadedServer) -> None:
     on_screen(server, journey, size=(110, 36))
     record = server.client.get(f"/runs/{run}", headers=server.bearer("boss", ADMIN)).json()
     assert record["content"] == "Results: paid, left"
+
+
+def is_focused(screen: Screen, widget: str) -> bool:
+    focused = screen.app.focused
+    return focused is not None and focused.id == widget
 
 
 def test_all_shown_runs_are_cancelled_after_their_number(server: ThreadedServer) -> None:

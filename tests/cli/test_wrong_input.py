@@ -70,7 +70,10 @@ def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
         (("sessions", "runs", "s", "--limit", "101"), "--limit must be a whole number from 1 to "),
         (("sessions", "list", "--sort-by", "x"), "--sort-by must be created_at or updated_at, not"),
         (("sessions", "list", "-o", "x"), "--output must be table, wide, json, jsonl, tsv or name"),
-        (("runs", "list", "--status", "x"), "--status must be PENDING, RUNNING, PAUSED, COMPLETED, ERROR "),
+        (
+            ("runs", "list", "--status", "x"),
+            "--status must be PENDING, RUNNING, PAUSED, COMPLETED, ERROR ",
+        ),
         (("runs", "cancel", "x", "--wait", "-1"), "--wait must be a number from 0 to 86400, not "),
         (
             ("serve", "--port", "65536"),
