@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -76,9 +78,13 @@ class People:
 
     @property
     def payments(self) -> list[Any]:
-        """The payments that were made so far."""
-        ledger = self.host.deployment.folder / "ledger.jsonl"
-        return [json.loads(line) for line in ledger.read_text().splitlines()]
+        """The payments that were made so far, in this process.
+
+        Python imports the module of the agent once, from the folder of the first server.
+        """
+        ledger: Path = sys.modules["paying_agent"].LEDGER
+        text = ledger.read_text() if ledger.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
 
     def wait_for_end(self, run: dict[str, Any], *statuses: str) -> Any:
         """Wait until a run has one of some statuses, by default a final one; return its record."""

@@ -159,8 +159,8 @@ def test_keys_reach_worker_processes(file: Path, reads: Reads) -> None:
 
 
 def test_keys_have_no_effect_on_agents_in_code(refuses: Refuses) -> None:
-    text = '[[agents]]\nid = "a"\nobject = "x:y"\napprove = { refund = "user" }\n'
-    assert refuses(text) == "agents.a.approve: has no effect with object"
+    text = '[[agents]]\nid = "a"\nobject = "x:y"\nexternal_tools = ["open.json"]\n'
+    assert refuses(text) == "agents.a.external_tools: has no effect with object"
 
 
 @pytest.mark.parametrize(

@@ -419,6 +419,14 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Approvals",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has other routes for them"),
+        commands=(
+            "approvals list", "approvals get", "approvals approve", "approvals reject",
+            "approvals answer", "approvals complete", "approvals retry", "approvals watch",
+        ),
+    ),
+    Row(
         "Identity, explanations, audit log",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(

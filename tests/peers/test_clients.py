@@ -233,7 +233,7 @@ def test_tokens_have_the_known_answers(ours: Ours) -> None:
 def test_explanation_knows_the_additional_routes(ours: Ours) -> None:
     for path, method, operation in (
         ("/sessions/explained/run-previews", "GET", "get_session_runs"),
-        (f"/agents/echo/runs/{UNKNOWN}/continue", "POST", "cancel_agent_run"),
+        (f"/agents/echo/runs/{UNKNOWN}/continue", "POST", "continue_agent_run"),
     ):
         asked = {"method": method, "path": path, "token": ours.deployment.token("ann", *SCOPES)}
         found = ours.call("POST", "/auth/explain", ADMIN, json=asked).json()
