@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -351,7 +351,7 @@ def main() -> int:
         options.database, options.git.absolute(),
         step=options.step, moments=options.moments, runs=options.runs, seed=options.seed,
     )  # fmt: skip
-    print(json.dumps(asdict(figures)))
+    print(json.dumps({**vars(figures), "ends": dict(figures.ends)}))
     return 0 if figures.is_right else 1
 
 

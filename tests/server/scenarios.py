@@ -567,6 +567,8 @@ def _memories() -> Iterator[Scenario]:
     yield Scenario(operation, path, "admin", 404, NOT_FOUND, json=wrong_user)
     yield Scenario(operation, path, who, 204, json={"memory_ids": ["{bulk_memory}"]})
     yield Scenario(operation, path, who, 403, FORBIDDEN, json={"user_id": "other", "all": True})
+    # Before all memories of the user are deleted.
+    yield Scenario("delete_memory", f"{path}/{{old_memory}}", who, 204)
     yield Scenario(operation, path, who, 204, json={"user_id": "me", "all": True})
     yield Scenario(operation, path, "admin", 204, json={"user_id": "zoe", "all": True})
     yield Scenario(operation, path, "admin", 422, ("user_id is required",), json={"all": True})
@@ -576,7 +578,6 @@ def _memories() -> Iterator[Scenario]:
     operation, path = "delete_memory", "DELETE /memories"
     yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND)
     yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, FORBIDDEN)
-    yield Scenario(operation, f"{path}/{{old_memory}}", who, 204)
     their_own = '"memory":"Likes black tea"'
     yield Scenario("get_memory", "GET /memories/{their_memory}", "admin", 200, (their_own,))
 
