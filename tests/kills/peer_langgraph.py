@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, TypedDict
@@ -34,6 +35,7 @@ class FileSaver(InMemorySaver):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
+        self._lock = threading.Lock()
         if path.exists():
             storage, writes, blobs = pickle.loads(path.read_bytes())
             for thread, spaces in storage.items():
@@ -54,11 +56,15 @@ class FileSaver(InMemorySaver):
         self._store()
 
     def _store(self) -> None:
-        storage = {thread: dict(spaces) for thread, spaces in self.storage.items()}
-        content = pickle.dumps((storage, dict(self.writes), dict(self.blobs)))
-        part = self._path.with_suffix(".part")
-        part.write_bytes(content)
-        part.replace(self._path)
+        with self._lock:
+            storage = {
+                thread: {space: dict(found) for space, found in spaces.items()}
+                for thread, spaces in self.storage.items()
+            }
+            content = pickle.dumps((storage, dict(self.writes), dict(self.blobs)))
+            part = self._path.with_suffix(".part")
+            part.write_bytes(content)
+            part.replace(self._path)
 
 
 def build(folder: Path) -> Any:
