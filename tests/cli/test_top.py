@@ -290,6 +290,8 @@ def test_paused_run_is_decided_on_the_screen(server: ThreadedServer) -> None:
         await screen.until(lambda: is_focused(screen, "later"))
         await screen.press("shift+tab", *"up", "tab", "tab", "tab", "enter")
         await screen.see("answer does not match its schema")
+        # A button ignores keys while it is drawn as pressed.
+        await screen.until(lambda: not screen.app.screen.query("Button.-active"))
         screen.app.screen.query_one("#note", Input).value = "left"
         await screen.press("enter")
         await screen.see("✓ completed", gone=("Which way?",))

@@ -23,6 +23,7 @@ from typing import Any
 CANCELLED = "notifications/cancelled"
 
 _lock = threading.Lock()
+_sent = threading.Event()
 _received: list[str] = []
 _extra: list[str] = []
 _cancelled: dict[Any, threading.Event] = {}
@@ -117,12 +118,14 @@ def tool_log(arguments: dict[str, Any], _: threading.Event) -> dict[str, Any]:
 
 
 def tool_flood(arguments: dict[str, Any], _: threading.Event) -> dict[str, Any]:
-    """Write lines that are no messages, without an end."""
+    """Write lines that are no messages, without an end, once the call has its answer."""
+    _sent.clear()
     threading.Thread(target=flood, args=(arguments["to"],), daemon=True).start()
     return text("flooding")
 
 
 def flood(number: int) -> None:
+    _sent.wait()
     while True:
         with _lock:
             os.write(number, b'{"x"\n' * 4_000)
@@ -141,6 +144,7 @@ def send(message: dict[str, Any]) -> None:
     with _lock:
         while data:
             data = data[os.write(1, data) :]
+    _sent.set()
 
 
 RAW = {

@@ -300,7 +300,7 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
 ) -> None:
     """docs/decisions/0075."""
     caplog.set_level(logging.INFO, "agentctl.mcp")
-    async with host(stdio_spec()) as hosted:
+    async with host(stdio_spec(call_seconds=60)) as hosted:
         await hosted.text("flood", to=pipe)
         used = time.thread_time()
         await asyncio.sleep(3)
