@@ -66,8 +66,11 @@ def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
 def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     """Return the present state of a run; the facts of one that has stopped are as of its end."""
     phase = describe_phase(run, now())
+    if phase["warning"] or not phase["sentence"]:
+        # Work that goes on, or no fact with a time: most runs of a list.
+        return phase
     ended = _parse(run.get("finished_at"))
-    return phase if phase["warning"] or ended is None else describe_phase(run, ended)
+    return phase if ended is None else describe_phase(run, ended)
 
 
 def describe_holding(holding: list[str] | None) -> str:
@@ -141,6 +144,8 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
 
 
 def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
+    if not warning and name != "stopped" and run.get("late_result") != "dropped":
+        return []
     ended, stopped = _parse(run.get("finished_at")), _parse(run.get("stopped_at"))
     if warning:
         since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
