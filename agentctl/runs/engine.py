@@ -208,7 +208,12 @@ class Engine:
         self._starts.end(run.run_id)
 
     async def _run_member(
-        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        run_id: str | None,
+        keeps_input: bool,
     ) -> MemberResult:
         if run_id is not None:
             return await self._continue_member(parent, component, run_id)
@@ -221,6 +226,7 @@ class Engine:
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"
             else parent.spec.time_limit,
+            keeps_input=keeps_input,
         )
         async with self._member_slots.hold(parent):
             parent.checkpoint()

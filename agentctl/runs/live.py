@@ -33,9 +33,9 @@ from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import EVERYONE, Visibility
 
-MemberRunner = Callable[["LiveRun", Component, str, str | None], Awaitable[MemberResult]]
-"""Executes a member's run under the given run, and returns its result: a new one, or the paused one
-with the given id."""
+MemberRunner = Callable[["LiveRun", Component, str, str | None, bool], Awaitable[MemberResult]]
+"""Executes a member's run under the given run, and returns its result: a new one, which keeps the
+object `input` if the flag is true, or the paused one with the given id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +229,15 @@ class LiveRun:
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(
-        self, component: Component, message: str, *, run_id: str | None = None
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
     ) -> MemberResult:
         self.checkpoint()
-        return await self._run_member(self, component, message, run_id)
+        return await self._run_member(self, component, message, run_id, keeps_input)
 
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins.

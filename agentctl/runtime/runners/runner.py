@@ -1,0 +1,105 @@
+"""The interface of the runners of agents in code, and the execution of a run by one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol
+
+from agentctl.errors import InvalidConfiguration, Unavailable
+from agentctl.records.times import now
+from agentctl.runtime.context import ContextMisuse
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Paused
+from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
+
+if TYPE_CHECKING:
+    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.input_schema import InputSchema
+
+_log = logging.getLogger("agentctl.runtime")
+
+
+class Runner(Protocol):
+    """The executor of one agent in code, shared by all of its runs.
+
+    Attributes:
+        kind: the kind of the object, such as `function`. Native messages are kept for it.
+        input_schema: the object `input` that the agent takes; None for any object.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def input_schema(self) -> InputSchema | None: ...
+
+    async def open(self) -> None:
+        """Open what all runs share. Called once in a process, before its first run.
+
+        An exception fails the run; the next run tries again.
+        """
+        ...
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Execute a run. Everything that it produces is reported through `run`, as it arrives.
+
+        A cancel raises asyncio.CancelledError at an `await`: release everything and raise it again.
+        The engine waits for 0.1 seconds, then ends the run without this call and reports it as work
+        that has not stopped. Work in other tasks or threads is added with `run.add_unstopped`
+        before the method returns or raises.
+
+        Raises:
+            ExecutionError: the run ends as ERROR with this code. Any other exception ends it with
+                AGENT_FAILED; its text goes to the log only.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what `open` has opened. Called once, also if `open` was not called."""
+        ...
+
+
+async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
+    """Run an agent in code to its end. The result is in the transcript.
+
+    Tokens are unknown unless the runner or a function of the run reports them.
+
+    Args:
+        opening: returns the opened runner of the agent.
+
+    Raises:
+        ExecutionError: the agent failed, or could not be opened.
+        InvalidConfiguration: its object is not usable.
+        asyncio.CancelledError: the run has to stop, even if the agent returned a result.
+        Paused: the agent waits for decisions.
+    """
+    transcript, message = environment.transcript, environment.spec.input
+    if environment.leg is None:
+        transcript.forget_usage()
+        transcript.add_user(message)
+    try:
+        runner = await opening
+        await runner.run(message, HostedRun(environment, runner.kind))
+    except LateReport:
+        # The agent ignored its cancellation. Without an exception its task ends with a late result.
+        return
+    except asyncio.CancelledError:
+        if environment.is_stopping:
+            raise
+        # The agent cancelled itself, for example in a task group.
+        _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
+        raise ExecutionError("AGENT_FAILED") from None
+    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
+        raise
+    except ContextMisuse as error:
+        raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
+    except BaseException as error:
+        # Also SystemExit, which would end the process. The text may contain secrets: it goes to
+        # the log only.
+        if not environment.is_stopping:
+            _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
+        raise ExecutionError("AGENT_FAILED") from None
+    environment.checkpoint()
+    transcript.end_answer([], "stop")
+    transcript.close_open_calls(now())
