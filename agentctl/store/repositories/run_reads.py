@@ -29,7 +29,7 @@ _SUMMARY = {
     **dict.fromkeys(
         (
             "content", "history", "messages", "tools", "metadata", "session_state", "output",
-            "reasoning_content",
+            "reasoning_content", "input_object",
         ),
         "NULL",
     ),
