@@ -12,6 +12,7 @@ from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.supervision import RunCounters
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
@@ -153,7 +154,10 @@ async def test_expired_approval_counts_as_rejected(deployment: Deployment, payer
         row = await approval_of(service, run["run_id"])
         expire = Sql("UPDATE approvals SET expires_at = 1 WHERE approval_id = :id")
         await database_of(service).write(expire.execute(id=row.approval_id))
-        assert await expire_approvals(database_of(service)) == [run["run_id"]]
+        counters = RunCounters()
+        released = await expire_approvals(database_of(service), counters.count_decision)
+        assert released == [run["run_id"]]
+        assert counters.decided["expired"] == 1
         await service.hosting.engine.continue_run(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == []
