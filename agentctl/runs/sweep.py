@@ -128,7 +128,7 @@ async def continue_waiting_runs(
         Unavailable: a database does not answer.
     """
     for database in databases.get_open().values():
-        await expire_approvals(database, counters and counters.count_decision)
+        await expire_approvals(database, counters.count_decision if counters else None)
         for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_LEGS)):
             await continue_run(database, state.run_id)
 
