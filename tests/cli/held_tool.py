@@ -32,6 +32,6 @@ tools = ["{module}:hold"]
 """
 """The agent `napper`.
 
-`{url}` is the address of the model endpoint. `{module}` differs between servers: those in one process
-share their imported modules.
+`{url}` is the address of the model endpoint. `{module}` differs between servers, because those
+in one process share their imported modules.
 """
