@@ -188,7 +188,9 @@ async def test_cancel_of_a_member_cancels_its_run(deployment: Deployment, host: 
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        live = service.hosting.engine.find_run(member_id)
+        engine = service.hosting.engine
+        await wait_until(lambda: engine.find_run(member_id) is not None)
+        live = engine.find_run(member_id)
         assert live is not None
         live.stop(Ending.cancelled("ann", "enough"))
         for each in (run_id, member_id):
