@@ -367,13 +367,6 @@ class Question(TypedDict):
     question: str
 
 
-def without_messages() -> Any:
-    built = StateGraph(Question)
-    built.add_node("answer", lambda state: {})
-    built.add_edge(START, "answer")
-    return built.compile()
-
-
 # agno
 
 
