@@ -361,12 +361,6 @@ def not_compiled() -> Any:
     return build_default(DefaultContext)
 
 
-class Question(TypedDict):
-    """A state without messages."""
-
-    question: str
-
-
 # agno
 
 

@@ -71,6 +71,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         inner: ids of the answers of structured output. Their text is progress.
         ended: ids of the answers that are complete.
         graph_names: names of the graphs that nodes call, by their `checkpoint_ns`.
+        tool_calls: ids of the calls of tools, by the `checkpoint_ns` of their nodes.
         has_usage: True if a call has reported its tokens.
     """
 
@@ -83,6 +84,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self.inner: set[str] = set()
         self.ended: set[str] = set()
         self.graph_names: dict[str, str] = {}
+        self.tool_calls: dict[str, str] = {}
         self.has_usage = False
         self._run = run
         self._calls: dict[UUID, _Call] = {}
@@ -110,6 +112,11 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         # A graph that a node or a tool calls has no node of its own, whose name is that of it.
         if name and more.get("name") == name:
             self.graph_names.setdefault(metadata.get("langgraph_checkpoint_ns") or "", name)
+
+    def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
+        if call_id := more.get("tool_call_id"):
+            metadata = more.get("metadata") or {}
+            self.tool_calls[metadata.get("langgraph_checkpoint_ns") or ""] = call_id
 
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any

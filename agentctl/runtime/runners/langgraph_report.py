@@ -147,7 +147,10 @@ class GraphReport:
             above = self._find_space(names[:-1])
             node, _, _ = names[-1].partition(":")
             name = self._model_calls.graph_names.get(key, node)
-            member = self._members.start(key, name, _describe_task(state), parent=above.key or None)
+            call_id = self._model_calls.tool_calls.get(key)
+            member = self._members.start(
+                key, name, _describe_task(state), parent=above.key or None, call_id=call_id
+            )
             space = self._spaces[key] = GraphSpace(key, member.run, self._facts)
         self._model_calls.adopt(key, space.run)
         return space
