@@ -1,7 +1,7 @@
 """Graphs of LangGraph as its cookbooks write them: supervisors, swarms, map-reduce, custom states.
 
 The models follow the plan in the message of the user (`tests.endpoint_server`). The server imports
-this file as a module of its own.
+this file as a separate module.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def build_jokes() -> Any:
 jokes: Any = build_jokes()
 
 
-# An assistant with an input of its own (course "Email assistant")
+# An assistant with another input (course "Email assistant")
 
 
 class Email(BaseModel):

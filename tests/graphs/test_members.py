@@ -53,14 +53,14 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
     assert researcher["content"] == "cats are fine"
     assert [tool["tool_name"] for tool in researcher["tools"]] == ["search"]
     assert researcher["tools"][0]["result"] == "results for cats"
-    # The state of the root graph is its record; what a member has said names its run.
+    # The state of the root graph is its record; messages of a member name its run.
     assert run["content"] == "cats are fine\n\nI say: cats are fine"
-    said = [
+    texts = [
         (each["role"], each["content"], each.get("member_run_id")) for each in run["messages"][1:]
     ]
     boss, again = members[0]["run_id"], members[2]["run_id"]
     assert members[0]["tools"][0]["result"] == "Transferred to researcher"
-    assert [entry[0] for entry in said] == [
+    assert [entry[0] for entry in texts] == [
         "assistant",
         "tool",
         "assistant",
@@ -68,8 +68,8 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
         "assistant",
         "assistant",
     ]
-    assert [entry[2] for entry in said[2:]] == [researcher["run_id"]] * 3 + [again]
-    assert said[0][2] in (None, boss)
+    assert [entry[2] for entry in texts[2:]] == [researcher["run_id"]] * 3 + [again]
+    assert texts[0][2] in (None, boss)
     assert run["tools"] in ([], None)
 
 
