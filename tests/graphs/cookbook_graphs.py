@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
 import httpx
@@ -18,7 +19,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langchain_openai import ChatOpenAI
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import InjectedState
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
@@ -189,6 +192,36 @@ def build_profile() -> Any:
 
 
 profile: Any = build_profile()
+
+
+@dataclass
+class Order:
+    product: str
+    messages: Annotated[list[Any], add_messages] = field(default_factory=list)
+
+
+def build_order() -> Any:
+    def confirm(state: Order) -> dict[str, Any]:
+        return {"messages": [("ai", f"{state.product} for {state.messages[-1].content}")]}
+
+    graph = StateGraph(Order)
+    graph.add_node("confirm", confirm)
+    graph.add_edge(START, "confirm")
+    return graph.compile()
+
+
+order: Any = build_order()
+
+
+# The functional interface
+
+
+@entrypoint()
+async def essay(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"essay": f"about {inputs['topic']}"}
+
+
+written: Any = essay
 
 
 # Memory in a store (template "memory-agent")
