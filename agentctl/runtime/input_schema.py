@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.json_schema import find_schema_problem
-from agentctl.records.strict import NotStrict, parse_json
+from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
@@ -61,6 +61,15 @@ class InputSchema:
         self.is_required = is_required
         self._convert = convert
 
+    def describe(self) -> str:
+        """Return words for people: `an object with id, count (optional)`, or `any object`."""
+        required = self.schema.get("required", ())
+        names = [
+            name if name in required else f"{name} (optional)"
+            for name in self.schema.get("properties", ())
+        ]
+        return f"an object with {', '.join(names)}" if names else "any object"
+
     def check(self, value: dict[str, Any]) -> Any:
         """Return the value for the code.
 
@@ -83,18 +92,9 @@ class InputSchema:
                 return self.check(json.loads(spec.input_object))
             if not self.is_required:
                 return None
-            if (value := parse_message(spec.input)) is None:
+            if (value := find_object(spec.input)) is None:
                 raise WrongInput("must be the JSON text of an object")
             return self.check(value)
         except WrongInput as wrong:
             text = f"The input of the agent{wrong.place} {wrong.problem}"
             raise ExecutionError("AGENT_FAILED", text) from None
-
-
-def parse_message(message: str) -> dict[str, Any] | None:
-    """Return the object whose JSON text a message is, None for any other message."""
-    try:
-        value = parse_json(message)
-    except NotStrict:
-        return None
-    return value if isinstance(value, dict) else None

@@ -68,7 +68,11 @@ def check_config(config: Config = None) -> None:
         extension.require_packages(settings)
     Verifier(settings)
     with contextlib.redirect_stdout(sys.stderr):
-        Catalog.from_settings(settings).load_code()
+        catalog = Catalog.from_settings(settings)
+        catalog.load_code()
+    for agent in catalog.components("agent").values():
+        if (schema := catalog.find_input_schema(agent)) is not None:
+            note(f"agent {agent.id}: its input is {schema.describe()}")
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env
