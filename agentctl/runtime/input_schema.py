@@ -96,5 +96,5 @@ class InputSchema:
                 raise WrongInput("must be the JSON text of an object")
             return self.check(value)
         except WrongInput as wrong:
-            text = f"The input of the agent{wrong.place} {wrong.problem}"
+            text = f"The agent was not called: input{wrong.place} {wrong.problem}"
             raise ExecutionError("AGENT_FAILED", text) from None
