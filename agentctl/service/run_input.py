@@ -21,7 +21,7 @@ _log = logging.getLogger("agentctl.runtime")
 
 
 class RunInput(NamedTuple):
-    """What a component gets.
+    """The message and the object that a component gets.
 
     Attributes:
         message: the message; without one the JSON text of the object.

@@ -77,8 +77,8 @@ ROWS: tuple[Row, ...] = (
         works(
             _COMMANDS,
             "test_runs_start_in_every_way",
-            "`--idempotency-key` and `--input` are refused: AgentOS has no idempotency keys, and its"
-            " runs take a message",
+            "`--idempotency-key` and `--input` are refused: AgentOS has no idempotency keys, and"
+            " its runs take a message",
         ),
         works(
             _OPERATIONS,

@@ -1,4 +1,4 @@
-"""The object `input` of a run: what code gets, what is stored, and what is refused."""
+"""The object `input` of a run: the value for the code, the stored record, and the refusals."""
 
 from __future__ import annotations
 
