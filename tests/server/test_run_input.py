@@ -185,6 +185,15 @@ def test_step_and_member_read_an_object_from_their_task(host: ThreadedServer) ->
     )
 
 
+def test_leader_gets_the_schema_of_a_member(
+    host: ThreadedServer, model_endpoint: ModelEndpoint
+) -> None:
+    run(host, "teams/group", message='{"number":"B-2"}')
+    system = model_endpoint.requests("delegate")[-1]["messages"][0]["content"]
+    assert "The task of take_order is the JSON text of an object with this JSON Schema: {" in system
+    assert '"required": ["number"]' in system
+
+
 BAD = [
     ("agents/take_order", {}, 422, "message is required"),
     ("agents/take_order", {"message": ""}, 422, "message must not be empty"),
