@@ -62,13 +62,13 @@ class InputSchema:
         self._convert = convert
 
     def describe(self) -> str:
-        """Return words for people: `an object with id, count (optional)`, or `any object`."""
+        """Return the names of the fields for people: `id, count (optional)`, or `any fields`."""
         required = self.schema.get("required", ())
         names = [
             name if name in required else f"{name} (optional)"
             for name in self.schema.get("properties", ())
         ]
-        return f"an object with {', '.join(names)}" if names else "any object"
+        return ", ".join(names) or "any fields"
 
     def check(self, value: dict[str, Any]) -> Any:
         """Return the value for the code.

@@ -130,8 +130,11 @@ def test_agents_get_shows_the_schema(run: Run) -> None:
 def test_config_check_names_the_fields(deployment: Deployment, agentctl: Agentctl) -> None:
     ended = agentctl("config", "check", "--config", str(deployment.path))
     assert ended.code == 0
-    assert "agent take_order: its input is an object with number, pieces (optional)" in ended.stderr
-    assert "agent take_any: its input is any object" in ended.stderr
+    assert (
+        "agent take_order: its runs need the object input (number, pieces (optional))"
+        in ended.stderr
+    )
+    assert "agent take_any: its runs need the object input (any fields)" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,9 @@ def check_config(config: Config = None) -> None:
         catalog = Catalog.from_settings(settings)
         catalog.load_code()
     for agent in catalog.components("agent").values():
-        if (schema := catalog.find_input_schema(agent)) is not None:
-            note(f"agent {agent.id}: its input is {schema.describe()}")
+        schema = catalog.find_input_schema(agent)
+        if schema is not None and schema.is_required:
+            note(f"agent {agent.id}: its runs need the object input ({schema.describe()})")
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env

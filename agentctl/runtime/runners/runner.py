@@ -13,6 +13,7 @@ from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
+from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
@@ -74,6 +75,17 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
         Paused: the agent waits for decisions.
     """
+    try:
+        await _execute(opening, environment)
+    except Paused:
+        await pause_members(environment)
+        raise
+    except ExecutionError as failure:
+        await fail_members(environment, failure)
+        raise
+
+
+async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     transcript, message = environment.transcript, environment.spec.input
     if environment.leg is None:
         transcript.forget_usage()
@@ -81,6 +93,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
     try:
         runner = await opening
         await runner.run(message, HostedRun(environment, runner.kind))
+        await complete_members(environment)
     except LateReport:
         # The agent ignored its cancellation. Without an exception its task ends with a late result.
         return
