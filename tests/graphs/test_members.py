@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from agentctl.operations import Operations
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.records.events import parse_event
+from agentctl.records.run_reader import RunReader
+from agentctl.requests import CancelRequest, RunRequest, RunView
+from tests.commands import run_command
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.loops import wait_until
 
@@ -56,6 +59,7 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
         (each["role"], each["content"], each.get("member_run_id")) for each in run["messages"][1:]
     ]
     boss, again = members[0]["run_id"], members[2]["run_id"]
+    assert members[0]["tools"][0]["result"] == "Transferred to researcher"
     assert [entry[0] for entry in said] == [
         "assistant",
         "tool",
@@ -176,3 +180,49 @@ async def test_cancel_ends_the_member_and_its_model_call(
 
         await wait_until(has_stopped)
     await asyncio.to_thread(model_endpoint.wait_for_open, 0, 30.0)
+
+
+async def test_members_have_their_place_among_the_items(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "supervisor", RESEARCH)
+        run_id = events[0]["run_id"]
+        run = dict((await operations.get_run(run_id, form=RunView("items"))).value)
+        plan = json.dumps([call("search", "c9", query="dogs"), {"content": "dogs are fine"}])
+        message = json.dumps([call("ask_planner", "c1", request=plan), {"content": "done"}])
+        asked = await run_component(operations, "agent", "subagents", message)
+        below = dict((await operations.get_run(asked["run_id"], form=RunView("items"))).value)
+    assert [(each["type"], each["run"]["agent_id"]) for each in run["items"]] == [
+        ("member", "supervisor"), ("member", "researcher"), ("member", "supervisor"),
+    ]  # fmt: skip
+    assert [each["type"] for each in below["items"]] == ["tool_call", "member", "text"]
+    reader = RunReader()
+    for event in events:
+        reader.apply(parse_event(event["event"], json.dumps(event)))
+    live = reader.runs[run_id].items
+    assert [each["run_id"] for each in live] == [each["run_id"] for each in run["items"]]
+
+
+def test_transcripts_show_who_has_spoken(graphs: ConformanceServer) -> None:
+    async def start() -> None:
+        async with graphs.connect() as operations:
+            options = {"session_id": "shown"}
+            run = await run_component(operations, "agent", "supervisor", RESEARCH, **options)
+            ids.append(run["run_id"])
+
+    ids: list[str] = []
+    asyncio.run(start())
+    folder, path = graphs.deployment.folder, str(graphs.deployment.path)
+
+    def show(*arguments: str) -> str:
+        done = run_command(*arguments, "--config", path, environment={}, folder=folder)
+        assert done.code == 0, done.stderr
+        return done.stdout
+
+    text = show("runs", "get", ids[0], "--members", "--full", "-o", "text")
+    timeline = show("runs", "get", ids[0], "--timeline", "-o", "text")
+    markdown = show("sessions", "export", "shown", "--format", "markdown")
+    # The export repeats the plan, which is the message of the user.
+    for transcript, repeated in ((text, 0), (markdown, 1)):
+        assert transcript.index("Transferred to researcher") < transcript.index("results for cats")
+        assert transcript.count("I say: cats are fine") == 1 + repeated
+    assert "→ researcher" in timeline

@@ -185,6 +185,10 @@ class GraphReport:
             if space.key and space.failure is None:
                 space.failure = self._classify_member(space, error)
         if key in self._spaces and not task.get("interrupts"):
+            for message in read_messages(task.get("result")):
+                # A handoff: its result is for the graph above, and closes the call of the member.
+                if isinstance(message, ToolMessage):
+                    self._spaces[key].end_tool(message)
             await self._end_member(key)
 
     def _classify_member(self, space: GraphSpace, error: Exception) -> ExecutionError:
