@@ -18,7 +18,7 @@ from agentctl.runtime.failures import ExecutionError
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
 
-_PROBLEM_CHARACTERS = 200
+_MAXIMUM_LENGTH = 200
 
 
 class WrongInput(ValueError):
@@ -26,14 +26,14 @@ class WrongInput(ValueError):
 
     Attributes:
         place: the place inside the object: `.items[0]`; empty for the object itself.
-        problem: the difference, to follow the name and the place; public, at most 200 characters
-            of it describe the value.
+        problem: the difference without the value, to follow the name and the place; public. Both
+            are cut at 200 characters.
     """
 
     def __init__(self, problem: str, place: str = "") -> None:
         super().__init__(f"{place} {problem}")
-        self.place = place
-        self.problem = problem
+        self.place = place[:_MAXIMUM_LENGTH]
+        self.problem = problem[:_MAXIMUM_LENGTH]
 
 
 class InputSchema:
@@ -76,9 +76,8 @@ class InputSchema:
         Raises:
             WrongInput: the object does not match.
         """
-        if (problem := find_schema_problem(self.schema, value)) is not None:
-            text = problem.text[:_PROBLEM_CHARACTERS]
-            raise WrongInput(f"does not match its schema: {text}", problem.place)
+        if (problem := find_schema_problem(self.schema, value, mask="the value")) is not None:
+            raise WrongInput(f"does not match its schema: {problem.text}", problem.place)
         return value if self._convert is None else self._convert(value)
 
     def read(self, spec: RunSpec) -> Any:
