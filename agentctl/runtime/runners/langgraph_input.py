@@ -31,7 +31,7 @@ def read_graph_input(graph: Any) -> InputSchema:
     Raises:
         UnusableObject: the input of the graph is no object.
     """
-    builder = getattr(graph, "builder", None)
+    builder: Any = getattr(graph, "builder", None)
     schema = _read_schema(graph, builder)
     properties = dict(schema.get("properties") or {})
     if schema.get("type") != "object" or (builder is not None and not properties):
@@ -39,8 +39,7 @@ def read_graph_input(graph: Any) -> InputSchema:
             "the input of the graph is no object", "call it in an async function of your own"
         )
     takes_messages = MESSAGES in properties
-    is_state = builder is not None and builder.input_schema is builder.state_schema
-    is_free = is_state and takes_messages and hasattr(builder.input_schema, "__total__")
+    is_free = takes_messages and builder is not None and _is_free(builder)
     listed = () if is_free else schema.get("required") or ()
     required = [name for name in listed if name != MESSAGES]
     if takes_messages:
@@ -54,6 +53,11 @@ def read_graph_input(graph: Any) -> InputSchema:
         del schema["$defs"]
     is_required = bool(required) or not takes_messages
     return InputSchema(schema, is_required=is_required, convert=_convert)
+
+
+def _is_free(builder: Any) -> bool:
+    schema = builder.input_schema
+    return schema is builder.state_schema and hasattr(schema, "__total__")
 
 
 def _read_schema(graph: Any, builder: Any) -> dict[str, Any]:
