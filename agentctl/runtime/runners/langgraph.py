@@ -23,11 +23,6 @@ from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-<<<<<<< HEAD
-from agentctl.runtime.input_schema import parse_message
-=======
-from agentctl.runtime.input_schema import InputSchema
->>>>>>> input
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -236,13 +231,8 @@ class LangGraphRunner:
         if spec.input_object is None:
             is_object = schema.is_required
         else:
-<<<<<<< HEAD
-            is_object = parse_message(message) == run.context.input
-        new = [HumanMessage(message)] if self._takes_messages and not is_object else []
-=======
             is_object = find_object(message) == run.context.input
-        new = [HumanMessage(message)] if takes_messages and not is_object else []
->>>>>>> input
+        new = [HumanMessage(message)] if self._takes_messages and not is_object else []
         return given, new
 
     async def _pause(self, run: HostedRun, thread: _Thread, report: GraphReport) -> None:
