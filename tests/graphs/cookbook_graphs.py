@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -90,6 +91,39 @@ def build_supervisor() -> Any:
 
 
 supervisor: Any = build_supervisor()
+
+
+# A swarm: agents that hand over to each other, with a checkpointer (tutorial "Swarm")
+
+
+class Swarm(MessagesState):
+    active: NotRequired[str]
+
+
+def build_transfer(name: str) -> Any:
+    @tool(f"transfer_to_{name}", description=f"Hand over to {name}.")
+    def transfer(
+        state: Annotated[Any, InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
+    ) -> Command[Any]:
+        result = ToolMessage("Transferred", name="transfer", tool_call_id=tool_call_id)
+        messages = [*state["messages"], result]
+        return Command(
+            goto=name, graph=Command.PARENT, update={"messages": messages, "active": name}
+        )
+
+    return transfer
+
+
+def build_swarm() -> Any:
+    graph = StateGraph(Swarm)
+    for name, other in (("alice", "bob"), ("bob", "alice")):
+        agent = create_agent(chat("plan"), [build_transfer(other)], name=name)
+        graph.add_node(name, agent, destinations=(other,))
+    graph.add_conditional_edges(START, lambda state: state.get("active", "alice"))
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+swarm: Any = build_swarm()
 
 
 # Agents as tools (tutorial "Subagents")
@@ -289,13 +323,15 @@ def build_parallel() -> Any:
 parallel: Any = build_parallel()
 
 
-# A subgraph whose model never ends
+# Subgraphs at the same time whose models never end
 
 
 def build_slow() -> Any:
     graph = StateGraph(MessagesState)
     graph.add_node("inner", create_agent(chat("trickle"), [], name="inner"))
+    graph.add_node("other", create_agent(chat("trickle"), [], name="other"))
     graph.add_edge(START, "inner")
+    graph.add_edge(START, "other")
     return graph.compile()
 
 
