@@ -36,6 +36,8 @@ LEDGER = os.environ["LEDGER"]
 BEAT_SECONDS = 0.02
 
 _shared_pool = ThreadPoolExecutor(64)
+
+_shared_processes = ProcessPoolExecutor(8)
 _kept: list[Any] = []
 
 
@@ -120,9 +122,8 @@ async def start_submit(tag: str, seconds: float) -> None:
 
 
 async def start_process_pool(tag: str, seconds: float) -> None:
-    pool = ProcessPoolExecutor(1)
-    call = asyncio.get_running_loop().run_in_executor(pool, block, tag, seconds)
-    _kept.append((pool, call))
+    loop = asyncio.get_running_loop()
+    _kept.append(loop.run_in_executor(_shared_processes, block, tag, seconds))
 
 
 async def start_process_submit(tag: str, seconds: float) -> None:
@@ -304,3 +305,7 @@ async def touch(tag: str) -> str:
 
 for team in (agno_team_again,):
     team.members[0].tools = [touch]
+
+# Forked at the import: a process that is forked later has copies of the connections to models.
+for _ in range(8):
+    _shared_processes.submit(time.sleep, 0.2)
