@@ -32,7 +32,7 @@ COLUMNS = {
     "history": "history over two runs",
     "cancel-text": "cancel during text",
     "cancel-tool": "cancel during a tool that ignores it",
-    "cancel-started": "cancel of a task of its own",
+    "cancel-started": "cancel of a started task",
     "cancel-member": "cancel while a member works",
     "failure": "failure",
     "usage": "usage",
