@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from agentctl.config.settings import Limits
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
+from agentctl.run_scope import outside_run
 from agentctl.runs import legs
 from agentctl.runs.admission import AdmittedRun, admit_child_run
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
@@ -176,7 +177,8 @@ class Members:
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
         run = self._host.build_reported(spec, component, parent)
         start = self._start_reported(run, parent)
-        run.result = self._run_tasks.start(self._wait(run, span, start))
+        with outside_run():
+            run.result = self._run_tasks.start(self._wait(run, span, start))
         return run
 
     async def _start_reported(self, run: ReportedRun, parent: LiveRun) -> None:
@@ -197,7 +199,7 @@ class Members:
         run = self._host.build_reported(spec, component, parent, continuation)
         spans = parent.transcript.spans
         span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
-        run.result = self._run_tasks.start(
-            self._wait(run, span, self._host.execute_leg(run, claimed))
-        )
+        with outside_run():
+            execution = self._host.execute_leg(run, claimed)
+            run.result = self._run_tasks.start(self._wait(run, span, execution))
         return run

@@ -206,6 +206,8 @@ class Supervision:
                     run.transcript.unstopped.add(work)
             await _stop_children(run)
             ending = _ending_of_work(run, work)
+            # A background task of a completed run goes on, and the record of the run names it.
+            await run.transcript.unstopped.end_started(cancel=ending.status != "COMPLETED")
             await _end_reported(run)
             return ending
         except errors.Unavailable:
@@ -305,7 +307,8 @@ async def _stop_children(run: LiveRun) -> None:
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
     for child in run.children:
-        run.transcript.unstopped.add_all(child.transcript.unstopped)
+        if not isinstance(child, ReportedRun):
+            _add_unstopped(run, child)
 
 
 async def _end_reported(run: LiveRun) -> None:
@@ -313,12 +316,19 @@ async def _end_reported(run: LiveRun) -> None:
     ending = run.requested_end or Ending.cancelled("system:parent", "The parent run ended")
     for member in run.reported:
         if not member.is_reported:
-            member.transcript.unstopped.add_all(run.transcript.unstopped)
+            member.transcript.unstopped.add_present(run.transcript.unstopped)
             member.stop(ending)
             member.end_report()
     pending = {member.ended for member in run.reported if not member.ended.done()}
     if pending:
         await wait_until_done(pending, 2 * GRACE_SECONDS)
+    for member in run.reported:
+        _add_unstopped(run, member)
+
+
+def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
+    run.transcript.unstopped.add_all(child.transcript.unstopped)
+    run.transcript.unstopped.add(child.ended, has_result=False)
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
