@@ -122,7 +122,11 @@ class StartedWork:
             for _ in range(3):
                 await asyncio.sleep(0)
         if cancel:
-            works = {*self._tasks, *(process.ended for process in self.cancel())}
+            # A task that was cancelled with the agent has had its time.
+            works: set[asyncio.Future[Any]] = {
+                task for task in self._tasks if not task.cancelling()
+            }
+            works |= {process.ended for process in self.cancel()}
             if works:
                 await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
