@@ -16,17 +16,17 @@ from types import CodeType, FrameType
 from typing import Any, cast
 
 _CONNECTION_LIBRARIES = (
-    "aiohttp.connector",
-    "aiohttp.resolver",
-    "aiokafka",
-    "aiormq",
-    "asyncpg",
-    "langgraph.store.base.batch",
-    "nats",
-    "psycopg_pool",
-    "pymongo",
-    "redis",
-    "websockets",
+    "aiohttp.connector.",
+    "aiohttp.resolver.",
+    "aiokafka.",
+    "aiormq.",
+    "asyncpg.",
+    "langgraph.store.base.batch.",
+    "nats.",
+    "psycopg_pool.",
+    "pymongo.",
+    "redis.",
+    "websockets.",
 )
 """Modules whose tasks serve a connection or a pool that later runs use, too."""
 
@@ -54,10 +54,10 @@ def is_shared(frame: FrameType | None) -> bool:
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith("asyncio"):
+        if not f"{module}.".startswith("asyncio."):
             if module.startswith("agentctl."):
                 return not module.startswith(_RUNNERS)
-            return module.startswith(_CONNECTION_LIBRARIES)
+            return f"{module}.".startswith(_CONNECTION_LIBRARIES)
         if frame.f_code.co_name in ("_run", "run"):
             # A callback of the event loop: no other code is on the stack.
             return False

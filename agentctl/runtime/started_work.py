@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ from agentctl.run_scope import current_scope, outside_run
 from agentctl.runtime import origins
 from agentctl.runtime.spans import current_call
 from agentctl.runtime.unstopped import RUNNER, UnstoppedWork
+
+_log = logging.getLogger("agentctl.runtime")
 
 GRACE_SECONDS = 0.05
 """Time that cancelled tasks and processes have to end before the record of their run names them."""
@@ -74,7 +77,9 @@ class StartedWork:
         self._open: dict[ProcessIdentity, ChildProcess] = {}
         self._named: dict[Any, asyncio.Future[Any]] = {}
         self._earlier_threads = set() if _REPORTS_THREADS else set(threading.enumerate())
-        self._has_ended = self._is_cancelled = self._repeats = False
+        self._has_ended = self._is_cancelled = False
+        # True while a repetition is scheduled.
+        self._repeats = self._polls = False
 
     def add_task(self, task: asyncio.Task[Any], scope: CodeScope) -> None:
         self._tasks[task] = scope
@@ -117,7 +122,11 @@ class StartedWork:
             for _ in range(3):
                 await asyncio.sleep(0)
         if cancel:
-            works = {*self._tasks, *(process.ended for process in self.cancel())}
+            # A task that was cancelled with the agent has had its time.
+            works: set[asyncio.Future[Any]] = {
+                task for task in self._tasks if not task.cancelling()
+            }
+            works |= {process.ended for process in self.cancel()}
             if works:
                 await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
@@ -143,6 +152,8 @@ class StartedWork:
 
     def _name_rest(self) -> None:
         for task, scope in list(self._tasks.items()):
+            if not self._is_cancelled and task not in self._named:
+                task.add_done_callback(_log_failure)
             self._add(task, task, scope.find_name(task), has_result=self._is_cancelled)
         for call, scope in list(self._calls.items()):
             if call.running() and call not in self._named:
@@ -156,7 +167,8 @@ class StartedWork:
                 if scope_of_thread is not None:
                     name = scope_of_thread.find_name(thread)
                 self._add(thread, self._loop.create_future(), name)
-                self._poll_threads()
+        if not self._polls:
+            self._poll_threads()
 
     def _add(
         self, work: Any, ended: asyncio.Future[Any], name: str, *, has_result: bool = False
@@ -168,9 +180,12 @@ class StartedWork:
         self._unstopped.add(ended, name, has_result=has_result)
 
     def _handle_late_start(self) -> None:
-        if self._has_ended and not self._loop.is_closed():
-            # The thread or process exists when the code that starts it has returned.
-            later = partial(self._loop.call_later, POLL_SECONDS, self._end_late_start)
+        if not self._has_ended:
+            return
+        # The thread or process exists when the code that starts it has returned.
+        later = partial(self._loop.call_later, POLL_SECONDS, self._end_late_start)
+        with suppress(RuntimeError):
+            # The event loop may be closed.
             self._loop.call_soon_threadsafe(later)
 
     def _end_late_start(self) -> None:
@@ -215,7 +230,8 @@ class StartedWork:
         watched = [each for each in self._named if isinstance(each, threading.Thread)]
         for thread in watched:
             if not origins.is_working(thread):
-                self._named[thread].set_result(None)
+                self._named.pop(thread).set_result(None)
+        self._polls = bool(watched)
         if watched:
             self._loop.call_later(POLL_SECONDS, self._poll_threads)
 
@@ -286,6 +302,11 @@ class CodeScope:
         call = current_call.get()
         if call is not None:
             self._names[work] = call.name
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("a task that a completed run has left failed", exc_info=error)
 
 
 def format_thread(thread: threading.Thread) -> str:

@@ -19,3 +19,4 @@ def server(
 ) -> Iterator[StopServer]:
     with serve(tmp_path_factory.mktemp("stops"), model_endpoint) as running:
         yield running
+    assert "Traceback" not in running.process.log_text

@@ -1,0 +1,135 @@
+"""Work that the code of a run starts: it is known, cancelled or left, and named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+
+import pytest
+
+from agentctl import outside_run
+from agentctl.runtime import started_work
+from agentctl.runtime.started_work import CodeScope
+from agentctl.runtime.unstopped import UnstoppedWork
+from tests.loops import wait_until
+
+
+@pytest.fixture(autouse=True)
+def short_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(started_work, "REPEAT_SECONDS", 0.05)
+
+
+async def wait_for_ever() -> None:
+    await asyncio.sleep(600)
+
+
+async def test_cancelled_task_is_not_interrupted_while_it_ends() -> None:
+    unstopped, ended = UnstoppedWork(), asyncio.Event()
+
+    async def close_slowly() -> None:
+        try:
+            await wait_for_ever()
+        finally:
+            await ended.wait()
+
+    with CodeScope(unstopped).enter():
+        task = asyncio.create_task(close_slowly())
+        await asyncio.sleep(0)
+    await unstopped.end_started(cancel=True)
+    assert unstopped.names == ["task close_slowly"]
+    await asyncio.sleep(0.2)
+    assert (task.done(), task.cancelling()) == (False, 1)
+    ended.set()
+    await wait_until(lambda: not unstopped.pending)
+
+
+async def test_task_that_a_cancelled_one_starts_is_cancelled_later() -> None:
+    unstopped, later = UnstoppedWork(), list[asyncio.Task[None]]()
+
+    async def start_another() -> None:
+        try:
+            await wait_for_ever()
+        finally:
+            later.append(asyncio.create_task(wait_for_ever()))
+
+    with CodeScope(unstopped).enter():
+        asyncio.create_task(start_another())  # noqa: RUF006
+        await asyncio.sleep(0)
+    await unstopped.end_started(cancel=True)
+    assert unstopped.names == ["task wait_for_ever"]
+    await wait_until(lambda: not unstopped.pending)
+    assert later[0].cancelled()
+
+
+async def test_timer_starts_no_task_after_the_stop() -> None:
+    unstopped, started = UnstoppedWork(), list[asyncio.Task[None]]()
+
+    def start_late() -> None:
+        started.append(asyncio.create_task(wait_for_ever()))
+
+    with CodeScope(unstopped).enter():
+        asyncio.get_running_loop().call_later(0.05, start_late)
+    await unstopped.end_started(cancel=True)
+    unstopped.notify_when_empty(lambda late: None)
+    await wait_until(lambda: started and started[0].cancelled())
+
+
+async def test_new_context_does_not_hide_a_task() -> None:
+    unstopped, inner = UnstoppedWork(), list[asyncio.Task[None]]()
+
+    async def start_inner() -> None:
+        inner.append(asyncio.create_task(wait_for_ever()))
+        await wait_for_ever()
+
+    with CodeScope(unstopped).enter():
+        asyncio.create_task(start_inner(), context=contextvars.Context())  # noqa: RUF006
+        await asyncio.sleep(0)
+    await unstopped.end_started(cancel=True)
+    assert inner[0].cancelled()
+    assert unstopped.names == []
+
+
+@pytest.mark.parametrize("module", ["redis.asyncio.client", "agentctl.runs.tasks"])
+async def test_tasks_of_connections_and_of_the_server_are_left_alone(module: str) -> None:
+    unstopped = UnstoppedWork()
+    names = {"__name__": module, "asyncio": asyncio, "wait_for_ever": wait_for_ever}
+    exec("def start(): return asyncio.create_task(wait_for_ever())", names)
+    with CodeScope(unstopped).enter():
+        task = names["start"]()
+        with outside_run():
+            other = asyncio.create_task(wait_for_ever())
+    await unstopped.end_started(cancel=True)
+    assert unstopped.names == []
+    for each in (task, other):
+        assert not each.cancelling()
+        each.cancel()
+
+
+async def test_failure_of_a_task_that_was_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    unstopped, release = UnstoppedWork(), asyncio.Event()
+
+    async def fail() -> None:
+        await release.wait()
+        raise ValueError("in the background")
+
+    with CodeScope(unstopped).enter():
+        asyncio.create_task(fail())  # noqa: RUF006
+    await unstopped.end_started(cancel=False)
+    assert unstopped.names == ["task fail"]
+    release.set()
+    await wait_until(lambda: not unstopped.pending)
+    await wait_until(lambda: "a task that a completed run has left failed" in caplog.text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
+async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
+    unstopped = UnstoppedWork()
+    with CodeScope(unstopped, "shell").enter():
+        process = subprocess.Popen(["/bin/sleep", "600"])
+        other = await asyncio.create_subprocess_exec("/bin/sleep", "600")
+    await unstopped.end_started(cancel=True)
+    await wait_until(lambda: not unstopped.pending)
+    assert process.wait(30) == -15
+    assert await other.wait() == -15
