@@ -11,6 +11,7 @@ from pathlib import Path
 from agentctl.config.extras import build_extra_command
 
 _EXTRAS = {
+    "agents": "openai-agents",
     "agno": "agno",
     "langchain_core": "langgraph",
     "langgraph": "langgraph",
@@ -57,8 +58,9 @@ def load_object(reference: str, folder: Path | None) -> object:
 def _missing_module_hint(name: str, error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
-    extra = _EXTRAS.get(error.name.partition(".")[0])
-    if extra is not None:
+    missing = error.name.partition(".")[0]
+    extra = _EXTRAS.get(missing)
+    if extra is not None and missing != name.partition(".")[0]:
         return f"install the library: {build_extra_command(extra)}"
     if not f"{name}.".startswith(f"{error.name}."):
         return None
