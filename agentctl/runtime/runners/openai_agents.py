@@ -93,7 +93,8 @@ class OpenAIAgentsRunner:
             servers = [each for agent in list_agents(self._agent) for each in agent.mcp_servers]
             for server in {id(server): server for server in servers}.values():
                 if getattr(server, "session", None) is None:
-                    await stack.enter_async_context(server)
+                    stack.push_async_callback(server.cleanup)
+                    await server.connect()
             yield
 
 
