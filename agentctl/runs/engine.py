@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
@@ -25,7 +24,6 @@ from agentctl.runs.admission import (
     AdmittedRun,
     IdempotentReplay,
     Submission,
-    admit_child_run,
     admit_once,
     admit_run,
     find_admitted,
@@ -37,16 +35,15 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.members import Members
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
-from agentctl.runs.turns import MemberSlots, Starts
+from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.context import MemberResult
-from agentctl.runtime.spans import SPAN_STATUSES, Span
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
@@ -108,7 +105,12 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
-        self._member_slots = MemberSlots(settings.limits)
+        self._members = Members(self, self._run_tasks, settings.limits)
+        self._shared: dict[str, Any] = {
+            "databases": databases,
+            "limits": settings.limits,
+            "members": self._members,
+        }
         self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
 
     @property
@@ -144,7 +146,7 @@ class Engine:
     @property
     def waiting_members(self) -> int:
         """Number of members that wait until they may execute (`limits.concurrent_members`)."""
-        return self._member_slots.waiting
+        return self._members.waiting
 
     async def submit(self, submission: Submission) -> LiveRun | KeyedRun:
         """Commit the row of a root run and start its work.
@@ -164,13 +166,13 @@ class Engine:
             raise errors.Unavailable("The server is shutting down")
         if self._is_full:
             raise errors.TooManyRequests("Too many runs at once")
-        run = self._build_run(submission.spec, submission.component)
+        run = self.build_run(submission.spec, submission.component)
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
         self._starting += 1
         self._starts.begin(run.run_id)
         is_followed = False
         try:
-            await self._start(run, partial(admit_run, submission, self._catalog))
+            await self.start(run, partial(admit_run, submission, self._catalog))
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
             return KeyedRun(replayed.run_id)
@@ -186,98 +188,32 @@ class Engine:
                 self._starts.end(run.run_id)
         return run
 
-    def _build_run(
+    def build_run(
         self,
         spec: RunSpec,
         component: Component,
         parent: LiveRun | None = None,
         continuation: Continuation | None = None,
     ) -> LiveRun:
-        return LiveRun(
-            spec,
-            component,
-            parent,
-            databases=self._databases,
-            limits=self._settings.limits,
-            run_member=self._run_member,
-            continuation=continuation,
-        )
+        """Build a run that this process executes."""
+        return LiveRun(spec, component, parent, continuation=continuation, **self._shared)
+
+    def build_reported(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun,
+        continuation: Continuation | None = None,
+    ) -> ReportedRun:
+        """Build the run of a member that a library executes."""
+        return ReportedRun(spec, component, parent, continuation=continuation, **self._shared)
 
     def complete_start(self, run: LiveRun) -> None:
         """Report that the caller of a streamed run has its first event, or has left."""
         self._starts.end(run.run_id)
 
-    async def _run_member(
-        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
-    ) -> MemberResult:
-        if run_id is not None:
-            return await self._continue_member(parent, component, run_id)
-        spec = parent.spec.build_member_spec(
-            new_id(),
-            component.kind,
-            component.id,
-            message,
-            # A member is a tool of the team's leader; a step is a part of the workflow's own work.
-            time_limit=parent.spec.tool_timeout
-            if parent.component.kind == "team"
-            else parent.spec.time_limit,
-        )
-        async with self._member_slots.hold(parent):
-            parent.checkpoint()
-            span = parent.transcript.spans.start_member(spec.run_id, component.id)
-            run = self._build_run(spec, component, parent)
-            return await self._wait_for_member(
-                run, span, self._start(run, partial(admit_child_run, spec))
-            )
-
-    async def _wait_for_member(
-        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, None]
-    ) -> MemberResult:
-        parent = run.parent
-        assert parent is not None
-        try:
-            await start
-            ending = await asyncio.shield(run.ended)
-        except asyncio.CancelledError:
-            run.stop(
-                parent.requested_end
-                or Ending.cancelled("system:parent", "The parent run continued without it")
-            )
-            raise
-        if ending.status != "PAUSED":
-            span.end(SPAN_STATUSES[ending.status])
-        return MemberResult(
-            status=ending.status,
-            content=run.transcript.content,
-            error_detail=ending.error_detail,
-            error_code=ending.error_code,
-            run_id=run.run_id,
-        )
-
-    async def _continue_member(
-        self, parent: LiveRun, component: Component, run_id: str
-    ) -> MemberResult:
-        """Go on with the paused run of a member; return the stored result of one that has ended."""
-        span = parent.transcript.spans.find_open(run_id)
-        async with self._member_slots.hold(parent):
-            parent.checkpoint()
-            claimed = await retry_while_unavailable(
-                lambda: parent.database.write(legs.claim_member(run_id, parent.worker_id)),
-                stopped=parent.stop_requested,
-            )
-            if claimed is not None:
-                spec, continuation = legs.build_continuation(claimed)
-                run = self._build_run(spec, component, parent, continuation)
-                span = span or parent.transcript.spans.start_member(run_id, component.id)
-                return await self._wait_for_member(run, span, self._execute_leg(run, claimed))
-        result = await parent.database.read(legs.read_ended_member(run_id))
-        if result is None:
-            raise asyncio.CancelledError
-        if span is not None:
-            span.end(SPAN_STATUSES[result.status])
-        return result
-
-    async def _execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
         session_state = claimed.session_state
         self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
 
@@ -323,17 +259,18 @@ class Engine:
                 return None
             spec, continuation = legs.build_continuation(claimed)
             spec = replace(spec, dependencies=dependencies)
-            run = self._build_run(spec, component, None, continuation)
+            run = self.build_run(spec, component, None, continuation)
             if claimed.has_effects:
                 run.stop(_WORKER_LOST)
             elif await self._databases.system.read(legs.is_revoked(spec.actor, now())):
                 run.stop(_REVOKED)
-            await self._execute_leg(run, claimed)
+            await self.execute_leg(run, claimed)
             return run
         finally:
             self._claiming.discard(run_id)
 
-    async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+        """Commit the row of a run and start its work."""
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
         await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
@@ -425,8 +362,8 @@ class Engine:
             _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
 
     async def _start_background_run(self, spec: RunSpec, component: Component) -> LiveRun:
-        run = self._build_run(spec, component)
-        await self._start(run, partial(admit_background_run, spec))
+        run = self.build_run(spec, component)
+        await self.start(run, partial(admit_background_run, spec))
         return run
 
     async def summarize(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from agentctl.agents import Memory
 from agentctl.config.settings import Limits, Quotas
 from agentctl.errors import OutcomeUnknown, ValidationFailed
+from agentctl.event_loop import retrieve_exception
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
@@ -33,9 +35,21 @@ from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import EVERYONE, Visibility
 
-MemberRunner = Callable[["LiveRun", Component, str, str | None], Awaitable[MemberResult]]
-"""Executes a member's run under the given run, and returns its result: a new one, or the paused one
-with the given id."""
+
+class MemberRunner(Protocol):
+    """Starts the runs of members; see `runs.members`."""
+
+    async def run(
+        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+    ) -> MemberResult: ...
+
+    def report(
+        self, parent: LiveRun, component: Component, message: str, call_id: str | None
+    ) -> ReportedRun: ...
+
+    async def continue_reported(
+        self, parent: LiveRun, component: Component, run_id: str
+    ) -> ReportedRun | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ class LiveRun:
         is_first: True if the session of a root run was created with the run.
         recorder: stores the events of a recorded root run, once its row is committed.
         children: the runs of members that were started.
+        reported: the runs of members that a library executes, also before their rows are committed.
         requested_end: the ending that the first stop request asks for; None before that.
         stop_requested: done when `requested_end` is set.
         has_ended: True once all further events of the work are ignored.
@@ -100,7 +115,7 @@ class LiveRun:
         *,
         databases: Databases,
         limits: Limits,
-        run_member: MemberRunner,
+        members: MemberRunner,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -127,6 +142,7 @@ class LiveRun:
         self.is_first = False
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
+        self.reported: list[ReportedRun] = []
         self.requested_end: Ending | None = None
         self.has_ended = False
         self.finished_at: int | None = None
@@ -146,7 +162,7 @@ class LiveRun:
             self.summary = continuation.summary
             self.previous_instructions = continuation.previous_instructions
         self._effects: asyncio.Task[bool] | None = None
-        self._run_member = run_member
+        self._members = members
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -232,7 +248,25 @@ class LiveRun:
         self, component: Component, message: str, *, run_id: str | None = None
     ) -> MemberResult:
         self.checkpoint()
-        return await self._run_member(self, component, message, run_id)
+        return await self._members.run(self, component, message, run_id)
+
+    def report_member(
+        self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
+    ) -> ReportedRun:
+        self.checkpoint()
+        return self._members.report(self, self._build_reported(kind, name), task, call_id)
+
+    async def continue_reported(
+        self, kind: ComponentKind, name: str, run_id: str
+    ) -> ReportedRun | None:
+        self.checkpoint()
+        component = self._build_reported(kind, name)
+        return await self._members.continue_reported(self, component, run_id)
+
+    def _build_reported(self, kind: ComponentKind, name: str) -> Component:
+        return replace(
+            self.component, kind=kind, id=name, name=name, description="", history_runs=0
+        )
 
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins.
@@ -264,6 +298,78 @@ class LiveRun:
             root._effects = asyncio.create_task(root.database.write(mark))
         if not await asyncio.shield(root._effects):
             raise asyncio.CancelledError
+
+
+class ReportedRun(LiveRun):
+    """The run of a member that a library executes inside the run of its parent.
+
+    Its work only waits for the end that the runner of the library reports, so that it is stored,
+    published, cancelled and recovered as other runs. Events before its start are published after
+    it. A cancel of this run alone cancels its parent: the library cannot stop one member.
+
+    Attributes:
+        begun: done when the row is committed and the start is published.
+        result: waits for the stored end.
+    """
+
+    result: asyncio.Task[MemberResult]
+
+    def __init__(self, spec: RunSpec, component: Component, parent: LiveRun, **more: Any) -> None:
+        super().__init__(spec, component, parent, **more)
+        loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self._report: asyncio.Future[None] = loop.create_future()
+        self._report.add_done_callback(retrieve_exception)
+        self._held: list[RunEvent] | None = []
+        parent.reported.append(self)
+
+    @property
+    def is_reported(self) -> bool:
+        """True once the runner has reported the end."""
+        return self._report.done()
+
+    def emit(self, event: RunEvent) -> None:
+        if self._held is None:
+            super().emit(event)
+        elif self.stream.recorded:
+            self._held.append(event)
+
+    def stop(self, ending: Ending) -> None:
+        super().stop(ending)
+        parent = self.parent
+        is_own = ending.status == "CANCELLED" and ending.actor != "system:parent"
+        if is_own and parent is not None and not parent.is_stopping:
+            parent.stop(ending)
+
+    def end_report(self, failure: BaseException | None = None) -> None:
+        if self._report.done():
+            return
+        if failure is None:
+            self._report.set_result(None)
+        else:
+            self._report.set_exception(failure)
+
+    async def wait_until_stored(self) -> None:
+        await asyncio.wait({self.result})
+
+    async def execute(self) -> None:
+        """Publish the reports, and wait for the end of the member; raise its failure.
+
+        A cancel is complete when the runner of the parent has ended: until then the library may
+        work on this member.
+        """
+        held, self._held = self._held or [], None
+        for event in held:
+            self.emit(event)
+        self.begun.set_result(None)
+        try:
+            await asyncio.wait({self._report})
+            if self.reported:
+                await asyncio.wait({child.result for child in self.reported})
+        except asyncio.CancelledError:
+            await asyncio.wait({self._report})
+            raise
+        self._report.result()
 
 
 @unit

@@ -27,7 +27,7 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end, store_pause
-from agentctl.runs.live import LiveRun
+from agentctl.runs.live import LiveRun, ReportedRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
@@ -215,6 +215,9 @@ class Supervision:
     async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.components.execute import execute_component
 
+        if isinstance(run, ReportedRun):
+            await run.execute()
+            return
         if run.parent is None:
             await self._starts.wait_for_earlier()
         if run.spec.purpose is None and run.leg is None:
@@ -290,9 +293,14 @@ def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
 
 
 async def _stop_children(run: LiveRun) -> None:
-    pending = [child for child in run.children if not child.ended.done()]
+    for member in run.reported:
+        # The library has executed it inside this run: what works on may be its work.
+        member.transcript.unstopped.add_all(run.transcript.unstopped)
+    pending = {child for child in (*run.children, *run.reported) if not child.ended.done()}
     for child in pending:
         child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
+    for member in run.reported:
+        member.end_report()
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
     for child in run.children:

@@ -19,6 +19,7 @@ from agentctl.runtime.spans import current_call
 if TYPE_CHECKING:
     from agentctl.agents import Decision, Memories
     from agentctl.config.settings import Limits
+    from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
@@ -134,6 +135,29 @@ class RunEnvironment(Protocol):
         """
         ...
 
+    @property
+    def reported(self) -> Sequence[ReportedMember]:
+        """The runs of members that were reported in this leg."""
+        ...
+
+    def report_member(
+        self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
+    ) -> ReportedMember:
+        """Start the run of a member that a library executes inside this run.
+
+        Args:
+            name: id and name of the member.
+            task: its input.
+            call_id: the open tool call of this run that started it.
+        """
+        ...
+
+    async def continue_reported(
+        self, kind: ComponentKind, name: str, run_id: str
+    ) -> ReportedMember | None:
+        """Go on with a paused run of such a member; return None if it does not wait."""
+        ...
+
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins; the caller makes it after that.
 
@@ -152,6 +176,29 @@ class RunEnvironment(Protocol):
 
         A leg whose server dies before that is run again from its checkpoint.
         """
+        ...
+
+
+class ReportedMember(RunEnvironment, Protocol):
+    """The run of a member that a library executes; its runner reports what happens.
+
+    Attributes:
+        is_reported: True once the end was reported.
+    """
+
+    @property
+    def is_reported(self) -> bool: ...
+
+    def end_report(self, failure: BaseException | None = None) -> None:
+        """Report the end, unless one was reported before.
+
+        Args:
+            failure: ExecutionError for a failure, Paused for a pause; None if it is complete.
+        """
+        ...
+
+    async def wait_until_stored(self) -> None:
+        """Wait until the end is stored, or cannot be."""
         ...
 
 

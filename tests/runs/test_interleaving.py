@@ -72,9 +72,17 @@ _TABLES = {
 }
 
 
-async def never(*_: Any) -> Any:
-    """Fail: no run here has members."""
-    raise AssertionError
+class NoMembers:
+    """The starter of members; no run here has any."""
+
+    async def run(self, *_: Any) -> Any:
+        raise AssertionError
+
+    def report(self, *_: Any) -> Any:
+        raise AssertionError
+
+    async def continue_reported(self, *_: Any) -> Any:
+        raise AssertionError
 
 
 class Scene:
@@ -125,7 +133,7 @@ class Scene:
             self._component("quick"),
             databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
-            run_member=never,
+            members=NoMembers(),
         )
         row = build_approval(run, NewApproval("approval", "c", "pay"), 3, Approvals())
         return replace(row, approval_id=self.id(f"ask-{name}"), arguments_hash="h", expires_at=9)
@@ -189,11 +197,11 @@ class Scene:
             self._component("quick"),
             databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
-            run_member=never,
+            members=NoMembers(),
         )
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")
-        return await store_end(run, ending, lambda late: None, never, lambda: None)
+        return await store_end(run, ending, lambda late: None, lambda: None, lambda: None)
 
     async def delete(self, *names: str) -> None:
         await self.operations.delete_sessions(BulkDeletion(tuple(map(self.id, names))))

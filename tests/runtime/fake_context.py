@@ -51,6 +51,8 @@ class FakeContext:
         self.catalog = catalog
         self.events: list[RunEvent] = []
         self.children: list[FakeContext] = []
+        self.reported: list[FakeContext] = []
+        self.is_reported = False
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
@@ -112,6 +114,29 @@ class FakeContext:
         except ExecutionError as failure:
             return child.ended("ERROR", failure.detail, failure.code)
         return child.ended("COMPLETED")
+
+    def report_member(
+        self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
+    ) -> FakeContext:
+        member = FakeContext(self.catalog)
+        member.change_spec(
+            run_id=f"{self.spec.run_id}-{len(self.reported)}", parent_run_id=self.spec.run_id,
+            component_type=kind, component_id=name, input=task,
+        )  # fmt: skip
+        self.reported.append(member)
+        self.transcript.spans.start_member(member.spec.run_id, name, parent_id=call_id)
+        return member
+
+    async def continue_reported(
+        self, kind: ComponentKind, name: str, run_id: str
+    ) -> FakeContext | None:
+        return None
+
+    def end_report(self, failure: BaseException | None = None) -> None:
+        self.is_reported = True
+
+    async def wait_until_stored(self) -> None:
+        """Store nothing: there is no database."""
 
     def ended(
         self, status: Any, detail: str | None = None, code: str | None = None

@@ -87,7 +87,7 @@ async def execute_component(
 
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
-        from agentctl.runtime.runners.hosted_run import run_hosted_agent
+        from agentctl.runtime.runners.execution import run_hosted_agent
 
         await run_hosted_agent(catalog.open_runner(component), context)
     elif component.kind == "agent":

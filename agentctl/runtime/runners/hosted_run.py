@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import replace_unstorable
-from agentctl.records.times import now
 from agentctl.runtime.bounds import STEP_BYTES, Turns
-from agentctl.runtime.context import ContextMisuse, RunHost, build_run_context
+from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import (
@@ -24,7 +21,6 @@ from agentctl.runtime.json_values import (
     convert_in_steps,
     to_json_value,
 )
-from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
 
-
-_log = logging.getLogger("agentctl.runtime")
 
 T = TypeVar("T")
 
@@ -122,6 +116,14 @@ class HostedRun:
         self._needs_separator = False
         self._output = b"null"
         self._turns = Turns()
+
+    @property
+    def environment(self) -> RunEnvironment:
+        return self._environment
+
+    @property
+    def kind(self) -> str:
+        return self._kind
 
     @cached_property
     def context(self) -> RunContext:
@@ -417,51 +419,6 @@ class HostedRun:
         self._transcript.size = self._kept_bytes
         if self._kept_bytes > self._environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
-
-
-async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
-    """Run an agent in code to its end. The result is in the transcript.
-
-    Tokens are unknown unless the runner or a function of the run reports them.
-
-    Args:
-        opening: returns the opened runner of the agent.
-
-    Raises:
-        ExecutionError: the agent failed, or could not be opened.
-        InvalidConfiguration: its object is not usable.
-        asyncio.CancelledError: the run has to stop, even if the agent returned a result.
-        Paused: the agent waits for decisions.
-    """
-    transcript, message = environment.transcript, environment.spec.input
-    if environment.leg is None:
-        transcript.forget_usage()
-        transcript.add_user(message)
-    try:
-        runner = await opening
-        await runner.run(message, HostedRun(environment, runner.kind))
-    except LateReport:
-        # The agent ignored its cancellation. Without an exception its task ends with a late result.
-        return
-    except asyncio.CancelledError:
-        if environment.is_stopping:
-            raise
-        # The agent cancelled itself, for example in a task group.
-        _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
-        raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
-        raise
-    except ContextMisuse as error:
-        raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
-    except BaseException as error:
-        # Also SystemExit, which would end the process. The text may contain secrets: it goes to
-        # the log only.
-        if not environment.is_stopping:
-            _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
-        raise ExecutionError("AGENT_FAILED") from None
-    environment.checkpoint()
-    transcript.end_answer([], "stop")
-    transcript.close_open_calls(now())
 
 
 class Runner(Protocol):

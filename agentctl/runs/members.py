@@ -1,0 +1,193 @@
+"""The runs of members and steps: those that this process executes, and those of a library.
+
+A library of agents executes its members itself, inside the run of their parent. Their runs are
+reported: they have rows, events and ends like those of other members, but no work of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from agentctl.config.settings import Limits
+from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
+from agentctl.runs import legs
+from agentctl.runs.admission import AdmittedRun, admit_child_run
+from agentctl.runs.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.states import Ending
+from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.turns import MemberSlots
+from agentctl.runtime.component import Component
+from agentctl.runtime.context import MemberResult
+from agentctl.runtime.spans import SPAN_STATUSES, Span
+from agentctl.store.database import Work
+
+
+class MemberHost(Protocol):
+    """The engine, as the runs of members use it."""
+
+    def build_run(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
+    ) -> LiveRun:
+        """Build a run that this process executes."""
+        ...
+
+    def build_reported(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun,
+        continuation: Continuation | None = None,
+    ) -> ReportedRun:
+        """Build the run of a member that a library executes."""
+        ...
+
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+        """Commit the row of a run and start its work."""
+        ...
+
+    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        ...
+
+
+class Members:
+    """Starts the runs of members and steps of this process.
+
+    Args:
+        run_tasks: group for tasks that need the databases.
+    """
+
+    def __init__(self, host: MemberHost, run_tasks: Tasks, limits: Limits) -> None:
+        self._host = host
+        self._run_tasks = run_tasks
+        self._slots = MemberSlots(limits)
+
+    @property
+    def waiting(self) -> int:
+        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        return self._slots.waiting
+
+    async def run(
+        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+    ) -> MemberResult:
+        """Execute the run of a member: a new one, or the paused one with this id."""
+        if run_id is not None:
+            return await self._continue(parent, component, run_id)
+        spec = parent.spec.build_member_spec(
+            new_id(),
+            component.kind,
+            component.id,
+            message,
+            # A member is a tool of the team's leader; a step is a part of the workflow's own work.
+            time_limit=parent.spec.tool_timeout
+            if parent.component.kind == "team"
+            else parent.spec.time_limit,
+        )
+        async with self._slots.hold(parent):
+            parent.checkpoint()
+            span = parent.transcript.spans.start_member(spec.run_id, component.id)
+            run = self._host.build_run(spec, component, parent)
+            return await self._wait(
+                run, span, self._host.start(run, partial(admit_child_run, spec))
+            )
+
+    async def _wait(
+        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, None]
+    ) -> MemberResult:
+        parent = run.parent
+        assert parent is not None
+        try:
+            await start
+            ending = await asyncio.shield(run.ended)
+        except asyncio.CancelledError:
+            run.stop(
+                parent.requested_end
+                or Ending.cancelled("system:parent", "The parent run continued without it")
+            )
+            raise
+        if ending.status != "PAUSED":
+            span.end(SPAN_STATUSES[ending.status])
+        return MemberResult(
+            status=ending.status,
+            content=run.transcript.content,
+            error_detail=ending.error_detail,
+            error_code=ending.error_code,
+            run_id=run.run_id,
+        )
+
+    async def _continue(self, parent: LiveRun, component: Component, run_id: str) -> MemberResult:
+        """Go on with the paused run of a member; return the stored result of one that has ended."""
+        span = parent.transcript.spans.find_open(run_id)
+        async with self._slots.hold(parent):
+            parent.checkpoint()
+            claimed = await self._claim(parent, run_id)
+            if claimed is not None:
+                spec, continuation = legs.build_continuation(claimed)
+                run = self._host.build_run(spec, component, parent, continuation)
+                span = span or parent.transcript.spans.start_member(run_id, component.id)
+                return await self._wait(run, span, self._host.execute_leg(run, claimed))
+        result = await parent.database.read(legs.read_ended_member(run_id))
+        if result is None:
+            raise asyncio.CancelledError
+        if span is not None:
+            span.end(SPAN_STATUSES[result.status])
+        return result
+
+    async def _claim(self, parent: LiveRun, run_id: str) -> legs.ClaimedLeg | None:
+        # A reported parent may not have its worker yet; the whole tree has that of its root.
+        worker_id = parent.root.worker_id
+        return await retry_while_unavailable(
+            lambda: parent.database.write(legs.claim_member(run_id, worker_id)),
+            stopped=parent.stop_requested,
+        )
+
+    def report(
+        self, parent: LiveRun, component: Component, message: str, call_id: str | None
+    ) -> ReportedRun:
+        """Start the run of a member that a library executes inside the run of its parent.
+
+        It needs no slot: the library works on it already. Its row is committed in the background.
+
+        Args:
+            call_id: the tool call of the parent that started it.
+        """
+        spec = parent.spec.build_member_spec(
+            new_id(), component.kind, component.id, message, time_limit=parent.spec.time_limit
+        )
+        spans = parent.transcript.spans
+        span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
+        run = self._host.build_reported(spec, component, parent)
+        start = self._start_reported(run, parent)
+        run.result = self._run_tasks.start(self._wait(run, span, start))
+        return run
+
+    async def _start_reported(self, run: ReportedRun, parent: LiveRun) -> None:
+        if isinstance(parent, ReportedRun):
+            # The row of a run is written after that of its parent.
+            begun: set[asyncio.Future[Any]] = {parent.begun, parent.result}
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        await self._host.start(run, partial(admit_child_run, run.spec))
+
+    async def continue_reported(
+        self, parent: LiveRun, component: Component, run_id: str
+    ) -> ReportedRun | None:
+        """Go on with the paused run of such a member; None if it does not wait."""
+        claimed = await self._claim(parent, run_id)
+        if claimed is None:
+            return None
+        spec, continuation = legs.build_continuation(claimed)
+        run = self._host.build_reported(spec, component, parent, continuation)
+        spans = parent.transcript.spans
+        span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
+        run.result = self._run_tasks.start(
+            self._wait(run, span, self._host.execute_leg(run, claimed))
+        )
+        return run

@@ -1,0 +1,251 @@
+"""The members of a library: a team of agno, a subgraph of LangGraph, a handoff of openai-agents.
+
+The library executes them itself, inside the run of their parent. A runner reports each of them as
+the run of a member. It then has its own record, with messages and tokens, and its own events
+(`RunStarted` with `parent_run_id` to `RunCompleted`), and appears where members of configured teams
+appear: in `member_runs`, spans, items, transcripts and exports.
+
+    members = LibraryMembers(run)                       # once in each leg of the run
+    member = members.start("researcher", "researcher", task, call_id=call_id)
+    member.run.add_text("Found it")                     # every report of a HostedRun
+    member.run.add_usage({"input_tokens": 3})           # not added to the run as well
+    members.end("researcher")
+
+A key names one execution of a member: a library that starts the same agent twice needs two keys.
+`parent` is the key of the member that started another one. Reports may be made before the row of
+the member is committed; nothing waits for that.
+
+What is still open when the runner returns is complete. If it raises ExecutionError, the member in
+which it happened fails with it, if that is clear, and the others are cancelled. If it raises
+`Paused`, open members are paused. The runner keeps `members.to_json()` in the state of the pause,
+and calls `await members.restore(stored)` first in the next leg. A cancel needs nothing.
+
+A run that has `MAXIMUM_MEMBERS` members fails when the next one starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentctl.records.text import replace_unstorable
+from agentctl.records.times import now
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Paused
+from agentctl.runtime.runners.hosted_run import HostedRun
+
+if TYPE_CHECKING:
+    from agentctl.runtime.context import ReportedMember, RunEnvironment
+
+MAXIMUM_MEMBERS = 1_000
+"""Maximum number of members of a library in one leg of a run."""
+
+NAME_CHARACTERS = 200
+"""Characters of the name of a member; a longer one is cut."""
+
+_FAILED_WAIT_SECONDS = 2.0
+"""Maximum time until a run that failed ends without its members."""
+
+MemberKind = Literal["agent", "team"]
+
+
+@dataclass(slots=True)
+class LibraryMember:
+    """One execution of a member.
+
+    Attributes:
+        key: names this execution in its run.
+        run: receives the reports about the member.
+        parent: the key of the member that started it; None for the run itself.
+    """
+
+    key: str
+    name: str
+    kind: MemberKind
+    run: HostedRun
+    parent: str | None
+    _environment: ReportedMember
+
+    @property
+    def is_open(self) -> bool:
+        return not self._environment.is_reported
+
+    @property
+    def run_id(self) -> str:
+        return self._environment.spec.run_id
+
+    def end(self, failure: ExecutionError | None = None) -> None:
+        """Report the end: the member is complete, or has failed. Only the first end counts."""
+        if self.is_open:
+            _end(self._environment, failure)
+
+
+class LibraryMembers:
+    """The members of one run, by the keys of its runner."""
+
+    def __init__(self, run: HostedRun) -> None:
+        self._run = run
+        self._members: dict[str, LibraryMember] = {}
+        self._started = 0
+
+    def find(self, key: str) -> LibraryMember | None:
+        return self._members.get(key)
+
+    def list_open(self) -> list[LibraryMember]:
+        """Return the members that have not ended, parents first."""
+        return [member for member in self._members.values() if member.is_open]
+
+    def start(
+        self,
+        key: str,
+        name: object,
+        task: str,
+        *,
+        kind: MemberKind = "agent",
+        parent: str | None = None,
+        call_id: str | None = None,
+    ) -> LibraryMember:
+        """Report that a member starts. A key whose member has ended names a new one.
+
+        Args:
+            name: id and name of the member in records and events.
+            task: its input, which is its first message.
+            call_id: the open tool call of its parent that started it.
+
+        Raises:
+            ExecutionError: the run has `MAXIMUM_MEMBERS`.
+            asyncio.CancelledError: the run has to stop.
+        """
+        if self._started == MAXIMUM_MEMBERS:
+            raise ExecutionError("AGENT_FAILED", "The run has too many members")
+        self._started += 1
+        name = replace_unstorable(str(name))[:NAME_CHARACTERS] or "member"
+        task = replace_unstorable(task)
+        above = self._find_run(parent)
+        environment = above.environment.report_member(kind, name, task, call_id=call_id)
+        environment.transcript.forget_usage()
+        environment.transcript.add_user(task)
+        return self._add(key, name, kind, parent, environment)
+
+    def end(self, key: str, failure: ExecutionError | None = None) -> None:
+        """Report the end of a member and of the members that it started; see `LibraryMember.end`.
+
+        A key without a member is ignored.
+        """
+        for member in reversed(self._members.values()):
+            if member.key == key or self._is_below(member, key):
+                member.end(failure if member.key == key else None)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the open members for the state of a pause."""
+        return [
+            {
+                "key": member.key,
+                "name": member.name,
+                "kind": member.kind,
+                "parent": member.parent,
+                "run_id": member.run_id,
+            }
+            for member in self.list_open()
+        ]
+
+    async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        """Go on with the members of a pause. One that was ended meanwhile is left out."""
+        for entry in stored:
+            name, kind, parent = entry["name"], entry["kind"], entry["parent"]
+            above = self._find_run(parent).environment
+            environment = await above.continue_reported(kind, name, entry["run_id"])
+            if environment is not None:
+                self._add(entry["key"], name, kind, parent, environment)
+
+    def _add(
+        self, key: str, name: str, kind: MemberKind, parent: str | None, environment: ReportedMember
+    ) -> LibraryMember:
+        run = HostedRun(environment, self._run.kind)
+        # A key that is used again moves to the end: parents stay before their members.
+        self._members.pop(key, None)
+        member = LibraryMember(key, name, kind, run, parent, environment)
+        self._members[key] = member
+        return member
+
+    def _find_run(self, key: str | None) -> HostedRun:
+        member = self._members.get(key) if key is not None else None
+        return self._run if member is None else member.run
+
+    def _is_below(self, member: LibraryMember, key: str) -> bool:
+        parent = member.parent
+        while parent is not None and parent != key:
+            above = self._members.get(parent)
+            parent = above.parent if above is not None else None
+        return parent == key
+
+
+async def complete_members(environment: RunEnvironment) -> None:
+    """End the open members of a run that is complete, and wait until all of them are stored."""
+    for member in environment.reported:
+        _complete_below(member)
+    await _wait(environment.reported)
+
+
+async def pause_members(environment: RunEnvironment) -> None:
+    """Pause the open members of a run that pauses, and wait until that is stored."""
+    for member in environment.reported:
+        _pause_below(member)
+    await _wait(environment.reported)
+
+
+async def fail_members(environment: RunEnvironment, failure: ExecutionError) -> None:
+    """End the open members of a run that failed, and wait for that for a short time.
+
+    The failure is that of the only member without an open member below it, and of those above it.
+    Several are ended by the engine, as cancelled with their parent.
+    """
+    if environment.is_stopping:
+        return
+    failed = _find_failed(environment)
+    for member in reversed(failed):
+        _end(member, failure)
+    if failed:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAILED_WAIT_SECONDS):
+                await _wait(failed)
+
+
+def _find_failed(environment: RunEnvironment) -> list[ReportedMember]:
+    found: list[ReportedMember] = []
+    while True:
+        below = [member for member in environment.reported if not member.is_reported]
+        if len(below) > 1:
+            return []
+        if not below:
+            return found
+        environment = below[0]
+        found.append(below[0])
+
+
+def _complete_below(member: ReportedMember) -> None:
+    for below in member.reported:
+        _complete_below(below)
+    if not member.is_reported:
+        _end(member, None)
+
+
+def _pause_below(member: ReportedMember) -> None:
+    for below in member.reported:
+        _pause_below(below)
+    member.end_report(Paused([], {}))
+
+
+def _end(member: ReportedMember, failure: ExecutionError | None) -> None:
+    if failure is None:
+        member.transcript.end_answer([], "stop")
+        member.transcript.close_open_calls(now())
+    member.end_report(failure)
+
+
+async def _wait(members: Sequence[ReportedMember]) -> None:
+    for member in members:
+        await member.wait_until_stored()

@@ -1,0 +1,269 @@
+"""Members that a library executes: their records, events, cancels, failures, pauses and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from agentctl.requests import CancelRequest, RunRequest
+from agentctl.runs.recovery import recover_runs
+from agentctl.runs.states import Ending
+from agentctl.runtime.components import execute
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import NewApproval, Paused
+from agentctl.runtime.runners.execution import run_hosted_agent
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_members import LibraryMembers
+from agentctl.service.service import Service
+from tests.deployment import Deployment
+from tests.loops import wait_until
+from tests.runs.test_legs import database_of, decide, wait_for_status
+from tests.service.callers import open_service, user
+
+Script = Callable[[HostedRun, LibraryMembers], Awaitable[None]]
+
+
+class Library:
+    """A runner that executes a script in the place of a library."""
+
+    kind = "scripted"
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        await self.script(run, LibraryMembers(run))
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
+    """Let a script execute the runs of all components."""
+
+    def install(script: Script) -> None:
+        async def execute_script(component: Any, context: Any, catalog: Any) -> None:
+            async def open_runner() -> Any:
+                return Library(script)
+
+            await run_hosted_agent(open_runner(), context)
+
+        monkeypatch.setattr(execute, "_execute", execute_script)
+
+    return install
+
+
+async def stream(service: Service) -> list[tuple[str, dict[str, Any]]]:
+    events = user(service).stream_run("agent", "echo", RunRequest(message="go"))
+    return [(event.name, orjson.loads(event.data)) async for event in events]
+
+
+async def start(service: Service) -> dict[str, Any]:
+    return dict((await user(service).create_run("agent", "echo", RunRequest(message="go"))).value)
+
+
+async def get(service: Service, run_id: str) -> dict[str, Any]:
+    return dict((await user(service).get_run(run_id)).value)
+
+
+async def test_member_has_its_record_and_its_events(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        run.start_call("c1", "ask_researcher", {"question": "why"})
+        # Nothing waits for the row of the member: its reports come first.
+        team = members.start("1", "researchers", "why", kind="team", call_id="c1")
+        member = members.start("2", "Dr. Search", "look", parent="1")
+        member.run.start_call("c2", "search", {"q": "why"})
+        member.run.end_call("c2", "because")
+        member.run.add_text("It is so.")
+        member.run.add_usage({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7})
+        members.end("2")
+        team.run.add_text("They say so.")
+        members.end("1")
+        run.end_call("c1", "They say so.")
+        run.add_text("So.")
+        run.add_usage({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2})
+
+    host(script)
+    async with open_service(deployment) as service:
+        events = await stream(service)
+        root = await get(service, events[0][1]["run_id"])
+        (team_id,) = root["member_runs"]
+        team = await get(service, team_id)
+        (member_id,) = team["member_runs"]
+        member = await get(service, member_id)
+    assert (root["status"], root["content"], root["total_tokens"]) == ("COMPLETED", "So.", 9)
+    assert root["metrics"]["total_tokens"] == 2
+    assert (team["team_id"], team["parent_run_id"]) == ("researchers", root["run_id"])
+    assert (member["agent_id"], member["parent_run_id"]) == ("Dr. Search", team_id)
+    assert (member["input"], member["content"], member["status"]) == (
+        "look", "It is so.", "COMPLETED",
+    )  # fmt: skip
+    assert member["metrics"]["total_tokens"] == 7
+    assert [message["role"] for message in member["messages"]] == [
+        "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert [(span["kind"], span["parent"]) for span in root["spans"]] == [
+        ("tool", None), ("member", "c1"),
+    ]  # fmt: skip
+    assert root["spans"][1]["status"] == "completed"
+    below = [name for name, data in events if data["run_id"] == member_id]
+    assert below == [
+        "RunStarted", "ToolCallStarted", "ToolCallCompleted", "RunContent", "RunCompleted",
+    ]  # fmt: skip
+    assert [name for name, data in events if data["run_id"] == team_id] == [
+        "TeamRunStarted", "TeamRunContent", "TeamRunCompleted",
+    ]  # fmt: skip
+    assert events[-1][0] == "RunCompleted"
+
+
+async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "slow", "wait").run.add_text("I wait")
+        await asyncio.sleep(60)
+
+    host(script)
+    async with open_service(deployment) as service:
+        run_id, member_id = await start_in_background(service)
+        ended = await user(service).cancel_run(
+            "agent", "echo", run_id, CancelRequest(session_id="s", wait=10.0)
+        )
+        assert ended.value["cancel"] == "stopped"
+        member = await wait_for_status(service, member_id, "CANCELLED")
+        assert (member["content"], member["holding"]) == ("I wait", [])
+        assert member["stopped_at"] is not None
+
+
+async def start_in_background(service: Service) -> tuple[str, str]:
+    """Start a run, and wait until its member has a row."""
+    request = RunRequest(message="go", session_id="s", background=True)
+    run_id = (await user(service).create_run("agent", "echo", request)).value["run_id"]
+    found: list[str] = []
+
+    async def has_member() -> bool:
+        found[:] = (await get(service, run_id))["member_runs"]
+        return bool(found)
+
+    await wait_until(has_member)
+    return run_id, found[0]
+
+
+async def test_member_is_stopped_only_when_its_library_is(
+    deployment: Deployment, host: Any
+) -> None:
+    release = asyncio.Event()
+
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "stubborn", "wait")
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    host(script)
+    async with open_service(deployment) as service:
+        run_id, member_id = await start_in_background(service)
+        await user(service).cancel_run(
+            "agent", "echo", run_id, CancelRequest(session_id="s", wait=10.0)
+        )
+        record = await wait_for_status(service, member_id, "CANCELLED")
+        assert (record["stopped_at"], record["holding"]) == (None, ["runner"])
+        release.set()
+
+        async def has_stopped() -> bool:
+            return (await get(service, member_id))["stopped_at"] is not None
+
+        await wait_until(has_stopped)
+        assert (await get(service, member_id))["holding"] == []
+
+
+async def test_cancel_of_a_member_cancels_its_run(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "slow", "wait")
+        await asyncio.sleep(60)
+
+    host(script)
+    async with open_service(deployment) as service:
+        run_id, member_id = await start_in_background(service)
+        live = service.hosting.engine.find_run(member_id)
+        assert live is not None
+        live.stop(Ending.cancelled("ann", "enough"))
+        for each in (run_id, member_id):
+            record = await wait_for_status(service, each, "CANCELLED")
+            assert (record["cancel_requested_by"], record["cancel_reason"]) == ("ann", "enough")
+
+
+async def test_failure_is_that_of_the_open_member(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "done", "a")
+        members.end("1")
+        members.start("2", "broken", "b")
+        raise ExecutionError("MODEL_REJECTED")
+
+    host(script)
+    async with open_service(deployment) as service:
+        run = await start(service)
+        members = [await get(service, run_id) for run_id in run["member_runs"]]
+    assert [(each["agent_id"], each["status"]) for each in members] == [
+        ("done", "COMPLETED"), ("broken", "ERROR"),
+    ]  # fmt: skip
+    assert run["error"]["code"] == members[1]["error"]["code"] == "MODEL_REJECTED"
+
+
+async def test_failure_cancels_several_open_members(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "a", "a")
+        members.start("2", "b", "b")
+        raise ExecutionError("MODEL_REJECTED")
+
+    host(script)
+    async with open_service(deployment) as service:
+        run = await start(service)
+        for run_id in run["member_runs"]:
+            record = await wait_for_status(service, run_id, "CANCELLED")
+            assert record["cancel_requested_by"] == "system:parent"
+
+
+async def test_member_pauses_and_goes_on_with_its_run(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        if run.leg is None:
+            member = members.start("1", "payer", "pay bob")
+            below = members.start("2", "bank", "transfer", parent="1")
+            below.run.add_text("Before. ")
+            member.run.add_usage({"input_tokens": 5})
+            ask = NewApproval("approval", "call-1", "pay", {"amount": 10})
+            raise Paused([ask], {"members": members.to_json()})
+        await members.restore(run.leg.state["members"])
+        found = members.find("2")
+        assert found is not None
+        found.run.add_text("After.")
+
+    host(script)
+    async with open_service(deployment) as service:
+        run = await start(service)
+        (member_id,) = run["member_runs"]
+        member = await get(service, member_id)
+        assert (run["status"], member["status"]) == ("PAUSED", "PAUSED")
+        assert await decide(service, run["run_id"], "approve")
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await wait_for_status(service, run["run_id"], "COMPLETED")
+        member = await get(service, member_id)
+        below = await get(service, member["member_runs"][0])
+    assert (member["status"], member["metrics"]["input_tokens"]) == ("COMPLETED", 5)
+    assert (below["status"], below["content"]) == ("COMPLETED", "Before. After.")
+
+
+async def test_crash_ends_members_as_their_run(deployment: Deployment, host: Any) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "slow", "wait")
+        await asyncio.sleep(60)
+
+    host(script)
+    async with open_service(deployment) as service:
+        run_id, member_id = await start_in_background(service)
+        await recover_runs(database_of(service), service.hosting.engine.worker_id)
+        for each in (run_id, member_id):
+            record = await wait_for_status(service, each, "ERROR")
+            assert record["error"]["code"] == "WORKER_LOST"
