@@ -188,3 +188,37 @@ def with_server() -> Any:
     server = Server()
     helper = build("echo", name="helper", mcp_servers=[server])
     return build("echo", mcp_servers=[server], handoffs=[helper])
+
+
+def triage() -> Any:
+    """Hand off to an agent that has a tool and that hands off to a third one."""
+    last = build("plan", name="Last Desk")
+    refunds = build("plan", agents.function_tool(add), name="Refunds", handoffs=[last])
+    return build("plan", name="triage", handoffs=[refunds])
+
+
+class Recorded(agents.AgentHooks):  # type: ignore[type-arg]
+    """The hooks of an author; records the names of the agents that end."""
+
+    ended: list[str] = []  # noqa: RUF012
+
+    async def on_end(self, context: Any, agent: Any, output: Any) -> None:
+        self.ended.append(agent.name)
+
+
+def manager() -> Any:
+    """Call an agent as a tool, which calls a tool and a third agent."""
+    deep = build("echo", name="Deep")
+    inner = build(
+        "plan",
+        agents.function_tool(add),
+        deep.as_tool("ask_deep", "Ask deep."),
+        name="Inner",
+        hooks=Recorded(),
+    )
+    return build("plan", inner.as_tool("ask_inner", "Ask inner."), name="manager")
+
+
+def failing_manager() -> Any:
+    inner = build("http-500", name="Inner")
+    return build("plan", inner.as_tool("ask_inner", "Ask inner."), name="manager")

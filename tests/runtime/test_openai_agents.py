@@ -127,6 +127,71 @@ async def test_mcp_servers_are_connected_once_by_one_task() -> None:
     assert len(server.connected) == 1
 
 
+# Members
+
+
+def describe(member: FakeContext) -> tuple[str, str, list[str], str]:
+    """Return the name, the task, the calls and the content of a member."""
+    calls = [each["tool_name"] for each in member.transcript.tools]
+    assert member.is_reported
+    return member.spec.component_id, member.spec.input, calls, member.transcript.content
+
+
+async def test_handoffs_are_members() -> None:
+    message = plan(
+        {"content": "To refunds.", "tool_calls": [call(1, "transfer_to_refunds")]},
+        {"tool_calls": [call(2, "add", a=1, b=2)]},
+        {"tool_calls": [call(3, "transfer_to_last_desk")]},
+        {"content": "bye"},
+    )
+    ended = await complete("triage", message)
+    assert ended.transcript.content == ended.joined_deltas == "To refunds.\n\nbye"
+    assert [each["tool_name"] for each in ended.transcript.tools] == ["transfer_to_refunds"]
+    refunds, last = ended.reported
+    assert describe(refunds) == ("Refunds", message, ["add", "transfer_to_last_desk"], "")
+    assert describe(last) == ("Last Desk", message, [], "bye")
+    counted = [each.transcript.metrics["output_tokens"] for each in (ended, refunds, last)]
+    spans = [
+        span["output_tokens"]
+        for each in (ended, refunds, last)
+        for span in each.transcript.spans.records()
+        if span["kind"] == "model"
+    ]
+    assert (len(spans), sum(spans)) == (4, sum(counted))
+    assert all(counted)
+    (_, member, _) = [s for s in ended.transcript.spans.records() if s["kind"] != "model"]
+    assert (member["kind"], member["parent"]) == ("member", "call_1")
+
+
+async def test_agents_as_tools_are_members() -> None:
+    samples.Recorded.ended.clear()
+    inner = plan(
+        {"tool_calls": [call(2, "add", a=1, b=2), call(3, "ask_deep", input="how deep")]},
+        {"content": "inner is done"},
+    )
+    ended = await complete("manager", plan({"tool_calls": [call(1, "ask_inner", input=inner)]}))
+    assert ended.transcript.content == ended.joined_deltas == "inner is done"
+    assert [each["tool_name"] for each in ended.transcript.tools] == ["ask_inner"]
+    (member,) = ended.reported
+    assert describe(member) == ("Inner", inner, ["add", "ask_deep"], "inner is done")
+    (deep,) = member.reported
+    assert describe(deep) == ("Deep", "how deep", [], "how deep")
+    assert samples.Recorded.ended == ["Inner"]
+    counted = [each.transcript.metrics["output_tokens"] for each in (ended, member, deep)]
+    assert all(counted)
+
+
+async def test_failed_agent_is_a_failed_member() -> None:
+    ended = await complete(
+        "failing_manager", plan({"tool_calls": [call(1, "ask_inner", input="go")]})
+    )
+    (made,) = ended.transcript.tools
+    assert (made["result"], made["tool_call_error"]) == ("The tool ask_inner failed", True)
+    (member,) = ended.reported
+    assert member.is_reported
+    assert member.transcript.spans.records()[-1]["status"] == "failed"
+
+
 # Guardrails
 
 

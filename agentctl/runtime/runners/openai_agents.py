@@ -16,8 +16,9 @@ from agents.result import RunResultStreaming
 from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.openai_agents_parts import RunParts, get_tool_agent, list_agents
 from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, build_pause, restore_state
-from agentctl.runtime.runners.openai_agents_report import AgentReport, list_agents
+from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
 from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.transcript import complete_history
 from agentctl.runtime.unstopped import install_executor
@@ -45,6 +46,10 @@ class OpenAIAgentsRunner:
         self._agent = agent
         self._build_deps = build_deps
         self._owner = OwnerTask(self._connect)
+        called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]
+        for each in list_agents(*filter(None, called)):
+            if not isinstance(each.hooks, MemberHooks):
+                each.hooks = MemberHooks(each.hooks)
 
     async def open(self) -> None:
         install_executor()
@@ -63,26 +68,29 @@ class OpenAIAgentsRunner:
             context = self._build_deps(run.context)
             if inspect.isawaitable(context):
                 context = await context
-        decided = DecidedCalls(run)
+        decided, parts = DecidedCalls(run), RunParts(run)
+        stored = run.leg.state if run.leg is not None else None
         start: list[Any] | RunState[Any]
         if run.leg is None:
             start = [*to_input_items(run), {"role": "user", "content": message}]
         else:
             start = await restore_state(self._agent, context, run.leg, decided)
-            run.restore_usage(run.leg.state["usage"])
-        report = AgentReport(run, self._agent, decided)
+            await parts.restore(run.leg.state)
+        report = AgentReport(self._agent, parts, decided, stored)
+        token = current_report.set(report)
         result = Runner.run_streamed(
             self._agent, start, context=context, hooks=report.hooks, run_config=_build_config()
         )
+        current_report.reset(token)
         try:
-            await _follow(result, report)
+            await _follow(result, run, report)
         except ExecutionError:
             raise
         except Exception as error:
             raise report.classify(error) from error
         if result.interruptions:
             # Outside of the library: it handles no pauses.
-            raise build_pause(result, run, report)
+            raise build_pause(result, run, report, parts)
         await report.end(result)
         _keep_items(run, message, result)
 
@@ -103,7 +111,7 @@ def _build_config() -> RunConfig:
     return RunConfig(tracing_disabled=is_off)
 
 
-async def _follow(result: RunResultStreaming, report: AgentReport) -> None:
+async def _follow(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> None:
     """Report the events of a run until the task of the library has ended."""
     events: Any = result.stream_events()
     try:
@@ -113,17 +121,17 @@ async def _follow(result: RunResultStreaming, report: AgentReport) -> None:
         result.cancel()
         raise
     finally:
-        await _settle(result.run_loop_task, report)
+        await _settle(result.run_loop_task, run)
         await events.aclose()
 
 
-async def _settle(task: asyncio.Task[Any] | None, report: AgentReport) -> None:
+async def _settle(task: asyncio.Task[Any] | None, run: HostedRun) -> None:
     if task is None:
         return
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
-        report.run.add_unstopped(task)
+        run.add_unstopped(task)
         raise
 
 

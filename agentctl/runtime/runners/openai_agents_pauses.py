@@ -17,6 +17,7 @@ from agentctl.runtime.pauses import Decision, Leg, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 
 if TYPE_CHECKING:
+    from agentctl.runtime.runners.openai_agents_parts import RunParts
     from agentctl.runtime.runners.openai_agents_report import AgentReport
 
 _FUNCTION_CALL = "function_call"
@@ -27,10 +28,12 @@ class DecidedCalls:
 
     Attributes:
         refusals: the texts of the calls that are not to be made, by their ids.
+        done: the ids of those of them that were made before, in a leg that was lost.
     """
 
     def __init__(self, run: HostedRun) -> None:
         self.refusals: dict[str, str] = {}
+        self.done: set[str] = set()
         self._run = run
         self._approved: dict[str, Decision] = {}
 
@@ -51,7 +54,9 @@ class DecidedCalls:
             await self._run.end_approved(decision.approval_id, text, failed=failed)
 
 
-def build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> Paused:
+def build_pause(
+    result: RunResultStreaming, run: HostedRun, report: AgentReport, parts: RunParts
+) -> Paused:
     """Return the pause that asks for the calls of an interrupted run.
 
     Raises:
@@ -68,8 +73,9 @@ def build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport)
         ) from error
     run.reserve(size)
     for ask in asks:
-        report.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
-    return Paused(asks, {"state": stored, "usage": report.usage})
+        part = parts.find_owner(ask.tool_call_id)
+        part.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
+    return Paused(asks, {"state": stored, **report.to_json()})
 
 
 async def restore_state(
@@ -99,6 +105,7 @@ async def restore_state(
             raise ExecutionError("INTERNAL", "A decision of the run is missing")
         if decision.execution in ("done", "failed"):
             calls.refusals[call_id] = _to_text(decision.result)
+            calls.done |= {call_id} if decision.execution == "done" else set()
         elif not decision.is_approved:
             calls.refusals[call_id] = decision.refusal
         elif decision.is_edited and call_id not in changed:
