@@ -109,7 +109,7 @@ class RunParts:
         return self._parts.get(key)
 
     def find_owner(self, call_id: str) -> Part:
-        """Return the part whose model has asked for a call."""
+        """Return the part whose model has requested a call."""
         return self._owners.get(call_id, self.current)
 
     def list_answering(self) -> Sequence[HostedRun]:

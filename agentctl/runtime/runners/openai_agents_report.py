@@ -47,7 +47,7 @@ _log = logging.getLogger("agentctl.runtime")
 
 _STRUCTURED = (ToolOutputFileContent, ToolOutputImage, ToolOutputText)
 
-_DEFAULT_ERROR = default_tool_error_function(None, Exception())  # type: ignore[arg-type]
+_DEFAULT_ERROR = default_tool_error_function(None, Exception())
 """The result of a tool that failed, if the tool has no function for it."""
 
 _HOSTED = frozenset(
@@ -289,7 +289,7 @@ class AgentReport:
         return is_typed and self._answer_text and not self._answer_calls
 
 
-class _Hooks(RunHooks[Any]):
+class _Hooks(RunHooks[Any]):  # type: ignore[misc]
     """The hooks of a run, which do not see the runs of agents that are called as tools."""
 
     def __init__(self, report: AgentReport, parts: RunParts) -> None:
@@ -314,7 +314,7 @@ class _Hooks(RunHooks[Any]):
         await self._report.end_tool(self._parts.current, context, tool, result)
 
 
-class MemberHooks(AgentHooks[Any]):
+class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
     """The hooks of an agent that is called as a tool; calls those of its author, too.
 
     The library takes no hooks for such a run, so they belong to the agent. They have an effect in
@@ -371,7 +371,7 @@ def _find_part(context: Any) -> Part | None:
 
 
 def _find_calling(context: Any) -> Part | None:
-    """Return the member whose model has asked for a call; None for those of the run itself."""
+    """Return the member whose model has requested a call; None for those of the run itself."""
     report = current_report.get()
     if report is None or not isinstance(context, ToolContext):
         return None
