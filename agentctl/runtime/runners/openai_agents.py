@@ -90,7 +90,7 @@ class OpenAIAgentsRunner:
             raise report.classify(error) from error
         if result.interruptions:
             # Outside of the library: it handles no pauses.
-            raise build_pause(result, run, report, parts)
+            raise build_pause(result, run, parts, report.to_json())
         await report.end(result)
         _keep_items(run, message, result)
 

@@ -18,7 +18,6 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 
 if TYPE_CHECKING:
     from agentctl.runtime.runners.openai_agents_parts import RunParts
-    from agentctl.runtime.runners.openai_agents_report import AgentReport
 
 _FUNCTION_CALL = "function_call"
 
@@ -55,9 +54,13 @@ class DecidedCalls:
 
 
 def build_pause(
-    result: RunResultStreaming, run: HostedRun, report: AgentReport, parts: RunParts
+    result: RunResultStreaming, run: HostedRun, parts: RunParts, report: Mapping[str, Any]
 ) -> Paused:
     """Return the pause that asks for the calls of an interrupted run.
+
+    Args:
+        parts: the run and its members.
+        report: the state of the report for the next leg.
 
     Raises:
         ExecutionError: the run cannot be stored.
@@ -75,7 +78,7 @@ def build_pause(
     for ask in asks:
         part = parts.find_owner(ask.tool_call_id)
         part.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
-    return Paused(asks, {"state": stored, **report.to_json()})
+    return Paused(asks, {"state": stored, **report})
 
 
 async def restore_state(
