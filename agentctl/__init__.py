@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Usage,
         tool,
     )
+    from agentctl.run_scope import outside_run
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -40,6 +41,7 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "__version__",
+    "outside_run",
     "tool",
 ]
 
@@ -55,6 +57,6 @@ def __getattr__(name: str) -> Any:
     """Load a name of the public interface."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agentctl import agents
+    from agentctl import agents, run_scope
 
-    return getattr(agents, name)
+    return getattr(run_scope if name == "outside_run" else agents, name)

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
+from agentctl import child_processes
+
 T = TypeVar("T")
 
 LEFTOVER_SECONDS = 1.0
@@ -207,7 +209,9 @@ async def _end_remaining_work() -> bool:
     remaining = asyncio.all_tasks() - {this, executor}
     for task in remaining:
         task.cancel()
-    ended = await wait_until_done({executor, *remaining}, LEFTOVER_SECONDS)
+    processes = child_processes.terminate_all()
+    ended = await wait_until_done({executor, *remaining, *processes}, LEFTOVER_SECONDS)
+    child_processes.kill_all()
     for task in remaining:
         if task.done():
             retrieve_exception(task)

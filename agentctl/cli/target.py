@@ -69,6 +69,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     import signal
 
     from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
+    from agentctl.runtime.started_work import build_loop_class
 
     received: list[int] = []
 
@@ -84,7 +85,8 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
             await work
 
     try:
-        run_event_loop(interruptible())
+        loop_class = build_loop_class(asyncio.SelectorEventLoop)
+        run_event_loop(interruptible(), loop_factory=loop_class)
     except asyncio.CancelledError:
         raise typer.Exit(128 + received[0] if received else 1) from None
 

@@ -99,6 +99,8 @@ async def store_end(
                 run.transcript.unstopped.notify_changes(on_change)
                 if _encode_holding(run) != end.holding:
                     on_change()
+            else:
+                run.transcript.unstopped.has_ended = True
             return stored
         await asyncio.sleep(pause)
     raise AssertionError("unreachable: the pauses repeat for ever")

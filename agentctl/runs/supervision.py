@@ -205,7 +205,10 @@ class Supervision:
                     _log.warning("run %s: its work did not end when cancelled", run.run_id)
                     run.transcript.unstopped.add(work)
             await _stop_children(run)
-            return _ending_of_work(run, work)
+            ending = _ending_of_work(run, work)
+            # A background task of a completed run goes on, and the record of the run names it.
+            await run.transcript.unstopped.end_started(cancel=ending.status != "COMPLETED")
+            return ending
         except errors.Unavailable:
             return run.requested_end or _DATABASE_UNAVAILABLE
         except Exception:
@@ -305,6 +308,7 @@ async def _stop_children(run: LiveRun) -> None:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
     for child in run.children:
         run.transcript.unstopped.add_all(child.transcript.unstopped)
+        run.transcript.unstopped.add(child.ended, has_result=False)
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:

@@ -62,9 +62,9 @@ async def convert(function: Callable[[], T], size: int) -> T:
     """
     if size <= STEP_BYTES:
         return function()
-    from agentctl.runtime.unstopped import use_shared_threads
+    from agentctl.run_scope import outside_run
 
-    with use_shared_threads():
+    with outside_run():
         return await asyncio.to_thread(function)
 
 

@@ -18,11 +18,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from agentctl.event_loop import abandoned_threads, retrieve_exception
+from agentctl.run_scope import current_threads
 from agentctl.runtime.spans import current_call
+
+if TYPE_CHECKING:
+    from agentctl.runtime.started_work import StartedWork
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -42,15 +46,23 @@ def abandon_task(task: asyncio.Task[Any]) -> None:
 
 
 class UnstoppedWork:
-    """Abandoned work of one run that still executes. Belongs to one event loop.
+    """Work of one run that still executes after its end. Belongs to one event loop.
 
-    These are threads of tools, which cannot be interrupted, and tasks that ignore their
-    cancellation.
+    These are threads of tools, which cannot be interrupted, tasks that ignore their cancellation,
+    and what the code of a completed run has left.
+
+    Attributes:
+        started: what the code of the run has started; None if there was no such code.
+        has_ended: True once the listener of `notify_when_empty` was called.
     """
 
     def __init__(self) -> None:
+        self.started: StartedWork | None = None
+        self.has_ended = False
         self._works: dict[asyncio.Future[Any], str] = {}
+        self._without_result: set[asyncio.Future[Any]] = set()
         self._late = False
+        self._parent: UnstoppedWork | None = None
         self._listener: Callable[[bool], None] | None = None
         self._on_change: Callable[[], None] | None = None
 
@@ -64,23 +76,37 @@ class UnstoppedWork:
         """Names of the work that still executes, each once, in the order of its abandonment."""
         return list(dict.fromkeys(name for work, name in self._works.items() if not work.done()))
 
-    def add(self, work: asyncio.Future[Any], name: str = RUNNER) -> None:
-        """Add work that was cancelled and has not ended; do nothing if it has.
+    async def end_started(self, *, cancel: bool) -> None:
+        """Cancel, or leave, what the code of the run has started, and add what goes on."""
+        if self.started is not None:
+            await self.started.end(cancel=cancel)
+
+    def add(
+        self, work: asyncio.Future[Any], name: str = RUNNER, *, has_result: bool = True
+    ) -> None:
+        """Add work that goes on after the end of the run; do nothing if it has ended.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
             name: name of the tool, which the run record shows.
+            has_result: True if its result is a late one, which is dropped.
         """
-        if not work.done() and work not in self._works:
-            self._works[work] = name
-            _retain(work)
-            work.add_done_callback(self._on_done)
-            self._report_change()
+        if work.done() or work in self._works:
+            return
+        self._works[work] = name
+        if not has_result:
+            self._without_result.add(work)
+        _retain(work)
+        work.add_done_callback(self._on_done)
+        self._report_change()
+        if self._parent is not None:
+            self._parent.add(work, name, has_result=has_result)
 
     def add_all(self, other: UnstoppedWork) -> None:
-        """Add the work of another run, such as that of a member."""
+        """Add the work of the run of a member, also what is added to it later."""
+        other._parent = self
         for work, name in list(other._works.items()):
-            self.add(work, name)
+            self.add(work, name, has_result=work not in other._without_result)
 
     def notify_changes(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the event loop when `names` may have changed and is not empty."""
@@ -99,7 +125,8 @@ class UnstoppedWork:
 
     def _on_done(self, work: asyncio.Future[Any]) -> None:
         del self._works[work]
-        self._late = self._late or not work.cancelled()
+        self._late = self._late or not (work.cancelled() or work in self._without_result)
+        self._without_result.discard(work)
         if not self._works:
             self._notify()
         elif self.pending:
@@ -112,6 +139,7 @@ class UnstoppedWork:
     def _notify(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
+            self.has_ended, self._on_change = True, None
             listener(self._late)
 
 
@@ -198,11 +226,6 @@ class _ThreadCall(Generic[T]):
             abandoned_threads.count += self._abandoned
 
 
-_current: contextvars.ContextVar[_RunThreads | None] = contextvars.ContextVar(
-    "run_threads", default=None
-)
-
-
 class RunThreadExecutor(ThreadPoolExecutor):
     """An executor that gives each call for a run its own daemon thread; other calls use a pool."""
 
@@ -212,7 +235,7 @@ class RunThreadExecutor(ThreadPoolExecutor):
         Raises:
             TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
         """
-        threads = _current.get()
+        threads = current_threads.get()
         if threads is None:
             return super().submit(fn, *args, **kwargs)
         return threads.start(partial(fn, *args, **kwargs))
@@ -238,25 +261,12 @@ def watch_threads(unstopped: UnstoppedWork) -> Iterator[None]:
         unstopped: the unstopped work of the run.
     """
     threads = _RunThreads(unstopped)
-    token = _current.set(threads)
+    token = current_threads.set(threads)
     try:
         yield
     finally:
-        _current.reset(token)
+        current_threads.reset(token)
         threads.abandon()
-
-
-@contextmanager
-def use_shared_threads() -> Iterator[None]:
-    """Call functions of the block in the pool: they are work of the server, not of the run.
-
-    So they are called also while too many abandoned threads still run.
-    """
-    token = _current.set(None)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 class _RunThreads:
@@ -276,7 +286,9 @@ class _RunThreads:
         tool = current_call.get()
         self._calls[call] = tool.name if tool is not None else RUNNER
         call.add_done_callback(lambda done: self._calls.pop(done, None))
-        threading.Thread(target=_execute, args=(call, function), name="agent", daemon=True).start()
+        # What the function starts belongs to the run, too.
+        work = partial(contextvars.copy_context().run, function)
+        threading.Thread(target=_execute, args=(call, work), name="agent", daemon=True).start()
         if self._ended:
             self.abandon()
         return call

@@ -15,14 +15,16 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {
-    "errors", "event_loop", "records", "extensions", "declarations", "requests",
-    "approval_requests", "run_operations", "operations", "partial_operations", "config",
+    "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
+    "declarations", "requests", "approval_requests", "run_operations", "operations", "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
-    "": {"agents"},
-    "event_loop": set(),
+    "": {"agents", "run_scope"},
+    "child_processes": set(),
+    "run_scope": set(),
+    "event_loop": {"child_processes"},
     "agents": {"waiting"},
     "waiting": set(),
     "errors": set(),

@@ -6,10 +6,12 @@ A workflow executes its steps in order, each with the output of the previous one
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.run_scope import outside_run
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.pauses import Paused
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.runners.hosted_run import Runner
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -85,11 +88,19 @@ async def execute_component(
             context.transcript.add_user(context.spec.input)
 
 
+async def _open_outside(opening: Awaitable[Runner]) -> Runner:
+    """Open a runner, with what all of its runs share."""
+    with outside_run():
+        return await opening
+
+
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
         from agentctl.runtime.runners.execution import run_hosted_agent
+        from agentctl.runtime.started_work import CodeScope
 
-        await run_hosted_agent(catalog.open_runner(component), context)
+        with CodeScope(context.transcript.unstopped).enter():
+            await run_hosted_agent(_open_outside(catalog.open_runner(component)), context)
     elif component.kind == "agent":
         from agentctl.runtime.components.agent import run_agent
 

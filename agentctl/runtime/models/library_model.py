@@ -37,6 +37,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
 from agentctl.records.text import replace_unstorable
+from agentctl.run_scope import outside_run
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
     ModelAnswer,
@@ -48,7 +49,6 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.conversion import build_request, extract_usage
 from agentctl.runtime.models.response_limits import UnusableResponse
-from agentctl.runtime.unstopped import use_shared_threads
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -130,7 +130,7 @@ class LibraryConnection(ModelConnection):
             instrument=False,
         )
         async with AsyncExitStack() as stack:
-            with _reject_unreadable_answers(), use_shared_threads():
+            with _reject_unreadable_answers(), outside_run():
                 stream = await stack.enter_async_context(request)
             events = aiter(stream)
             try:

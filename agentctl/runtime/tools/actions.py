@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,7 @@ from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.started_work import CodeScope
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
 from agentctl.runtime.unstopped import abandon_task, run_in_thread
 
@@ -84,10 +85,9 @@ class ToolAction:
         that ignores its cancellation.
         """
         name, unstopped = self.tool.name, context.transcript.unstopped
-        host = RunHost(context)
-        task = asyncio.create_task(
-            self._call_guarded(arguments, context, host, checks_only), name=f"tool {name}"
-        )
+        host, scope = RunHost(context), CodeScope(unstopped, name)
+        call = self._call_guarded(arguments, context, host, checks_only)
+        task = asyncio.create_task(_call_inside(scope, call), name=f"tool {name}")
         try:
             done, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
             if not done:
@@ -99,6 +99,7 @@ class ToolAction:
                 await wait_until_done({task}, _TOOL_GRACE_SECONDS)
             finally:
                 unstopped.add(task, name)
+                scope.cancel()
             raise
         if task.cancelled():
             raise _ToolFailed("CancelledError")
@@ -138,3 +139,8 @@ class ToolAction:
             # The text of the exception may contain secrets: it goes to the log, not to the model.
             _log.warning("tool %s failed", tool.name, exc_info=error)
             raise _ToolFailed(type(error).__name__) from None
+
+
+async def _call_inside(scope: CodeScope, call: Awaitable[str]) -> str:
+    with scope.enter():
+        return await call

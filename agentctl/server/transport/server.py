@@ -8,10 +8,12 @@ import socket
 from collections.abc import AsyncIterator, Callable, Generator
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from agentctl.config.settings import Limits
+from agentctl.runtime.started_work import build_loop_class
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 
 DATE_SECONDS = 1.0
@@ -33,7 +35,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                loop="uvloop",
+                loop="none",
                 http=build_protocol_class(limits),
                 ws="none",
                 lifespan="off",
@@ -46,8 +48,8 @@ class HttpServer(uvicorn.Server):
         )
         self._exit_requested = asyncio.Event()
 
-    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
-        return self.config.get_loop_factory()
+    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        return build_loop_class(uvloop.Loop)
 
     def on_listening(self) -> None:
         """Run when the server accepts connections."""

@@ -1,0 +1,51 @@
+"""The run whose code the current task or thread executes.
+
+Everything that the code of a run starts belongs to the run (docs/cancellation.md "What can hang").
+What all runs share is started outside of them, with `outside_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class Scope(Protocol):
+    """One piece of code of a run, and what it has started."""
+
+    def add_task(self, task: Any) -> None: ...
+
+    def add_call(self, call: Future[Any]) -> None:
+        """Add a call in an executor."""
+        ...
+
+
+class Threads(Protocol):
+    """The threads of the default executor that work for a run."""
+
+    def start(self, function: Callable[[], Any]) -> Future[Any]: ...
+
+
+current_scope: ContextVar[Any] = ContextVar("agentctl_scope", default=None)
+"""The `Scope` of the code of an agent or tool; None in the code of the server."""
+
+current_threads: ContextVar[Threads | None] = ContextVar("agentctl_threads", default=None)
+"""The threads of the current run; None outside of runs."""
+
+
+@contextmanager
+def outside_run() -> Iterator[None]:
+    """Start tasks, threads and child processes that do not belong to the current run.
+
+    For what all runs of a process share and the first one starts: a connection, a browser, a queue
+    with a worker. A cancel does not end it, no record names it, and it ends with the process.
+    """
+    scope, threads = current_scope.set(None), current_threads.set(None)
+    try:
+        yield
+    finally:
+        current_threads.reset(threads)
+        current_scope.reset(scope)

@@ -1,0 +1,158 @@
+"""Which code started a task or a thread: that of a user, a library, or the server.
+
+Decided by the files and modules of functions and of frames, so only in the code of runs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import functools
+import inspect
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, cast
+
+_CONNECTION_LIBRARIES = (
+    "aiohttp.connector",
+    "aiohttp.resolver",
+    "aiokafka",
+    "aiormq",
+    "asyncpg",
+    "langgraph.store.base.batch",
+    "nats",
+    "psycopg_pool",
+    "pymongo",
+    "redis",
+    "websockets",
+)
+"""Modules whose tasks serve a connection or a pool that later runs use, too."""
+
+_RUNNERS = "agentctl.runtime.runners"
+"""The package whose tasks are work of a run; other tasks of the package are those of the server."""
+
+_SERVER = str(Path(__file__).parents[1])
+
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+_MAXIMUM_NAME = 100
+"""Characters of a name in a record."""
+
+_POOL_WORKER = concurrent.futures.thread._worker.__code__  # type: ignore[attr-defined]
+_PROCESS_POOLS = ("concurrent.futures.process", "multiprocessing.pool")
+
+
+def is_shared(frame: FrameType | None) -> bool:
+    """Return True if a task that is created now is no work of the current run.
+
+    Args:
+        frame: the caller of the task factory.
+    """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith("asyncio"):
+            if module.startswith("agentctl."):
+                return not module.startswith(_RUNNERS)
+            return module.startswith(_CONNECTION_LIBRARIES)
+        if frame.f_code.co_name in ("_run", "run"):
+            # A callback of the event loop: no other code is on the stack.
+            return False
+        frame = frame.f_back
+    return False
+
+
+def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> bool:
+    """Return True for a daemon thread that a library starts, such as an exporter of traces.
+
+    Args:
+        frame: the caller of the audit hook.
+    """
+    if not thread.daemon:
+        return False
+    stdlib = sysconfig.get_path("stdlib")
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((stdlib, "<")) or _is_installed(file):
+            return _is_library(file)
+        frame = frame.f_back
+    return False
+
+
+def is_pool_worker(frame: FrameType | None) -> bool:
+    """Return True if the process that starts now is a worker of a pool.
+
+    A pool may be shared by runs: what is known of it are the calls that it executes.
+    """
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _PROCESS_POOLS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_of_user(thread: threading.Thread) -> bool:
+    """Return True if a thread executes a function that is not one of a library or of the server."""
+    if _find_pending_calls(thread) is not None:
+        return True
+    code = _find_code(thread)
+    if code is _POOL_WORKER:
+        return any(not _is_library(file) for file in _list_files(thread))
+    if code is None:
+        # A function in C.
+        return True
+    return not _is_library(code.co_filename)
+
+
+def is_working(thread: threading.Thread) -> bool:
+    """Return True if a thread has not ended and, as a worker of a pool, does not wait for work."""
+    if not thread.is_alive():
+        return False
+    if (pending := _find_pending_calls(thread)) is not None:
+        return bool(pending)
+    if _find_code(thread) is not _POOL_WORKER:
+        return True
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is not _POOL_WORKER
+
+
+def find_name(coroutine: Any) -> str | None:
+    """Return the name of the function of a coroutine; None if it is not the code of a user."""
+    code = getattr(coroutine, "cr_code", None)
+    if code is None or _is_library(code.co_filename):
+        return None
+    return str(code.co_name)[:_MAXIMUM_NAME]
+
+
+def _find_pending_calls(thread: threading.Thread) -> dict[int, Any] | None:
+    """Return the calls of a pool of processes; None if the thread is not that of such a pool."""
+    if type(thread).__module__ in _PROCESS_POOLS and hasattr(thread, "pending_work_items"):
+        return cast("dict[int, Any]", thread.pending_work_items)
+    return None
+
+
+def _find_code(thread: threading.Thread) -> CodeType | None:
+    target: Any = getattr(thread, "_target", None) or type(thread).run
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(inspect.unwrap(target), "__code__", None)
+
+
+def _list_files(thread: threading.Thread) -> list[str]:
+    files, frame = [], sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return files
+
+
+@functools.cache
+def _is_library(file: str) -> bool:
+    return file.startswith((*_LIBRARIES, _SERVER, "<"))
+
+
+def _is_installed(file: str) -> bool:
+    return "site-packages" in file or "dist-packages" in file

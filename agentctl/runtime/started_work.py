@@ -1,0 +1,403 @@
+"""Tasks, calls in executors, threads and child processes that the code of a run starts.
+
+They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
+and the record of every run names what works on after its end (docs/decisions/0082). A context
+variable, `run_scope.current_scope`, is set while the code of an agent or of a tool executes, and
+the tasks and threads of that code have a copy. In the code of the server it is None, so that a task
+costs one read of a variable.
+
+- Tasks are seen by the task factory of the event loop, and calls in executors by its method
+  `run_in_executor`.
+- Threads (since Python 3.12) and processes are seen by an audit hook (PEP 578), and forks by
+  `os.register_at_fork`. Both execute in the thread and context that start them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+from agentctl import child_processes
+from agentctl.child_processes import ChildProcess, ProcessIdentity
+from agentctl.event_loop import wait_until_done
+from agentctl.run_scope import current_scope, outside_run
+from agentctl.runtime import origins
+from agentctl.runtime.spans import current_call
+from agentctl.runtime.unstopped import RUNNER, UnstoppedWork
+
+GRACE_SECONDS = 0.05
+"""Time that cancelled tasks and processes have to end before the record of their run names them."""
+
+REPEAT_SECONDS = 1.0
+"""Time after which tasks are cancelled that were started after the cancel of their run, for example
+to close a connection."""
+
+POLL_SECONDS = 0.05
+"""Interval of the looks at threads: nothing reports the end of a thread of another library."""
+
+_PRUNE_COUNT = 64
+"""Number of started processes from which those that have ended are forgotten."""
+
+_REPORTS_THREADS = sys.version_info >= (3, 12)
+"""True if Python has an audit event for the start of a thread."""
+
+_THREAD_EVENTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
+
+StartedProcess = ProcessIdentity | weakref.ref[Any]
+"""A process, or the `subprocess.Popen` that starts it, whose number is not known yet."""
+
+
+class StartedWork:
+    """The work that the code of one run has started. Belongs to one event loop.
+
+    Args:
+        unstopped: gets the work that does not end with the run.
+    """
+
+    def __init__(self, unstopped: UnstoppedWork) -> None:
+        self._unstopped = unstopped
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[Any], CodeScope] = {}
+        self._calls: dict[Future[Any], CodeScope] = {}
+        self._threads: list[tuple[weakref.ref[threading.Thread], CodeScope]] = []
+        self._processes: list[tuple[StartedProcess, CodeScope]] = []
+        self._open: dict[ProcessIdentity, ChildProcess] = {}
+        self._named: dict[Any, asyncio.Future[Any]] = {}
+        self._earlier_threads = set() if _REPORTS_THREADS else set(threading.enumerate())
+        self._has_ended = self._is_cancelled = self._repeats = False
+
+    def add_task(self, task: asyncio.Task[Any], scope: CodeScope) -> None:
+        self._tasks[task] = scope
+        task.add_done_callback(self._forget_task)
+        if not self._has_ended:
+            return
+        if self._is_cancelled and self._unstopped.has_ended:
+            # The record says that the work has stopped: a timer has started this.
+            task.cancel()
+        else:
+            self._name_rest()
+
+    def add_call(self, call: Future[Any], scope: CodeScope) -> None:
+        """Add a call in an executor."""
+        self._calls[call] = scope
+        call.add_done_callback(self._forget_call)
+        if self._has_ended:
+            self._name_rest()
+
+    def add_thread(self, thread: threading.Thread, scope: CodeScope) -> None:
+        """Add a thread that starts now. Called in any thread."""
+        self._threads.append((weakref.ref(thread), scope))
+        self._handle_late_start()
+
+    def add_process(self, process: StartedProcess, scope: CodeScope) -> None:
+        """Add a process, or the `Popen` that starts one now. Called in any thread."""
+        if len(self._processes) >= _PRUNE_COUNT:
+            self._processes = [each for each in self._processes if _identify(each[0]) is not None]
+        self._processes.append((process, scope))
+        self._handle_late_start()
+
+    async def end(self, *, cancel: bool) -> None:
+        """Add the work to the unstopped work of the run, after cancelling it or not.
+
+        A task that was cancelled already is not cancelled again: that would interrupt its end.
+        """
+        self._has_ended, self._is_cancelled = True, cancel
+        if self._tasks:
+            # What the end of the agent has ended or cancelled has its turns first.
+            for _ in range(3):
+                await asyncio.sleep(0)
+        if cancel:
+            works = {*self._tasks, *(process.ended for process in self.cancel())}
+            if works:
+                await wait_until_done(works, GRACE_SECONDS)
+        self._name_rest()
+        self._earlier_threads = set()
+
+    def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
+        """Cancel the tasks and end the processes of a scope, or all. Return these processes."""
+        for task, owner in list(self._tasks.items()):
+            if scope in (None, owner) and not task.cancelling():
+                task.cancel()
+        for call, owner in list(self._calls.items()):
+            if scope in (None, owner):
+                # Only a call that waits for its turn can be cancelled.
+                call.cancel()
+        processes = [each for each, owner in self._open_processes() if scope in (None, owner)]
+        processes += [each for top in processes for each in child_processes.open_descendants(top)]
+        child_processes.terminate(processes)
+        if self._is_cancelled:
+            for process in processes:
+                self._add(process, process.ended, f"process {process.name}")
+            self._repeat_cancel()
+        return processes
+
+    def _name_rest(self) -> None:
+        for task, scope in list(self._tasks.items()):
+            self._add(task, task, scope.find_name(task), has_result=self._is_cancelled)
+        for call, scope in list(self._calls.items()):
+            if call.running() and call not in self._named:
+                ended = asyncio.wrap_future(call, loop=self._loop)
+                self._add(call, ended, scope.find_name(call), has_result=self._is_cancelled)
+        for process, scope in self._open_processes():
+            self._add(process, process.ended, scope.find_name(process))
+        for thread, scope_of_thread in self._find_threads():
+            if thread not in self._named and origins.is_working(thread):
+                name = format_thread(thread)
+                if scope_of_thread is not None:
+                    name = scope_of_thread.find_name(thread)
+                self._add(thread, self._loop.create_future(), name)
+                self._poll_threads()
+
+    def _add(
+        self, work: Any, ended: asyncio.Future[Any], name: str, *, has_result: bool = False
+    ) -> None:
+        if work in self._named or ended.done():
+            return
+        self._named[work] = ended
+        ended.add_done_callback(lambda _: self._named.pop(work, None))
+        self._unstopped.add(ended, name, has_result=has_result)
+
+    def _handle_late_start(self) -> None:
+        if self._has_ended and not self._loop.is_closed():
+            # The thread or process exists when the code that starts it has returned.
+            later = partial(self._loop.call_later, POLL_SECONDS, self._end_late_start)
+            self._loop.call_soon_threadsafe(later)
+
+    def _end_late_start(self) -> None:
+        if self._is_cancelled:
+            self.cancel()
+        self._name_rest()
+
+    def _repeat_cancel(self) -> None:
+        def repeat() -> None:
+            self._repeats = False
+            if any(not task.cancelling() for task in self._tasks):
+                self.cancel()
+            else:
+                self._repeat_cancel()
+
+        if self._tasks and not self._repeats:
+            self._repeats = True
+            self._loop.call_later(REPEAT_SECONDS, repeat)
+
+    def _open_processes(self) -> Iterator[tuple[ChildProcess, CodeScope]]:
+        for started, scope in self._processes:
+            identity = _identify(started)
+            process = None
+            if identity is not None:
+                process = self._open.get(identity) or child_processes.open_process(identity)
+            if identity is not None and process is not None:
+                self._open[identity] = process
+                yield process, scope
+
+    def _find_threads(self) -> Iterator[tuple[threading.Thread, CodeScope | None]]:
+        for reference, scope in self._threads:
+            thread = reference()
+            if thread is not None:
+                yield thread, scope
+        if self._earlier_threads:
+            # A thread that began during the run, perhaps that of another run.
+            for thread in threading.enumerate():
+                if thread not in self._earlier_threads and origins.is_of_user(thread):
+                    yield thread, None
+
+    def _poll_threads(self) -> None:
+        watched = [each for each in self._named if isinstance(each, threading.Thread)]
+        for thread in watched:
+            if not origins.is_working(thread):
+                self._named[thread].set_result(None)
+        if watched:
+            self._loop.call_later(POLL_SECONDS, self._poll_threads)
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    def _forget_call(self, call: Future[Any]) -> None:
+        self._calls.pop(call, None)
+
+
+class CodeScope:
+    """The code of an agent, or of one call of a tool, and its part of the work of the run.
+
+    Args:
+        tool: name of the tool; None for the code of an agent.
+    """
+
+    def __init__(self, unstopped: UnstoppedWork, tool: str | None = None) -> None:
+        if unstopped.started is None:
+            unstopped.started = StartedWork(unstopped)
+        self._started = unstopped.started
+        self._tool = tool
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Let everything that the block starts belong to this scope."""
+        install()
+        token = current_scope.set(self)
+        try:
+            yield
+        finally:
+            current_scope.reset(token)
+
+    def add_task(self, task: asyncio.Task[Any]) -> None:
+        self._keep_name(task)
+        self._started.add_task(task, self)
+
+    def add_call(self, call: Future[Any]) -> None:
+        self._keep_name(call)
+        self._started.add_call(call, self)
+
+    def add_thread(self, thread: threading.Thread) -> None:
+        self._keep_name(thread)
+        self._started.add_thread(thread, self)
+
+    def add_process(self, process: ProcessIdentity | weakref.ref[Any]) -> None:
+        self._started.add_process(process, self)
+
+    def cancel(self) -> None:
+        """Cancel the tasks of this scope and end its processes."""
+        self._started.cancel(self)
+
+    def find_name(self, work: Any) -> str:
+        """Return the name of work for the record: that of its tool, or of the work itself."""
+        if self._tool is not None:
+            return self._tool
+        if (tool := self._names.get(work)) is not None:
+            return tool
+        if isinstance(work, threading.Thread):
+            return format_thread(work)
+        if isinstance(work, ChildProcess):
+            return f"process {work.name}"
+        name = origins.find_name(work.get_coro()) if isinstance(work, asyncio.Task) else None
+        return RUNNER if name is None else f"task {name}"
+
+    def _keep_name(self, work: Any) -> None:
+        call = current_call.get()
+        if call is not None:
+            self._names[work] = call.name
+
+
+def format_thread(thread: threading.Thread) -> str:
+    return f"thread {thread.name}"[:100]
+
+
+class _RunLoop:
+    """The part of an event loop that knows the calls of runs in executors of their own."""
+
+    def run_in_executor(
+        self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
+    ) -> asyncio.Future[Any]:
+        scope = current_scope.get()
+        if scope is None or executor is None:
+            base: Any = super()
+            default: asyncio.Future[Any] = base.run_in_executor(executor, function, *arguments)
+            return default
+        if isinstance(executor, ThreadPoolExecutor):
+            # What the function starts belongs to the run, too.
+            function = partial(contextvars.copy_context().run, function)
+        call = executor.submit(function, *arguments)
+        scope.add_call(call)
+        return asyncio.wrap_future(call, loop=cast(asyncio.AbstractEventLoop, self))
+
+
+def build_loop_class(base: type[Any]) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return a class of event loops that know the calls of runs in executors."""
+    return cast(Callable[[], asyncio.AbstractEventLoop], type("RunLoop", (_RunLoop, base), {}))
+
+
+class _TaskFactory:
+    """The task factory of an event loop. It calls the one that was there before, if any."""
+
+    def __init__(self, previous: Any) -> None:
+        self._create = previous or _create_task
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        scope = current_scope.get()
+        if scope is None:
+            return self._create(loop, work, **options)
+        if origins.is_shared(sys._getframe(1)):
+            with outside_run():
+                return self._create(loop, work, **options)
+        if (context := options.get("context")) is not None and context.get(current_scope) is None:
+            # A new context would hide the tasks of this task.
+            context.run(current_scope.set, scope)
+        task = self._create(loop, work, **options)
+        scope.add_task(task)
+        return task
+
+
+def _create_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(work, loop=loop, **options)
+
+
+class _Forks(threading.local):
+    """The child processes of a thread before it forks."""
+
+    earlier: frozenset[int] = frozenset()
+
+
+_forks = _Forks()
+_installed = False
+
+
+def install() -> None:
+    """Install the task factory of the running event loop and the hooks of the process, once."""
+    global _installed
+    loop = asyncio.get_running_loop()
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _TaskFactory):
+        loop.set_task_factory(_TaskFactory(factory))
+    if not _installed:
+        _installed = True
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
+        sys.addaudithook(_audit)
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen":
+        scope = current_scope.get()
+        process = sys._getframe(1).f_locals.get("self") if scope is not None else None
+        if scope is not None and isinstance(process, subprocess.Popen):
+            scope.add_process(weakref.ref(process))
+    elif event in _THREAD_EVENTS and (scope := current_scope.get()) is not None:
+        thread = getattr(arguments[0], "__self__", None)
+        if not isinstance(thread, threading.Thread):
+            return
+        if not origins.is_started_by_library(thread, sys._getframe(1)):
+            scope.add_thread(thread)
+
+
+def _before_fork() -> None:
+    if current_scope.get() is not None:
+        started = child_processes.find_started_by_thread()
+        _forks.earlier = frozenset(process.pid for process in started)
+
+
+def _after_fork() -> None:
+    """Add the new process: `os.fork`, `multiprocessing`, and asyncio on uvloop end here."""
+    scope = current_scope.get()
+    if scope is not None and not origins.is_pool_worker(sys._getframe(1)):
+        for process in child_processes.find_started_by_thread(_forks.earlier):
+            scope.add_process(process)
+
+
+def _identify(process: StartedProcess) -> ProcessIdentity | None:
+    """Return the identity of a process that has not ended."""
+    if isinstance(process, ProcessIdentity):
+        return process if child_processes.is_running(process) else None
+    started = process()
+    if started is None or started.returncode is not None:
+        return None
+    pid = getattr(started, "pid", None)
+    return None if pid is None else child_processes.identify_child(pid)

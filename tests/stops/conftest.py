@@ -1,0 +1,21 @@
+"""One server for the tests of stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.stops.server import StopServer, serve
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[StopServer]:
+    with serve(tmp_path_factory.mktemp("stops"), model_endpoint) as running:
+        yield running

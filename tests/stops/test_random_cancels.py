@@ -1,0 +1,117 @@
+"""Cancels at random moments: no run is called stopped while work of it goes on.
+
+A thousand of them with AGENTCTL_TEST_LONG=1, or AGENTCTL_TEST_CANCELS of them. The seed is printed;
+AGENTCTL_TEST_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+from agentctl.operations import Operations
+from agentctl.records.times import parse_rfc3339
+from tests.endpoint import ModelEndpoint
+from tests.stops.server import StopServer, cancel_run, start_run
+
+COUNT = int(
+    os.environ.get("AGENTCTL_TEST_CANCELS")
+    or (1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 24)
+)
+AT_ONCE = 8
+
+FORMS = (
+    "task", "tree", "insisting", "to-thread", "in-pool", "submit", "process-pool",
+    "process-submit", "thread", "popen", "exec", "shells", "deaf", "fork", "command-in-thread",
+)  # fmt: skip
+
+COMPONENTS = {
+    "function": FORMS,
+    "configured": FORMS,
+    "pydantic_ai": FORMS,
+    "langgraph": FORMS,
+    "langgraph_branches": FORMS,
+    "agno_agent": FORMS,
+    "agno_team_tool": FORMS,
+    "agno_nested_tool": FORMS,
+    "mixed": FORMS,
+    "generator": ("",),
+    "synchronous": ("",),
+    "command": ("",),
+    "agno_team_hang": ("",),
+    "agno_nested_hang": ("",),
+    "agno_team_again": ("",),
+}
+"""The forms of work with which each component is cancelled."""
+
+
+class Result:
+    """What became of the cancelled runs."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.lies: list[str] = []
+        self.seconds: list[float] = []
+
+
+async def cancel_one(
+    server: StopServer, operations: Operations, chance: random.Random, result: Result
+) -> None:
+    component = chance.choice(list(COMPONENTS))
+    form = chance.choice(COMPONENTS[component])
+    kind = "team" if component == "mixed" else "agent"
+    options = {"seconds": round(chance.uniform(0.3, 1.5), 2)} if form else {}
+    run_id, tag = await start_run(operations, component, kind=kind, form=form, **options)
+    await asyncio.sleep(chance.uniform(0, 1.0))
+    begun = time.monotonic()
+    run = await cancel_run(operations, component, run_id, kind=kind)
+    result.seconds.append(time.monotonic() - begun)
+    result.counts[run["status"]] += 1
+    result.counts["went on, and named"] += run["stopped_at"] is None
+    run = await server.wait_for_stop(operations, run_id)
+    children = find_processes(tag)
+    await asyncio.sleep(0.3)
+    stopped = parse_rfc3339(run["stopped_at"])
+    late = [beat - stopped for beat in server.read_beats(tag) if beat > stopped]
+    if late or children:
+        result.lies.append(f"{component} {form} {run_id}: {late[-1:]} {children} {run['holding']}")
+
+
+def find_processes(tag: str) -> list[int]:
+    """Return the processes with a tag in their command line, except those that have ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if tag.encode() in command and state not in "ZX":
+            found.append(int(folder.name))
+    return found
+
+
+async def test_no_run_is_called_stopped_while_its_work_goes_on(
+    server: StopServer, model_endpoint: ModelEndpoint
+) -> None:
+    seed = int(os.environ.get("AGENTCTL_TEST_SEED") or time.time_ns() % 1_000_000)
+    chance, result, left = random.Random(seed), Result(), COUNT
+    async with server.connect() as operations:
+        while left:
+            batch = min(left, AT_ONCE)
+            calls = (cancel_one(server, operations, chance, result) for _ in range(batch))
+            await asyncio.gather(*calls)
+            left -= batch
+            # A model call that hangs never ends on its own.
+            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
+    ordered = sorted(result.seconds)
+    print(f"seed {seed}: {dict(result.counts)}, {len(result.lies)} lies")
+    print(
+        f"response to a cancel: p50 {ordered[COUNT // 2]:.3f} s, p99 {ordered[-1 - COUNT // 100]:.3f} s"
+    )
+    assert result.lies == []
+    assert result.counts["CANCELLED"] > COUNT / 2

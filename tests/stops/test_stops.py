@@ -1,0 +1,180 @@
+"""Everything that the code of a run starts is cancelled with it, or named until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.stops.server import StopServer, cancel_run, serve, start_run
+
+ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread")
+"""Forms of work that a cancel ends at once."""
+
+GOING_ON = {
+    "insisting": "task insist",
+    "to-thread": "runner",
+    "in-pool": "runner",
+    "process-pool": "runner",
+    "submit": "thread ThreadPoolExecutor",
+    "process-submit": "thread Thread",
+    "thread": "thread beat",
+    "deaf": "process sh",
+}
+"""Forms of work that go on after a cancel, with the begin of their name in the record."""
+
+SECONDS = 1.5
+"""Time for which work goes on that cannot be ended."""
+
+
+@pytest.mark.parametrize("form", ENDING)
+async def test_cancel_ends_the_work_of_a_run(server: StopServer, form: str) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, "function", form=form)
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, "function", run_id)
+        assert run["status"] == "CANCELLED"
+        run = await server.check_stop(operations, run_id, tag)
+    assert run["holding"] == []
+
+
+@pytest.mark.parametrize("form", GOING_ON)
+async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer, form: str) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, "function", form=form, seconds=SECONDS)
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, "function", run_id)
+        assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
+        assert any(name.startswith(GOING_ON[form]) for name in run["holding"]), run["holding"]
+        await server.check_stop(operations, run_id, tag)
+
+
+@pytest.mark.parametrize("form", [*ENDING, *GOING_ON])
+async def test_work_that_a_completed_run_leaves_is_named(server: StopServer, form: str) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(
+            operations, "function", form=form, seconds=SECONDS, leave=True
+        )
+
+        async def has_completed() -> bool:
+            return bool((await operations.get_run(run_id)).value["status"] == "COMPLETED")
+
+        await wait_until(has_completed)
+        run = (await operations.get_run(run_id)).value
+        assert (run["content"], run["stopped_at"]) == ("started", None)
+        assert run["holding"]
+        run = await server.check_stop(operations, run_id, tag)
+        beats = server.read_beats(tag)
+    # It was not cancelled.
+    assert beats[-1] - beats[0] > 0.7 * SECONDS * 1e6
+
+
+async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, "function", form="shared", seconds=1.0)
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, "function", run_id)
+        assert (run["status"], run["holding"]) == ("CANCELLED", [])
+        assert run["stopped_at"] is not None
+        before = len(server.read_beats(tag))
+        await wait_until(lambda: len(server.read_beats(tag)) > before)
+
+
+@pytest.mark.parametrize("component", ["generator", "synchronous", "command"])
+async def test_cancel_ends_queues_and_commands(server: StopServer, component: str) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, component)
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, component, run_id)
+        assert run["status"] == "CANCELLED"
+        run = await server.check_stop(operations, run_id, tag)
+    assert run["holding"] == []
+
+
+@pytest.mark.parametrize("form", ["task", "exec"])
+@pytest.mark.parametrize(
+    "component", ["configured", "pydantic_ai", "langgraph", "langgraph_branches", "agno_agent",
+                  "agno_team_tool", "agno_nested_tool"],
+)  # fmt: skip
+async def test_cancel_ends_the_work_of_tools_and_members(
+    server: StopServer, model_endpoint: ModelEndpoint, component: str, form: str
+) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, component, form=form)
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, component, run_id)
+        assert run["status"] == "CANCELLED"
+        run = await server.check_stop(operations, run_id, tag)
+    assert run["holding"] == []
+    model_endpoint.wait_for_open(0)
+
+
+@pytest.mark.parametrize("component", ["agno_team_hang", "agno_nested_hang"])
+async def test_cancel_closes_the_model_call_of_a_member(
+    server: StopServer, model_endpoint: ModelEndpoint, component: str
+) -> None:
+    async with server.connect() as operations:
+        run_id, _ = await start_run(operations, component)
+        await wait_until(lambda: model_endpoint.open_calls() == 1)
+        run = await cancel_run(operations, component, run_id)
+        assert (run["status"], run["holding"]) == ("CANCELLED", [])
+        model_endpoint.wait_for_open(0)
+
+
+async def test_cancelled_member_calls_no_model_and_no_tool(
+    server: StopServer, model_endpoint: ModelEndpoint
+) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, "agno_team_again")
+        await server.wait_for_work(tag)
+        await cancel_run(operations, "agno_team_again", run_id)
+        run = await server.check_stop(operations, run_id, tag)
+        calls = len(model_endpoint.requests("again:touch"))
+        await asyncio.sleep(0.5)
+        server.check_silence(run, tag)
+    assert len(model_endpoint.requests("again:touch")) == calls
+
+
+@pytest.mark.parametrize("form", ["task", "exec"])
+async def test_time_limit_ends_the_work_of_a_run(
+    tmp_path: Path, model_endpoint: ModelEndpoint, form: str
+) -> None:
+    limits = "\n[runs]\ntimeout_seconds = 2\n"
+    with serve(tmp_path, model_endpoint, limits) as server:
+        async with server.connect() as operations:
+            run_id, tag = await start_run(operations, "function", form=form)
+            run = await server.check_stop(operations, run_id, tag)
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "RUN_TIMEOUT")
+    assert server.read_beats(tag)
+
+
+async def test_time_limit_of_a_tool_ends_its_work(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    limits = "\n[runs]\ntool_timeout_seconds = 1\n"
+    with serve(tmp_path, model_endpoint, limits) as server:
+        async with server.connect() as operations:
+            run_id, tag = await start_run(operations, "command")
+            run = await server.check_stop(operations, run_id, tag)
+    assert run["status"] == "COMPLETED"
+    assert "did not end within" in run["content"]
+
+
+async def test_end_of_the_server_ends_left_work(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    tags = []
+    with serve(tmp_path, model_endpoint) as server:
+        async with server.connect() as operations:
+            for form in ("exec", "deaf", "task"):
+                _, tag = await start_run(operations, "function", form=form, leave=True)
+                tags.append(tag)
+                await server.wait_for_work(tag)
+        assert server.process.stop(signal.SIGTERM) == 0
+        lengths = [len(server.read_beats(tag)) for tag in tags]
+        await asyncio.sleep(0.3)
+        assert [len(server.read_beats(tag)) for tag in tags] == lengths
