@@ -73,20 +73,28 @@ def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     return phase if ended is None else describe_phase(run, ended)
 
 
+_STARTED = ("task ", "thread ", "process ")
+"""Begins of the names of work that the code of an agent has started."""
+
+
 def describe_holding(holding: list[str] | None) -> str:
     """Return a clause about the work of an ended run: `tool nap has not returned`.
 
     Args:
-        holding: names of tools, and `runner` for other code of the agent; None if not known.
+        holding: names of tools, `task NAME`, `thread NAME` and `process NAME`, and `runner` for
+            other code of the agent; None if not known.
     """
     if not holding:
         return "its work may still run"
-    tools = [name for name in holding if name != "runner"]
+    started = [name for name in holding if name.startswith(_STARTED)]
+    tools = [name for name in holding if name != "runner" and name not in started]
     parts = [f"{'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"] if tools else []
-    if len(tools) < len(holding):
+    parts += started
+    if "runner" in holding:
         parts.append("the code of the agent")
     verb = "has" if len(holding) == 1 else "have"
-    return f"{' and '.join(parts)} {verb} not returned"
+    text = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+    return f"{text} {verb} not returned"
 
 
 _WAITS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -27,24 +28,39 @@ GOING_ON = {
 }
 """Forms of work that go on after a cancel, with the begin of their name in the record."""
 
-SECONDS = 1.5
+LIBRARIES = (
+    "configured", "pydantic_ai", "langgraph", "langgraph_branches", "agno_agent",
+    "agno_team_tool", "agno_nested_tool",
+)  # fmt: skip
+"""Components whose tools, branches or members start the work."""
+
+SECONDS = 2.5
 """Time for which work goes on that cannot be ended."""
 
 
-@pytest.mark.parametrize("form", ENDING)
-async def test_cancel_ends_the_work_of_a_run(server: StopServer, form: str) -> None:
-    async with server.connect() as operations:
+async def check_each(check: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """Check several cases at the same time; fail with the names of those that fail."""
+    listed = list(names)
+    results = await asyncio.gather(*map(check, listed), return_exceptions=True)
+    failed = {name: error for name, error in zip(listed, results, strict=True) if error}
+    assert not failed, failed
+
+
+async def test_cancel_ends_the_work_of_a_run(server: StopServer) -> None:
+    async def check(form: str) -> None:
         run_id, tag = await start_run(operations, "function", form=form)
         await server.wait_for_work(tag)
         run = await cancel_run(operations, "function", run_id)
         assert run["status"] == "CANCELLED"
         run = await server.check_stop(operations, run_id, tag)
-    assert run["holding"] == []
+        assert run["holding"] == []
 
-
-@pytest.mark.parametrize("form", GOING_ON)
-async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer, form: str) -> None:
     async with server.connect() as operations:
+        await check_each(check, ENDING)
+
+
+async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer) -> None:
+    async def check(form: str) -> None:
         run_id, tag = await start_run(operations, "function", form=form, seconds=SECONDS)
         await server.wait_for_work(tag)
         run = await cancel_run(operations, "function", run_id)
@@ -52,13 +68,14 @@ async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer,
         assert any(name.startswith(GOING_ON[form]) for name in run["holding"]), run["holding"]
         await server.check_stop(operations, run_id, tag)
 
-
-@pytest.mark.parametrize("form", [*ENDING, *GOING_ON])
-async def test_work_that_a_completed_run_leaves_is_named(server: StopServer, form: str) -> None:
     async with server.connect() as operations:
-        run_id, tag = await start_run(
-            operations, "function", form=form, seconds=SECONDS, leave=True
-        )
+        await check_each(check, GOING_ON)
+
+
+async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> None:
+    async def check(form: str) -> None:
+        options = {"form": form, "seconds": SECONDS, "leave": True}
+        run_id, tag = await start_run(operations, "function", **options)
 
         async def has_completed() -> bool:
             return bool((await operations.get_run(run_id)).value["status"] == "COMPLETED")
@@ -69,8 +86,11 @@ async def test_work_that_a_completed_run_leaves_is_named(server: StopServer, for
         assert run["holding"]
         run = await server.check_stop(operations, run_id, tag)
         beats = server.read_beats(tag)
-    # It was not cancelled.
-    assert beats[-1] - beats[0] > 0.7 * SECONDS * 1e6
+        # It was not cancelled.
+        assert beats[-1] - beats[0] > 0.7 * SECONDS * 1e6
+
+    async with server.connect() as operations:
+        await check_each(check, [*ENDING, *GOING_ON])
 
 
 async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> None:
@@ -84,32 +104,21 @@ async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> Non
         await wait_until(lambda: len(server.read_beats(tag)) > before)
 
 
-@pytest.mark.parametrize("component", ["generator", "synchronous", "command"])
-async def test_cancel_ends_queues_and_commands(server: StopServer, component: str) -> None:
-    async with server.connect() as operations:
-        run_id, tag = await start_run(operations, component)
-        await server.wait_for_work(tag)
-        run = await cancel_run(operations, component, run_id)
-        assert run["status"] == "CANCELLED"
-        run = await server.check_stop(operations, run_id, tag)
-    assert run["holding"] == []
-
-
-@pytest.mark.parametrize("form", ["task", "exec"])
-@pytest.mark.parametrize(
-    "component", ["configured", "pydantic_ai", "langgraph", "langgraph_branches", "agno_agent",
-                  "agno_team_tool", "agno_nested_tool"],
-)  # fmt: skip
-async def test_cancel_ends_the_work_of_tools_and_members(
-    server: StopServer, model_endpoint: ModelEndpoint, component: str, form: str
+async def test_cancel_ends_queues_commands_tools_and_members(
+    server: StopServer, model_endpoint: ModelEndpoint
 ) -> None:
-    async with server.connect() as operations:
+    async def check(case: str) -> None:
+        component, _, form = case.partition(" ")
         run_id, tag = await start_run(operations, component, form=form)
         await server.wait_for_work(tag)
         run = await cancel_run(operations, component, run_id)
         assert run["status"] == "CANCELLED"
         run = await server.check_stop(operations, run_id, tag)
-    assert run["holding"] == []
+        assert run["holding"] == []
+
+    cases = [f"{component} {form}" for component in LIBRARIES for form in ("task", "exec")]
+    async with server.connect() as operations:
+        await check_each(check, ["generator", "synchronous", "command", *cases])
     model_endpoint.wait_for_open(0)
 
 
@@ -139,37 +148,27 @@ async def test_cancelled_member_calls_no_model_and_no_tool(
     assert len(model_endpoint.requests("again:touch")) == calls
 
 
-@pytest.mark.parametrize("form", ["task", "exec"])
-async def test_time_limit_ends_the_work_of_a_run(
-    tmp_path: Path, model_endpoint: ModelEndpoint, form: str
-) -> None:
-    limits = "\n[runs]\ntimeout_seconds = 2\n"
-    with serve(tmp_path, model_endpoint, limits) as server:
-        async with server.connect() as operations:
-            run_id, tag = await start_run(operations, "function", form=form)
-            run = await server.check_stop(operations, run_id, tag)
-    assert (run["status"], run["error"]["code"]) == ("ERROR", "RUN_TIMEOUT")
-    assert server.read_beats(tag)
-
-
-async def test_time_limit_of_a_tool_ends_its_work(
+async def test_time_limits_and_the_end_of_the_server_end_work(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
-    limits = "\n[runs]\ntool_timeout_seconds = 1\n"
+    async def check(form: str) -> None:
+        run_id, tag = await start_run(operations, "function", form=form)
+        run = await server.check_stop(operations, run_id, tag)
+        assert (run["status"], run["error"]["code"]) == ("ERROR", "RUN_TIMEOUT")
+        assert server.read_beats(tag)
+
+    async def check_tool(component: str) -> None:
+        run_id, tag = await start_run(operations, component)
+        run = await server.check_stop(operations, run_id, tag)
+        assert (run["status"], run["holding"]) == ("COMPLETED", [])
+        assert "did not end within" in run["content"]
+
+    limits = "\n[runs]\ntimeout_seconds = 5\ntool_timeout_seconds = 1\n"
     with serve(tmp_path, model_endpoint, limits) as server:
         async with server.connect() as operations:
-            run_id, tag = await start_run(operations, "command")
-            run = await server.check_stop(operations, run_id, tag)
-    assert run["status"] == "COMPLETED"
-    assert "did not end within" in run["content"]
-
-
-async def test_end_of_the_server_ends_left_work(
-    tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
-    tags = []
-    with serve(tmp_path, model_endpoint) as server:
-        async with server.connect() as operations:
+            await check_each(check, ["task", "exec"])
+            await check_each(check_tool, ["command"])
+            tags = []
             for form in ("exec", "deaf", "task"):
                 _, tag = await start_run(operations, "function", form=form, leave=True)
                 tags.append(tag)

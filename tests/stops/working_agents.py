@@ -39,6 +39,8 @@ LEDGER = os.environ["LEDGER"]
 BEAT_SECONDS = 0.02
 
 _shared_pool = ThreadPoolExecutor(64)
+
+_shared_processes = ProcessPoolExecutor(8)
 _kept: list[Any] = []
 
 
@@ -123,9 +125,8 @@ async def start_submit(tag: str, seconds: float) -> None:
 
 
 async def start_process_pool(tag: str, seconds: float) -> None:
-    pool = ProcessPoolExecutor(1)
-    call = asyncio.get_running_loop().run_in_executor(pool, block, tag, seconds)
-    _kept.append((pool, call))
+    loop = asyncio.get_running_loop()
+    _kept.append(loop.run_in_executor(_shared_processes, block, tag, seconds))
 
 
 async def start_process_submit(tag: str, seconds: float) -> None:
@@ -338,3 +339,6 @@ def build_caller(worker: Any) -> Any:
 openai_agent = build_openai_agent("tool:start", agents.function_tool(start, strict_mode=False))
 openai_called = build_caller(openai_agent)
 openai_hang = build_caller(build_openai_agent("hang"))
+# Forked at the import: a process that is forked later has copies of the connections to models.
+for _ in range(8):
+    _shared_processes.submit(time.sleep, 0.2)
