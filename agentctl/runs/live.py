@@ -25,6 +25,7 @@ from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
@@ -40,7 +41,12 @@ class MemberRunner(Protocol):
     """Starts the runs of members; see `runs.members`."""
 
     async def run(
-        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        run_id: str | None,
+        keeps_input: bool,
     ) -> MemberResult: ...
 
     def report(
@@ -245,10 +251,15 @@ class LiveRun:
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(
-        self, component: Component, message: str, *, run_id: str | None = None
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
     ) -> MemberResult:
         self.checkpoint()
-        return await self._members.run(self, component, message, run_id)
+        return await self._members.run(self, component, message, run_id, keeps_input)
 
     def report_member(
         self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
@@ -327,6 +338,11 @@ class ReportedRun(LiveRun):
     def is_reported(self) -> bool:
         """True once the runner has reported the end."""
         return self._report.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the runner has reported a failure."""
+        return self._report.done() and isinstance(self._report.exception(), ExecutionError)
 
     def emit(self, event: RunEvent) -> None:
         if self._held is None:

@@ -16,6 +16,7 @@ from agno.run.agent import RunOutput
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno_pauses import DecidedCalls, apply_decisions, list_asks
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
@@ -44,6 +45,7 @@ class AgnoRunner:
     """
 
     kind = "agno"
+    input_schema: InputSchema | None = None
 
     def __init__(self, target: Any) -> None:
         self._target = target

@@ -15,6 +15,7 @@ from agents.result import RunResultStreaming
 
 from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.openai_agents_parts import RunParts, get_tool_agent, list_agents
 from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, build_pause, restore_state
@@ -39,6 +40,7 @@ class OpenAIAgentsRunner:
     """
 
     kind = "openai-agents"
+    input_schema: InputSchema | None = None
 
     def __init__(
         self, agent: Agent[Any], build_deps: Callable[[RunContext], Any] | None = None
