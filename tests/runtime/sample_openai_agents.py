@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import agents
 import httpx2
 from agents.mcp import MCPServer
+from agents.testing import assistant_message, function_call
 from openai import AsyncOpenAI
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionWebSearch
 from pydantic import BaseModel
 
 from agentctl import RunContext
@@ -222,3 +225,36 @@ def manager() -> Any:
 def failing_manager() -> Any:
     inner = build("http-500", name="Inner")
     return build("plan", inner.as_tool("ask_inner", "Ask inner."), name="manager")
+
+
+class Provider(agents.Model):
+    """A model whose answers arrive as a whole, without pieces."""
+
+    def __init__(self, answers: list[list[Any]]) -> None:
+        self._answers = iter(answers)
+
+    async def get_response(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    async def stream_response(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        response = Response.model_construct(id="r", output=next(self._answers), usage=None)
+        yield ResponseCompletedEvent.model_construct(type="response.completed", response=response)
+
+
+def searching() -> Any:
+    """Answer like a model of OpenAI that has searched the web before it calls a tool."""
+    search = ResponseFunctionWebSearch(
+        id="ws_1",
+        action={"type": "search", "query": "rates", "queries": ["rates"]},  # type: ignore[arg-type]
+        status="completed",
+        type="web_search_call",
+    )
+    steps = [
+        [
+            search,
+            assistant_message("one"),
+            function_call("add", {"a": 1, "b": 2}, call_id="call_1"),
+        ],
+        [assistant_message("three")],
+    ]
+    return agents.Agent(name="code", model=Provider(steps), tools=[agents.function_tool(add)])

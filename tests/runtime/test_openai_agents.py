@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 from typing import Any
@@ -14,6 +15,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners.hosted_run import HostedRun
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
@@ -85,6 +87,30 @@ async def test_answers_and_calls_are_recorded_in_their_order() -> None:
     assert spans[2]["started_at"] <= spans[2]["first_token_at"] <= spans[2]["finished_at"]
     counted = [span["output_tokens"] for span in spans if span["kind"] == "model"]
     assert sum(counted) == ended.transcript.metrics["output_tokens"]
+
+
+async def test_text_comes_before_calls_although_its_reader_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def wait(_: HostedRun) -> None:
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(HostedRun, "take_turn", wait)
+    first = {"content": "One moment.", "tool_calls": [call(1, "add", a=1, b=2)]}
+    ended = await complete("adder", plan(first))
+    kinds = [type(event).__name__ for event in ended.events]
+    assert kinds.index("ToolCallStarted") > kinds.index("Content")
+    assert ended.transcript.content == "One moment.\n\n3"
+
+
+async def test_calls_of_the_provider_have_ended_when_they_arrive() -> None:
+    ended = await complete("searching")
+    made = [(each["tool_name"], each["tool_args"]) for each in ended.transcript.tools]
+    assert made[1] == ("add", {"a": 1, "b": 2})
+    assert made[0][0] == "web_search_call"
+    assert made[0][1]["action"]["query"] == "rates"
+    assert ended.transcript.content == ended.joined_deltas == "one\n\nthree"
+    assert not ended.transcript.open_calls
 
 
 async def test_calls_of_one_answer_are_made_at_the_same_time() -> None:

@@ -214,6 +214,10 @@ class AgentReport:
         self._ended_answers += 1
         await self._wait_for_stream(lambda: self._read_answers >= self._ended_answers)
         self.parts.end_model_call(self.parts.current, response)
+        if not self._answer_text and (text := read_text(response)):
+            # A model whose answers arrive as a whole.
+            self._answer_text = True
+            self._held.append(text)
         self._answer_calls = has_calls(response)
         self._publish()
 
