@@ -62,6 +62,7 @@ class FirstServer:
             try:
                 await transport.handle_request(scope, receive_body, send)
             finally:
+                await transport.terminate()
                 serving.cancel()
                 await asyncio.wait({serving})
 
