@@ -87,7 +87,7 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@echo 'Creating an environment with mcp $* in .peers'
 	@$(PYTHON) -m venv .peers/mcp-$*
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
-		-e '.[mcp]' mcp==$* -r $<
+		-e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
 	@touch $@
 
 .peers/openai/.installed: tests/peers/requirements-openai.txt
