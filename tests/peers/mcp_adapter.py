@@ -1,4 +1,4 @@
-"""An agent of LangGraph with the MCP client of LangChain, which needs version 1 of the package mcp."""
+"""An agent of LangGraph with the MCP client of LangChain, which needs version 1 of mcp."""
 
 import sys
 from pathlib import Path
