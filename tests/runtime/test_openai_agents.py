@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import agents
 import pytest
 
 from agentctl.config.settings import Agent, Limits
+from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
@@ -354,3 +357,32 @@ async def test_traces_of_runs_are_off_unless_the_operator_wants_them(
     finally:
         agents.set_trace_processors([])
     assert len(seen) == count
+
+
+# Loading
+
+
+def refuse(reference: str, folder: Path) -> InvalidConfiguration:
+    """Load an object that cannot be used, and return the error."""
+    agent = Agent("code", object=reference)
+    catalog = Catalog.from_settings(settings(agents=(agent,), path=folder / "agentctl.toml"))
+    component = catalog.get("agent", "code")
+    assert component is not None
+    with pytest.raises(InvalidConfiguration) as refused:
+        catalog.hosted_runner(component)
+    return refused.value
+
+
+def test_users_may_have_a_module_of_the_name_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agents"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "agents.py").write_text("class Agent:\n    pass\n\nsupport = Agent()\n")
+    error = refuse("agents:support", tmp_path)
+    assert "an object of the type Agent, which is no kind of agent" in str(error)
+    assert "an Agent of openai-agents" in (error.hint or "")
+    monkeypatch.setitem(sys.modules, "agents", None)
+    assert refuse("agents:support", tmp_path).hint == (
+        "put agents.py next to the configuration file, or install it"
+    )
