@@ -1,8 +1,8 @@
 """Child processes that the code of runs has started, and their end.
 
-A process is watched by its file descriptor (`pidfd_open`, Linux 5.3), which is bound to it whatever
-its number is used for later, and which does not take its exit code from the code that started it.
-On other systems no process is found.
+A process is watched by its file descriptor (`pidfd_open`, Linux 5.3), which is bound to the process
+and not to its number, and leaves its exit code to the code that started it. On other systems no
+process is found.
 """
 
 from __future__ import annotations

@@ -13,16 +13,6 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 
-class Scope(Protocol):
-    """One piece of code of a run, and what it has started."""
-
-    def add_task(self, task: Any) -> None: ...
-
-    def add_call(self, call: Future[Any]) -> None:
-        """Add a call in an executor."""
-        ...
-
-
 class Threads(Protocol):
     """The threads of the default executor that work for a run."""
 
@@ -30,7 +20,7 @@ class Threads(Protocol):
 
 
 current_scope: ContextVar[Any] = ContextVar("agentctl_scope", default=None)
-"""The `Scope` of the code of an agent or tool; None in the code of the server."""
+"""The `CodeScope` of the current code of a run; None in the code of the server."""
 
 current_threads: ContextVar[Threads | None] = ContextVar("agentctl_threads", default=None)
 """The threads of the current run; None outside of runs."""

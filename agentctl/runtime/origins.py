@@ -1,4 +1,4 @@
-"""Which code started a task or a thread: that of a user, a library, or the server.
+"""The origin of a task or a thread: the code of a user, of a library, or of the server.
 
 Decided by the files and modules of functions and of frames, so only in the code of runs.
 """
@@ -42,7 +42,7 @@ _LIBRARIES = tuple(
 _MAXIMUM_NAME = 100
 """Characters of a name in a record."""
 
-_POOL_WORKER = concurrent.futures.thread._worker.__code__  # type: ignore[attr-defined]
+_POOL_WORKER = concurrent.futures.thread._worker.__code__
 _PROCESS_POOLS = ("concurrent.futures.process", "multiprocessing.pool")
 
 
@@ -85,7 +85,7 @@ def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> 
 def is_pool_worker(frame: FrameType | None) -> bool:
     """Return True if the process that starts now is a worker of a pool.
 
-    A pool may be shared by runs: what is known of it are the calls that it executes.
+    A pool may be shared by runs: only its calls belong to a run.
     """
     while frame is not None:
         if frame.f_globals.get("__name__") in _PROCESS_POOLS:

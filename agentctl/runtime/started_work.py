@@ -82,7 +82,7 @@ class StartedWork:
         if not self._has_ended:
             return
         if self._is_cancelled and self._unstopped.has_ended:
-            # The record says that the work has stopped: a timer has started this.
+            # For the record the work has stopped: a timer has started this task.
             task.cancel()
         else:
             self._name_rest()
@@ -236,7 +236,7 @@ class CodeScope:
     def __init__(self, unstopped: UnstoppedWork, tool: str | None = None) -> None:
         if unstopped.started is None:
             unstopped.started = StartedWork(unstopped)
-        self._started = unstopped.started
+        self._started = cast(StartedWork, unstopped.started)
         self._tool = tool
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
@@ -293,7 +293,7 @@ def format_thread(thread: threading.Thread) -> str:
 
 
 class _RunLoop:
-    """The part of an event loop that knows the calls of runs in executors of their own."""
+    """The part of an event loop that knows the calls of runs in separate executors."""
 
     def run_in_executor(
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any

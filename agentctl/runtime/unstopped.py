@@ -18,15 +18,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from agentctl.event_loop import abandoned_threads, retrieve_exception
 from agentctl.run_scope import current_threads
 from agentctl.runtime.spans import current_call
-
-if TYPE_CHECKING:
-    from agentctl.runtime.started_work import StartedWork
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -45,19 +42,25 @@ def abandon_task(task: asyncio.Task[Any]) -> None:
         _retain(task)
 
 
+class StartedByCode(Protocol):
+    """The work that the code of a run has started (`runtime.started_work`)."""
+
+    async def end(self, *, cancel: bool) -> None: ...
+
+
 class UnstoppedWork:
     """Work of one run that still executes after its end. Belongs to one event loop.
 
     These are threads of tools, which cannot be interrupted, tasks that ignore their cancellation,
-    and what the code of a completed run has left.
+    and the work that the code of a completed run has left.
 
     Attributes:
-        started: what the code of the run has started; None if there was no such code.
+        started: the work that the code of the run has started; None without such code.
         has_ended: True once the listener of `notify_when_empty` was called.
     """
 
     def __init__(self) -> None:
-        self.started: StartedWork | None = None
+        self.started: StartedByCode | None = None
         self.has_ended = False
         self._works: dict[asyncio.Future[Any], str] = {}
         self._without_result: set[asyncio.Future[Any]] = set()
@@ -77,7 +80,7 @@ class UnstoppedWork:
         return list(dict.fromkeys(name for work, name in self._works.items() if not work.done()))
 
     async def end_started(self, *, cancel: bool) -> None:
-        """Cancel, or leave, what the code of the run has started, and add what goes on."""
+        """Cancel, or leave, the work that the code of the run has started, and add the rest."""
         if self.started is not None:
             await self.started.end(cancel=cancel)
 
@@ -103,7 +106,7 @@ class UnstoppedWork:
             self._parent.add(work, name, has_result=has_result)
 
     def add_all(self, other: UnstoppedWork) -> None:
-        """Add the work of the run of a member, also what is added to it later."""
+        """Add the work of the run of a member, and all that is added to it later."""
         other._parent = self
         for work, name in list(other._works.items()):
             self.add(work, name, has_result=work not in other._without_result)

@@ -45,6 +45,7 @@ SHORT = {
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",
     "agentctl.store.database": "a type that databases and lists share",
+    "agentctl.run_scope": "imported by the public interface, without the runtime",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }
 """Modules of fewer lines of code than `SHORTEST_FILE`, with the reason."""

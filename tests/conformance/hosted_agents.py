@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import agents
@@ -41,6 +42,9 @@ from agentctl import Output, RunContext, ToolCompleted, ToolStarted, Usage
 URL = os.environ["MODEL_URL"]
 STUBBORN_SECONDS = 3.0
 """Time for which tools continue after a cancel."""
+
+
+_tasks: list[asyncio.Task[None]] = []
 
 
 class Total(BaseModel):
@@ -93,6 +97,19 @@ async def wait() -> str:
     return "late"
 
 
+async def start_task(path: str) -> str:
+    """Start a task that adds to a file, and wait."""
+
+    async def write() -> None:
+        while True:
+            with Path(path).open("a") as file:
+                file.write("x")
+            await asyncio.sleep(0.02)
+
+    _tasks.append(asyncio.create_task(write()))
+    return await wait()
+
+
 def show(context: RunContext) -> str:
     """Show the context."""
     return describe(context)
@@ -135,6 +152,10 @@ async def function_block(message: str) -> str:
 
 async def function_wait(message: str) -> str:
     return await wait()
+
+
+async def function_started(message: str) -> str:
+    return await start_task(**json.loads(message))
 
 
 async def function_hang(message: str) -> str:
@@ -205,6 +226,11 @@ async def generator_wait(message: str) -> AsyncIterator[Any]:
     yield ToolCompleted("call-1", await wait())
 
 
+async def generator_started(message: str) -> AsyncIterator[Any]:
+    yield ToolStarted("call-1", "start_task", {})
+    yield ToolCompleted("call-1", await function_started(message))
+
+
 async def generator_hang(message: str) -> AsyncIterator[Any]:
     yield await wait()
 
@@ -251,6 +277,7 @@ pydantic_ai_tool = build_pydantic_agent("tool:add", tools=[add])
 pydantic_ai_stubborn = build_pydantic_agent("tool:stubborn", tools=[stubborn])
 pydantic_ai_block = build_pydantic_agent("tool:block", tools=[block])
 pydantic_ai_wait = build_pydantic_agent("tool:wait", tools=[wait])
+pydantic_ai_started = build_pydantic_agent("tool:start_task", tools=[start_task])
 pydantic_ai_hang = build_pydantic_agent("hang")
 pydantic_ai_context = build_pydantic_agent(
     "tool:show_deps", deps_type=RunContext, tools=[show_deps]
@@ -312,6 +339,7 @@ langchain_add = langchain_tool(add)
 langchain_stubborn = langchain_tool(stubborn)
 langchain_block = langchain_tool(block)
 langchain_wait = langchain_tool(wait)
+langchain_start_task = langchain_tool(start_task)
 langchain_pay = langchain_tool(pay)
 
 
@@ -335,6 +363,9 @@ def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str
         ),
         "block": build_graph("tool:block", langchain_block, checkpointer=build_checkpointer()),
         "wait": build_graph("tool:wait", langchain_wait, checkpointer=build_checkpointer()),
+        "started": build_graph(
+            "tool:start_task", langchain_start_task, checkpointer=build_checkpointer()
+        ),
         "hang": build_graph("hang", checkpointer=build_checkpointer()),
         "context": build_graph("tool:show_config", show_config, checkpointer=build_checkpointer()),
         "failing": build_graph("http-500", checkpointer=build_checkpointer()),
@@ -375,6 +406,7 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
         "stubborn": build("tool:stubborn", tools=[stubborn]),
         "block": build("tool:block", tools=[block]),
         "wait": build("tool:wait", tools=[wait]),
+        "started": build("tool:start_task", tools=[start_task]),
         "hang": build("hang"),
         "context": build("tool:show_dependencies", tools=[show_dependencies]),
         "failing": build("http-500"),
@@ -386,6 +418,11 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
 
 globals().update(build_agno("agno_agent", build_agno_agent))
 globals().update(build_agno("agno_team", build_agno_team))
+agno_team_started = AgnoTeam(
+    model=OpenAILike(id="delegate", base_url=URL, api_key="not-needed"),
+    members=[build_agno_agent("tool:start_task", id="starter", tools=[start_task])],
+)
+"""A team whose member starts the task."""
 
 
 # openai-agents
@@ -415,6 +452,7 @@ openai_agents_tool = build_openai_agent("tool:add", agents.function_tool(add))
 openai_agents_stubborn = build_openai_agent("tool:stubborn", agents.function_tool(stubborn))
 openai_agents_block = build_openai_agent("tool:block", agents.function_tool(block))
 openai_agents_wait = build_openai_agent("tool:wait", agents.function_tool(wait))
+openai_agents_started = build_openai_agent("tool:start_task", agents.function_tool(start_task))
 openai_agents_hang = build_openai_agent("hang")
 openai_agents_context = build_openai_agent("tool:show_wrapper", show_wrapper)
 openai_agents_failing = build_openai_agent("http-500")

@@ -37,6 +37,7 @@ _CONFIGURED = {
     "stubborn": ("tool:stubborn", "stubborn"),
     "block": ("tool:block", "block"),
     "wait": ("tool:wait", "wait"),
+    "started": ("tool:start_task", "start_task"),
     "hang": ("hang", ""),
     "context": ("tool:show", "show"),
     "failing": ("http-500", ""),
@@ -120,6 +121,8 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
         tables += [
             f'[[teams]]\nid = "{kind}-team"\nmode = "coordinate"\nmodel = "delegate"\n'
             f'members = ["{kind}-context"]',
+            f'[[teams]]\nid = "{kind}-crew"\nmode = "coordinate"\nmodel = "delegate"\n'
+            f'members = ["{kind}-started"]',
             f'[[workflows]]\nid = "{kind}-line"\nsteps = [{{ name = "first", agent = '
             f'"{kind}-echo" }}, {{ name = "second", agent = "{kind}-tool" }}]',
         ]

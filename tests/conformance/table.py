@@ -33,6 +33,8 @@ COLUMNS = {
     "history": "history over two runs",
     "cancel-text": "cancel during text",
     "cancel-tool": "cancel during a tool that ignores it",
+    "cancel-started": "cancel of a started task",
+    "cancel-member": "cancel while a member works",
     "failure": "failure",
     "usage": "usage",
     "output": "structured output",

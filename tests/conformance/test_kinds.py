@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentctl.operations import Operations
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, RunRequest
 from tests.conformance.server import (
     PAYMENT,
@@ -146,6 +148,32 @@ async def test_cancelled_thread_is_recorded_as_unstopped(
             await asyncio.sleep(0.2)
             run = await cancel_run(operations, agent, run_id)
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
+
+
+@every_kind
+async def test_cancel_started(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
+    await check_started_task(server, "agent", f"{kind}-started", tmp_path / "work")
+
+
+@every_kind
+async def test_cancel_member(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
+    await check_started_task(server, "team", f"{kind}-crew", tmp_path / "work")
+
+
+async def check_started_task(
+    server: ConformanceServer, kind: ComponentKind, component: str, file: Path
+) -> None:
+    """Cancel a run, or that of its team, while a task that its code started adds to a file."""
+    async with server.connect() as operations:
+        request = RunRequest(json.dumps({"path": str(file)}), background=True)
+        started = (await operations.create_run(kind, component, request)).value
+        await wait_until(file.exists)
+        run = await cancel_run(operations, component, started["run_id"], kind)
+    assert (run["status"], run["holding"]) == ("CANCELLED", [])
+    assert run["stopped_at"] is not None
+    size = file.stat().st_size
+    await asyncio.sleep(0.1)
+    assert file.stat().st_size == size
 
 
 @every_kind
@@ -306,10 +334,12 @@ async def streamed_run(
         await asyncio.gather(collecting, return_exceptions=True)
 
 
-async def cancel_run(operations: Operations, agent: str, run_id: str) -> dict[str, Any]:
+async def cancel_run(
+    operations: Operations, component: str, run_id: str, kind: ComponentKind = "agent"
+) -> dict[str, Any]:
     """Cancel a run, wait for its end, and return its record."""
     session = (await operations.get_run(run_id)).value["session_id"]
     request = CancelRequest(session, wait=SOON)
-    result = (await operations.cancel_run("agent", agent, run_id, request)).value
+    result = (await operations.cancel_run(kind, component, run_id, request)).value
     assert result["cancel"] == "stopped", result
     return dict((await operations.get_run(run_id)).value)

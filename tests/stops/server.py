@@ -1,4 +1,4 @@
-"""The server of the tests of stops, and what its ledger says about the work of runs."""
+"""The server of the tests of stops, and the times of the work of runs, by its ledger."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ COMPONENTS = {
 
 
 class Result:
-    """What became of the cancelled runs."""
+    """Counts of the cancelled runs."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -178,7 +178,7 @@ FORMS: dict[str, Callable[[str, float], Any]] = {
     for name, function in list(globals().items())
     if name.startswith("start_")
 }
-"""How the work is started, by names."""
+"""Functions that start work, by the names of its forms."""
 
 
 async def start(tag: str, form: str, seconds: float = 600.0, leave: bool = False) -> str:
