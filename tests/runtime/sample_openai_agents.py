@@ -103,6 +103,19 @@ def context() -> Any:
     return build("tool:who", agents.function_tool(who))
 
 
+async def cancel_all() -> str:
+    """Cancel every other task, as code that stops itself does."""
+    for task in asyncio.all_tasks():
+        if "run_loop" in repr(task.get_coro()) or "boundary" in repr(task.get_coro()):
+            task.cancel()
+    await asyncio.sleep(5)
+    return "late"
+
+
+def cancels_itself() -> Any:
+    return build("tool:cancel_all", agents.function_tool(cancel_all))
+
+
 def handled_failure() -> Any:
     return build("tool:fail", agents.function_tool(fail))
 

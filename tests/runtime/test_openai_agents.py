@@ -281,6 +281,12 @@ async def test_failures_have_codes(name: str, code: str, detail: str) -> None:
         assert ended.transcript.metrics["input_tokens"] is None
 
 
+async def test_agent_that_cancels_its_run_fails() -> None:
+    _, failure = await run("cancels_itself")
+    assert failure is not None
+    assert (failure.code, failure.detail) == ("AGENT_FAILED", "The agent cancelled its run")
+
+
 async def test_size_of_a_run_is_limited() -> None:
     ended, failure = await run("thinking", limits=Limits(run_bytes=100_000))
     assert failure is not None

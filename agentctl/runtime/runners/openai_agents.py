@@ -125,6 +125,8 @@ async def _follow(result: RunResultStreaming, run: HostedRun, report: AgentRepor
     finally:
         await _settle(result.run_loop_task, run)
         await events.aclose()
+    if result.run_loop_task is not None and result.run_loop_task.cancelled():
+        raise ExecutionError("AGENT_FAILED", "The agent cancelled its run")
 
 
 async def _settle(task: asyncio.Task[Any] | None, run: HostedRun) -> None:
