@@ -235,6 +235,12 @@ def manager() -> Any:
     return build("plan", inner.as_tool("ask_inner", "Ask inner."), name="manager")
 
 
+def configured_manager() -> Any:
+    """Call an agent as a tool with options of its author, in which traces are on."""
+    tool = build("echo", name="Inner").as_tool("ask_inner", "Ask.", run_config=agents.RunConfig())
+    return build("plan", tool, name="manager")
+
+
 def failing_manager() -> Any:
     inner = build("http-500", name="Inner")
     return build("plan", inner.as_tool("ask_inner", "Ask inner."), name="manager")

@@ -359,7 +359,9 @@ async def test_traces_of_runs_are_off_unless_the_operator_wants_them(
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", variable)
     agents.set_trace_processors([Recorder()])
     try:
-        await complete("adder", plan({"tool_calls": [call(1, "add", a=1, b=2)]}))
+        await complete(
+            "configured_manager", plan({"tool_calls": [call(1, "ask_inner", input="go")]})
+        )
     finally:
         agents.set_trace_processors([])
     assert len(seen) == count
