@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 PEERS := 2.7.2 2.9.0 3.1.10
+OTHERS := claude-agent-sdk crewai google-adk smolagents
+MCP_VERSIONS := 1.24.0 1.30.0
 # Four processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
@@ -70,8 +72,11 @@ bench-hostile: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.hostile_peers
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
-# interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm.
-test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed
+# interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm,
+# and the interfaces of MCP with older versions of the package mcp. Run the wrappers of
+# docs/other-libraries.md, each with its library.
+test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed \
+		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed)
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
@@ -80,12 +85,25 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
+.peers/mcp-%/.installed: tests/peers/requirements-mcp.txt pyproject.toml
+	@echo 'Creating an environment with mcp $* in .peers'
+	@$(PYTHON) -m venv .peers/mcp-$*
+	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
+		-e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
+	@touch $@
+
 .peers/openai/.installed: tests/peers/requirements-openai.txt
 	@echo 'Creating an environment for clients of OpenAI in .peers'
 	@$(PYTHON) -m venv .peers/openai/llm
 	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@if command -v npm >/dev/null; then \
 		npm install --silent --prefix .peers/openai openai@6.49.0; fi
+	@touch $@
+
+.peers/other-%/.installed: tests/peers/requirements-other-%.txt pyproject.toml
+	@echo 'Creating an environment with $* in .peers'
+	@$(PYTHON) -m venv .peers/other-$*
+	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $< -e .
 	@touch $@
 
 # Kill servers at each statement of approved calls, and at MOMENTS (default 100) random moments, on

@@ -380,7 +380,9 @@ def _answer_exactly(body: Body, _: str) -> Body:
 
 def _answer_planned(body: Body, _: str) -> Body:
     turns = body["messages"]
-    start = max(number for number, turn in enumerate(turns) if turn["role"] == "user")
+    asked = [number for number, turn in enumerate(turns) if turn["role"] == "user"]
+    # Some libraries send the results of calls as messages of the user.
+    start = next((n for n in reversed(asked) if "[" in _read_text(turns[n])), asked[-1])
     plan: list[Body] = json.loads(_find_plan(_read_text(turns[start])))
     given = sum(turn["role"] == "assistant" for turn in turns[start:])
     if given < len(plan):
@@ -389,7 +391,9 @@ def _answer_planned(body: Body, _: str) -> Body:
 
 
 def _find_plan(text: str) -> str:
-    found = re.search(r"\[.*\]", text, re.DOTALL)
+    last = text.rstrip().rpartition("\n")[2]
+    # Some libraries send the messages of earlier runs before the plan.
+    found = re.fullmatch(r"\[.*\]", last) or re.search(r"\[.*\]", text, re.DOTALL)
     return found.group() if found else "[]"
 
 

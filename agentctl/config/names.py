@@ -45,7 +45,7 @@ TokenPrefix = Annotated[
 Tool = Annotated[
     str,
     Pattern(
-        r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
+        r"^(\w+(\.\w+)*:[A-Za-z_]\w*|mcp:[A-Za-z][\w-]*(\.[\w./-]+)?)$",
         '"package.module:function", "mcp:server" or "mcp:server.tool"',
     ),
 ]
@@ -57,8 +57,7 @@ ToolNamePattern = Annotated[
     ),
 ]
 ObjectName = Annotated[
-    str,
-    Pattern(r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)?$", '"package.module:name", or empty'),
+    str, Pattern(r"^(\w+(\.\w+)*:[A-Za-z_]\w*)?$", '"package.module:name", or empty')
 ]
 Region = Annotated[
     str, Pattern(r"^([a-z0-9-]{1,32})?$", 'a region such as "eu-central-1", or empty')

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
-from agentctl.config.extras import build_extra_command
+from agentctl.config.extras import build_extra_command, build_install_command
 
 _EXTRAS = {
+    "agents": "openai-agents",
     "agno": "agno",
     "langchain_core": "langgraph",
     "langgraph": "langgraph",
     "pydantic_ai": "pydantic-ai",
 }
 """The extras of agentctl by the libraries of agents that they install."""
+
+_PACKAGES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "googleapiclient": "google-api-python-client",
+    "serpapi": "google-search-results",
+    "sklearn": "scikit-learn",
+    "tavily": "tavily-python",
+    "yaml": "PyYAML",
+}
+"""Packages of an index whose modules have another name."""
+
+_OWN_FILES = (__file__, importlib.__file__)
 
 
 class UnusableObject(Exception):
@@ -45,26 +65,67 @@ def load_object(reference: str, folder: Path | None) -> object:
         with _first_on_path(folder):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        what = f"its module cannot be imported ({reason})"
-        raise UnusableObject(what, _missing_module_hint(module_name, error)) from error
+        raise _build_failure(module_name, error, folder) from error
     value: object = getattr(module, name, None)
     if value is None:
-        raise UnusableObject(f"the module {module_name} has no {name}")
+        similar = get_close_matches(name, dir(module), 1)
+        hint = f"did you mean {module_name}:{similar[0]}?" if similar else None
+        raise UnusableObject(f"the module {module_name} has no {name}", hint)
     return value
 
 
-def _missing_module_hint(name: str, error: BaseException) -> str | None:
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+def _build_failure(name: str, error: BaseException, folder: Path | None) -> UnusableObject:
+    place = _find_place(error, folder)
+    text = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
+    reason = f"{type(error).__name__}: {text}".splitlines()[0]
+    if place:
+        reason = f"{place}: {reason}"
+    hint = _build_import_hint(name, error) if isinstance(error, ImportError) else None
+    if hint is None:
+        hint = f"correct {place}" if place else f"correct the module {name}"
+    return UnusableObject(f"its module cannot be imported ({reason})", hint)
+
+
+def _find_place(error: BaseException, folder: Path | None) -> str:
+    """Return the file and the line where an import failed; empty if the module was not found.
+
+    It is the last line of a file below `folder`, and of another one only if there is none: a
+    package that fails was imported by the user's code.
+    """
+    frames = [
+        (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append((error.filename, error.lineno or 0))
+    frames = [
+        frame for frame in frames if frame[0] not in _OWN_FILES and not frame[0].startswith("<")
+    ]
+    for filename, line in reversed(frames):
+        path = Path(filename)
+        if folder is not None and path.is_relative_to(folder) and "site-packages" not in path.parts:
+            return f"{path.relative_to(folder)}, line {line}"
+    return f"{frames[-1][0]}, line {frames[-1][1]}" if frames else ""
+
+
+def _build_import_hint(name: str, error: ImportError) -> str | None:
+    """Return what to do about an import that fails; None if the user's own code is wrong."""
+    missing = error.name or ""
+    top, own = missing.partition(".")[0], name.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError):
+        is_installed = "site-packages" in Path(error.path or "").parts
+        return f"install a version of {top} that has this name" if is_installed else None
+    if top in _EXTRAS and top != own:
+        return f"install the library: {build_extra_command(_EXTRAS[top])}"
+    if f"{name}.".startswith(f"{missing}."):
+        place = f"{name}.py" if name == own else f"the package {own}"
+        return f"put {place} next to the configuration file, or install it"
+    if top == own or top in sys.stdlib_module_names:
         return None
-    extra = _EXTRAS.get(error.name.partition(".")[0])
-    if extra is not None:
-        return f"install the library: {build_extra_command(extra)}"
-    if not f"{name}.".startswith(f"{error.name}."):
-        return None
-    top = name.partition(".")[0]
-    place = f"{name}.py" if name == top else f"the package {top}"
-    return f"put {place} next to the configuration file, or install it"
+    if top != missing:
+        return f"install a version of {top} that has {missing}"
+    package = _PACKAGES.get(top, top.replace("_", "-"))
+    command = build_install_command(package)
+    return f"install the package: {command}; or put {top}.py next to the configuration file"
 
 
 @contextmanager

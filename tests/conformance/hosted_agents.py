@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import agents
 import agno.run
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
@@ -28,6 +29,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from openai import AsyncOpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext as PydanticContext
@@ -421,3 +423,38 @@ agno_team_started = AgnoTeam(
     members=[build_agno_agent("tool:start_task", id="starter", tools=[start_task])],
 )
 """A team whose member starts the task."""
+
+
+# openai-agents
+
+
+def build_openai_agent(model: str, *tools: Any, **options: Any) -> Any:
+    client = AsyncOpenAI(base_url=URL, api_key="not-needed", max_retries=0)
+    return agents.Agent(
+        name=model,
+        model=agents.OpenAIChatCompletionsModel(model, client),
+        model_settings=agents.ModelSettings(include_usage=True),
+        tools=[*tools],
+        **options,
+    )
+
+
+@agents.function_tool
+async def show_wrapper(wrapper: agents.RunContextWrapper[RunContext]) -> str:
+    """Show the context."""
+    return describe(wrapper.context)
+
+
+openai_agents_echo = build_openai_agent("echo")
+openai_agents_history = build_openai_agent("history")
+openai_agents_trickle = build_openai_agent("trickle")
+openai_agents_tool = build_openai_agent("tool:add", agents.function_tool(add))
+openai_agents_stubborn = build_openai_agent("tool:stubborn", agents.function_tool(stubborn))
+openai_agents_block = build_openai_agent("tool:block", agents.function_tool(block))
+openai_agents_wait = build_openai_agent("tool:wait", agents.function_tool(wait))
+openai_agents_started = build_openai_agent("tool:start_task", agents.function_tool(start_task))
+openai_agents_hang = build_openai_agent("hang")
+openai_agents_context = build_openai_agent("tool:show_wrapper", show_wrapper)
+openai_agents_failing = build_openai_agent("http-500")
+openai_agents_output = build_openai_agent("echo", output_type=Total)
+openai_agents_pay = build_openai_agent("tool:pay", agents.function_tool(pay, needs_approval=True))

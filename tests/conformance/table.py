@@ -22,6 +22,7 @@ KINDS = {
     "langgraph-checkpointer": "LangGraph graph with a checkpointer",
     "agno-agent": "agno `Agent`",
     "agno-team": "agno `Team`",
+    "openai-agents": "openai-agents `Agent`",
 }
 """The kinds with their names in the table."""
 

@@ -1,13 +1,21 @@
-"""Waiting agents of LangGraph and agno whose server is killed: they go on in another process."""
+"""Waiting agents of libraries whose server is killed: they go on in another process."""
 
 from __future__ import annotations
 
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingDeployment
 
-FORMS = {"batched": 1, "each": 2, "kept": 1, "nested": 1, "agno_payer": 1}
+FORMS = {
+    "batched": 1,
+    "each": 2,
+    "kept": 1,
+    "nested": 1,
+    "agno_payer": 1,
+    "openai_payer": 1,
+    "openai_two": 2,
+}
 """The agents and their numbers of calls: one interrupt for all calls, one for each call, with a
-checkpointer, in a subgraph; an agent of agno."""
+checkpointer, in a subgraph; agents of agno and of openai-agents."""
 
 
 def test_approved_calls_are_made_once_on_another_server(graphs: WaitingDeployment) -> None:
@@ -53,7 +61,10 @@ def test_call_of_a_lost_server_is_not_made_again(graphs: WaitingDeployment) -> N
     hold = graphs.inner.folder / "hold"
     hold.touch()
     with graphs.serve() as server:
-        runs = {form: server.start(form, CALL) for form in ("batched", "kept", "agno_payer")}
+        runs = {
+            form: server.start(form, CALL)
+            for form in ("batched", "kept", "agno_payer", "openai_payer")
+        }
         for run in runs.values():
             server.decide(run, "approve")
             while not graphs.ledger(run):
@@ -66,8 +77,8 @@ def test_call_of_a_lost_server_is_not_made_again(graphs: WaitingDeployment) -> N
             asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
             assert asked == [("approval", "unknown"), ("outcome", None)]
             server.decide(run, "complete", result="receipt 7")
-        batched, kept, agno = (server.wait_for_end(run) for run in runs.values())
-    for run in (batched, agno):
+        batched, kept, agno, openai = (server.wait_for_end(run) for run in runs.values())
+    for run in (batched, agno, openai):
         assert (run["status"], run["content"]) == ("COMPLETED", "receipt 7")
     # A checkpointer of the graph keeps the approval that was given: the run stops before the call.
     assert (kept["status"], kept["error"]["code"]) == ("ERROR", "AGENT_FAILED")

@@ -444,7 +444,7 @@ async def test_graph_with_a_checkpointer_is_a_member() -> None:
     assert [json.loads(each.content) for each in results] == [[["user", "a"]], [["user", "b"]]]
 
 
-@pytest.mark.parametrize("library", ["agno", "langgraph", "pydantic_ai"])
+@pytest.mark.parametrize("library", ["agents", "agno", "langgraph", "pydantic_ai"])
 def test_missing_library_names_its_extra(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,5 +457,5 @@ def test_missing_library_names_its_extra(
     with pytest.raises(InvalidConfiguration) as refused:
         catalog.hosted_runner(component)
     assert f"No module named {library!r}" in str(refused.value) or "import of" in str(refused.value)
-    extra = library.replace("_", "-")
+    extra = "openai-agents" if library == "agents" else library.replace("_", "-")
     assert refused.value.hint == f"install the library: {build_extra_command(extra)}"

@@ -119,10 +119,11 @@ def test_module_with_an_import_error_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken_tools_three.py").write_text("def half(:\n")
 
     one = load_error("broken_tools_one:f", folder=tmp_path)
-    assert "(ModuleNotFoundError: No module named 'no_such_library')" in one.detail
-    assert "beside" not in str(one.hint)
+    place = "broken_tools_one.py, line 1"
+    assert f"({place}: ModuleNotFoundError: No module named 'no_such_library')" in one.detail
+    assert "install no-such-library" in str(one.hint)
     two = load_error("broken_tools_two:f", folder=tmp_path)
-    assert two.detail.endswith("(SystemExit: bye)")
+    assert two.detail.endswith("(broken_tools_two.py, line 1: SystemExit: bye)")
     assert "SyntaxError" in load_error("broken_tools_three:f", folder=tmp_path).detail
 
 

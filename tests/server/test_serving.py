@@ -17,6 +17,7 @@ import pytest
 
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageError
 from agentctl.server import create_app
+from agentctl.server.observability.loop_lag import SAMPLE_SECONDS
 from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment
@@ -195,3 +196,17 @@ def test_every_caller_is_admin_without_authorization(settled: Deployment) -> Non
         assert {"get_agents", "delete_session", "get_audit"} <= set(found.pop("operations"))
         assert found == who
         assert host.client.get("/nothing").status_code == 404
+
+
+def test_slow_import_at_the_start_is_no_blocked_loop(deployment: Deployment) -> None:
+    module = "import time\n\ntime.sleep(2)\n\n\nasync def agent(message):\n    return message\n"
+    (deployment.folder / "slow_import_agent.py").write_text(module)
+    entry = '[[agents]]\nid = "slow"\nobject = "slow_import_agent:agent"\n'
+    deployment.path.write_text(f"{deployment.path.read_text()}\n{entry}")
+    with serve_config(deployment.path) as served:
+        answered, begun = 0, time.monotonic()
+        while answered < 3 or time.monotonic() < begun + 3 * SAMPLE_SECONDS:
+            assert httpx2.get(f"{served.url}/health").status_code == 200
+            answered += 1
+        assert served.stop(signal.SIGTERM) == 0
+        assert "was blocked" not in served.log_text

@@ -28,7 +28,7 @@ MODULE = "working_agents"
 AGENTS = (
     "function", "synchronous", "generator", "pydantic_ai", "langgraph", "langgraph_branches",
     "agno_agent", "agno_team_hang", "agno_team_tool", "agno_team_again", "agno_nested_hang",
-    "agno_nested_tool",
+    "agno_nested_tool", "openai_agent", "openai_called", "openai_hang",
 )  # fmt: skip
 """The agents in code, with their ids."""
 

@@ -38,6 +38,8 @@ COMPONENTS = {
     "agno_agent": FORMS,
     "agno_team_tool": FORMS,
     "agno_nested_tool": FORMS,
+    "openai_agent": FORMS,
+    "openai_called": FORMS,
     "mixed": FORMS,
     "generator": ("",),
     "synchronous": ("",),
@@ -45,6 +47,7 @@ COMPONENTS = {
     "agno_team_hang": ("",),
     "agno_nested_hang": ("",),
     "agno_team_again": ("",),
+    "openai_hang": ("",),
 }
 """The forms of work with which each component is cancelled."""
 

@@ -16,8 +16,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+import agents
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
 from agno.team import Team as AgnoTeam
@@ -25,6 +27,7 @@ from langchain_core.tools import tool as langchain_tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -306,6 +309,36 @@ async def touch(tag: str) -> str:
 for team in (agno_team_again,):
     team.members[0].tools = [touch]
 
+
+# openai-agents
+
+
+@dataclass
+class Work:
+    """The arguments of an agent that is called as a tool."""
+
+    tag: str
+    form: str = ""
+    seconds: float = 600.0
+    leave: bool = False
+
+
+def build_openai_agent(model: str, *tools: Any) -> Any:
+    client = AsyncOpenAI(base_url=URL, api_key="not-needed", max_retries=0)
+    return agents.Agent(
+        name="worker", model=agents.OpenAIChatCompletionsModel(model, client), tools=[*tools]
+    )
+
+
+def build_caller(worker: Any) -> Any:
+    """Build an agent that calls another one as a tool."""
+    tool = worker.as_tool("ask_worker", "Ask it.", parameters=Work)
+    return build_openai_agent("tool:ask_worker", tool)
+
+
+openai_agent = build_openai_agent("tool:start", agents.function_tool(start, strict_mode=False))
+openai_called = build_caller(openai_agent)
+openai_hang = build_caller(build_openai_agent("hang"))
 # Forked at the import: a process that is forked later has copies of the connections to models.
 for _ in range(8):
     _shared_processes.submit(time.sleep, 0.2)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import mcp_types
 import orjson
 
 from agentctl.errors import AgentctlError
@@ -21,13 +20,16 @@ CANCEL_REASON = "The client of MCP cancelled the call"
 
 _log = logging.getLogger("agentctl.server")
 
+Result = dict[str, Any]
+"""The result of a call as JSON of the protocol."""
+
 _tasks = set[asyncio.Task[None]]()
 """Cancels under way: a task without a reference may be collected."""
 
 
 async def run(
     tool: RunTool, operations: ServiceOperations, arguments: Arguments, disconnected: asyncio.Event
-) -> mcp_types.CallToolResult:
+) -> Result:
     """Run a component and return its answer.
 
     If the call is cancelled, the run is cancelled. If the client disconnects, the run ends or
@@ -73,7 +75,7 @@ class _RunReader:
         self._ends = LAST_NAMES[tool.kind]
         self._approvals: list[dict[str, Any]] = []
 
-    async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> mcp_types.CallToolResult:
+    async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> Result:
         """Return the result of the run at its end."""
         async with contextlib.aclosing(events):
             async for portion in events:
@@ -92,7 +94,7 @@ class _RunReader:
                         return self._build_pause() if is_pause else self._build(data)
         return build_result("The stream ended before the run", failed=True)
 
-    def _build_pause(self) -> mcp_types.CallToolResult:
+    def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""
         named = [
             f"{each['tool_name']} (approval {each['approval_id']})" for each in self._approvals
@@ -105,7 +107,7 @@ class _RunReader:
         }
         return build_result(text, ids, failed=True)
 
-    def _build(self, end: dict[str, object]) -> mcp_types.CallToolResult:
+    def _build(self, end: dict[str, object]) -> Result:
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
         if "metrics" in end:
             return build_result(str(end["content"]), ids)
@@ -118,10 +120,7 @@ class _RunReader:
 
 
 async def _cancel_run(
-    tool: RunTool,
-    operations: ServiceOperations,
-    reader: _RunReader,
-    work: asyncio.Future[mcp_types.CallToolResult],
+    tool: RunTool, operations: ServiceOperations, reader: _RunReader, work: asyncio.Future[Result]
 ) -> None:
     started = asyncio.ensure_future(reader.started.wait())
     waiting: set[asyncio.Future[Any]] = {started, work}
@@ -139,10 +138,9 @@ async def _cancel_run(
 
 def build_result(
     text: str, ids: dict[str, object] | None = None, *, failed: bool = False
-) -> mcp_types.CallToolResult:
-    """Return the result of a call; models read its text."""
-    return mcp_types.CallToolResult(
-        content=[mcp_types.TextContent(type="text", text=text)],
-        structured_content=None if ids is None else {"content": text, **ids},
-        is_error=failed,
-    )
+) -> Result:
+    """Return the result of a call as JSON of the protocol; models read its text."""
+    result: Result = {"content": [{"type": "text", "text": text}], "isError": failed}
+    if ids is not None:
+        result["structuredContent"] = {"content": text, **ids}
+    return result

@@ -14,7 +14,7 @@ from typing import Any
 
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.types import Message, Scope, Send
 
 from agentctl.errors import TooManyRequests

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import mcp_types
-
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
@@ -55,12 +53,13 @@ class RunTool:
         """The name of the tool: the kind and the id, with characters that models accept."""
         return f"{self.kind}_{_NOT_IN_NAMES.sub('_', self.component_id)}"
 
-    def build(self) -> mcp_types.Tool:
-        return mcp_types.Tool(
-            name=self.name,
-            title=self.title,
-            description=self.description or f"Ask the {self.kind} {self.title}",
-            input_schema=_build_schema(
+    def build(self) -> dict[str, Any]:
+        """Return the tool as JSON of the protocol."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description or f"Ask the {self.kind} {self.title}",
+            "inputSchema": _build_schema(
                 {
                     "message": {**_TEXT, "minLength": 1, "description": "Message to send"},
                     "session_id": {
@@ -70,8 +69,8 @@ class RunTool:
                 },
                 "message",
             ),
-            annotations=mcp_types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
-        )
+            "annotations": {"readOnlyHint": False, "openWorldHint": True},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +90,14 @@ class ReadTool:
     properties: Mapping[str, Any]
     required: tuple[str, ...] = ()
 
-    def build(self) -> mcp_types.Tool:
-        return mcp_types.Tool(
-            name=self.name,
-            description=self.description,
-            input_schema=_build_schema(self.properties, *self.required),
-            annotations=mcp_types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
-        )
+    def build(self) -> dict[str, Any]:
+        """Return the tool as JSON of the protocol."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": _build_schema(self.properties, *self.required),
+            "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        }
 
 
 Tool = RunTool | ReadTool
@@ -114,13 +114,16 @@ def build_tools(settings: Settings) -> dict[str, Tool]:
     return by_name
 
 
-def check_arguments(tool: mcp_types.Tool, values: Arguments | None) -> dict[str, Any]:
+def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[str, Any]:
     """Return the arguments of a call.
+
+    Args:
+        tool: the tool as JSON of the protocol.
 
     Raises:
         ValidationFailed: one is missing, unknown or of another type.
     """
-    arguments, schema = dict(values or {}), tool.input_schema
+    arguments, schema = dict(values or {}), tool["inputSchema"]
     for name in schema["required"]:
         if name not in arguments:
             raise ValidationFailed(f"{name} is required")

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mcp_types import InputRequiredResult
-
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
@@ -21,8 +19,6 @@ from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult
-
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.mcp.counters import CallEnd
@@ -64,13 +60,14 @@ class McpAction:
             kept = conversation.take_state()
             answers = build_answers(kept, context.leg) if kept is not None else None
             result = await self._call(arguments, context, limit, answers)
-            if isinstance(result, InputRequiredResult):
+            if result.get("resultType") == "input_required":
                 pause = build_questions(self.tool, result, kept)
                 end = "completed"
                 return CallOutcome("", pause=pause)
             text = build_result_text(result, context.limits.tool_result_bytes)
-            end = "failed" if result.is_error else "completed"
-            return CallOutcome(text, failed=result.is_error)
+            failed = bool(result.get("isError"))
+            end = "failed" if failed else "completed"
+            return CallOutcome(text, failed=failed)
         except McpCallFailed as failure:
             return CallOutcome(f"The tool {name} failed: {failure}", failed=True)
         except McpUnavailable as failure:
@@ -95,7 +92,7 @@ class McpAction:
         context: RunEnvironment,
         seconds: float,
         answers: McpAnswers | None,
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> dict[str, Any]:
         watched = WatchedCall()
         call = self.server.call(self.tool.listed_name, arguments, self.user, watched, answers)
         task = asyncio.create_task(call, name=f"tool {self.tool.name}")

@@ -7,25 +7,18 @@ Calls may come from any task.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-import mcp_types
-from mcp import Client, MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from agentctl import __version__
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
 from agentctl.runtime.mcp.failures import McpCallFailed, McpSessionLost, McpUnavailable
+from agentctl.runtime.mcp.library import ListedTool, McpClient, ProtocolError, open_client, types
 from agentctl.runtime.mcp.watched import CallWatcher, WatchedCall, current_call, watch_calls
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
     from agentctl.runtime.mcp.endpoints import Endpoint
     from agentctl.runtime.mcp.questions import McpAnswers
 
@@ -34,13 +27,6 @@ CLOSE_SECONDS = 8.0
 
 _ERROR_BYTES = 2_000
 _MAXIMUM_PAGES = 100
-_RELISTEN_SECONDS = 30.0
-
-_result: TypeAdapter[Any] = TypeAdapter(mcp_types.CallToolResult | mcp_types.InputRequiredResult)
-
-# The library logs texts of servers with tracebacks; the failures are logged here instead.
-for _name in ("mcp", "client"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 OnEnd = Callable[[str], None]
 
@@ -64,7 +50,7 @@ class McpConnection:
         self._endpoint = endpoint
         self._call_seconds = call_seconds
         self._watcher = CallWatcher()
-        self._client: Client
+        self._client: McpClient
         self._opened = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -110,26 +96,24 @@ class McpConnection:
             self.lost.set_result(reason)
         self._closing.set()
 
-    async def list_tools(self) -> list[mcp_types.Tool]:
+    async def list_tools(self) -> list[ListedTool]:
         """Return all tools, from all pages.
 
         Raises:
             McpUnavailable: the server did not list its tools.
         """
-        if self._client.server_capabilities.tools is None:
+        if not self._client.has_tools:
             return []
-        tools: list[mcp_types.Tool] = []
+        tools: list[ListedTool] = []
         cursor: str | None = None
         for _ in range(_MAXIMUM_PAGES):
-            params = mcp_types.PaginatedRequestParams(cursor=cursor)
             try:
-                page = await self._client.session.list_tools(params=params)
+                page, cursor = await self._client.list_tools(cursor)
             except ValidationError as error:
                 raise McpUnavailable("its list of tools does not follow the protocol") from error
-            except (MCPError, RuntimeError) as error:
+            except (ProtocolError, RuntimeError) as error:
                 raise McpUnavailable(_describe(error, "it did not list its tools")) from error
-            tools += page.tools
-            cursor = page.next_cursor
+            tools += page
             if cursor is None or len(tools) > MAXIMUM_TOOLS:
                 break
         return tools
@@ -140,44 +124,33 @@ class McpConnection:
         arguments: Mapping[str, Any],
         watched: WatchedCall,
         answers: McpAnswers | None = None,
-    ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
+    ) -> dict[str, Any]:
         """Call a tool. If this task is cancelled, the server is notified.
 
         Args:
             answers: the answers to the questions of the same call before; None for a new call.
 
         Returns:
-            The result, or the questions that the server has first.
+            The result, or the questions that the server has first, as JSON of the protocol.
 
         Raises:
             McpCallFailed: the server answered with an error, or in a way that is not valid.
             McpSessionLost: the server has forgotten the session, and did not execute the call.
             McpUnavailable: the connection ended; the call may have been executed.
         """
-        request = mcp_types.CallToolRequest(
-            params=mcp_types.CallToolRequestParams(
-                name=tool,
-                arguments=dict(arguments),
-                input_responses=dict(answers.responses) if answers is not None else None,
-                request_state=answers.request_state if answers is not None else None,
-            )
-        )
         token = current_call.set(watched)
         self.in_use += 1
         try:
-            # Without the library's `call_tool`, which validates results against a schema of the
-            # server: its regular expressions could block the event loop.
-            result = await self._client.session.send_request(
-                request, _result, request_read_timeout_seconds=self._call_seconds + 60
-            )
-        except MCPError as error:
+            seconds = self._call_seconds + 60
+            return await self._client.call(tool, arguments, watched, answers, seconds)
+        except ProtocolError as error:
             if watched.session_lost:
                 self.lose("it has forgotten the session")
                 raise McpSessionLost(self.lost.result()) from error
-            if error.error.code == mcp_types.CONNECTION_CLOSED:
+            if error.error.code == types.CONNECTION_CLOSED:
                 raise McpUnavailable(self._reason()) from error
             problem = self._endpoint.problem()
-            if problem is not None and error.error.code == mcp_types.INTERNAL_ERROR:
+            if problem is not None and error.error.code == types.INTERNAL_ERROR:
                 raise McpUnavailable(problem) from error
             raise McpCallFailed(clean_text(str(error.error.message), _ERROR_BYTES)) from error
         except ValidationError as error:
@@ -187,42 +160,30 @@ class McpConnection:
         finally:
             self.in_use -= 1
             current_call.reset(token)
-        assert isinstance(result, mcp_types.CallToolResult | mcp_types.InputRequiredResult)
-        return result
 
     @property
     def description(self) -> str:
         """Name and version of the server, and the version of the protocol."""
-        info = self._client.server_info
-        name = clean_text(f"{info.name} {info.version}", 200) if info is not None else "unnamed"
-        return f"{' '.join(name.split())}, protocol {self._client.protocol_version}"
+        name = clean_text(self._client.server, 200) or "unnamed"
+        return f"{' '.join(name.split())}, protocol {self._client.version}"
 
     def _reason(self) -> str:
         return self.lost.result() if self.lost.done() else "the connection ended"
 
     async def _hold(self) -> None:
-        transport = watch_calls(_as_transport(self._endpoint.open(self.lose)), self._watcher)
-        client = Client(
-            _as_transport(transport),
-            cache=None,
-            client_info=mcp_types.Implementation(name="agentctl", version=__version__),
-            message_handler=self._handle_message,
-            read_timeout_seconds=self._endpoint.connect_seconds,
-        )
-        listening: asyncio.Task[None] | None = None
+        transport = watch_calls(self._endpoint.open(self.lose), self._watcher)
+        name, seconds = ("agentctl", __version__), self._endpoint.connect_seconds
         try:
-            async with client:
+            async with open_client(transport, name, seconds, self.changed.set) as client:
                 self._client = client
-                self._watcher.version = client.protocol_version
+                self._watcher.version = client.version
                 self._opened.set()
-                if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                    listening = asyncio.create_task(self._listen(client))
+                listening = asyncio.create_task(client.watch_changes())
                 try:
                     await self._closing.wait()
                 finally:
-                    if listening is not None:
-                        listening.cancel()
-                        await asyncio.wait({listening})
+                    listening.cancel()
+                    await asyncio.wait({listening})
         except asyncio.CancelledError:
             self.lose("the connection was closed")
             raise
@@ -232,32 +193,12 @@ class McpConnection:
             self.lose("the connection ended")
             self._watcher.end()
 
-    async def _handle_message(self, message: object) -> None:
-        if isinstance(message, mcp_types.ToolListChangedNotification):
-            self.changed.set()
-
-    async def _listen(self, client: Client) -> None:
-        tools = client.server_capabilities.tools
-        if tools is None or not tools.list_changed:
-            return
-        while True:
-            with contextlib.suppress(MCPError, RuntimeError, TimeoutError):
-                async with client.listen(tools_list_changed=True) as subscription:
-                    async for _ in subscription:
-                        self.changed.set()
-            await asyncio.sleep(_RELISTEN_SECONDS)
-            self.changed.set()
-
-
-def _as_transport(manager: AbstractAsyncContextManager[TransportStreams]) -> Any:
-    return manager
-
 
 def _describe(error: BaseException, otherwise: str) -> str:
     if isinstance(error, BaseExceptionGroup):
         return _describe(error.exceptions[0], otherwise)
     if isinstance(error, McpUnavailable):
         return str(error)
-    if isinstance(error, MCPError):
+    if isinstance(error, ProtocolError):
         return f"{otherwise}: {clean_text(' '.join(str(error.error.message).split()), 200)}"
     return otherwise

@@ -19,10 +19,9 @@ from agentctl.records.text import escape_controls
 from agentctl.runtime.bounds import Turns
 
 if TYPE_CHECKING:
-    from mcp_types import Tool as ListedTool
-
     from agentctl.config.mcp_table import McpServer
     from agentctl.records.components import ToolRecord
+    from agentctl.runtime.mcp.library import ListedTool
 
 MAXIMUM_TOOLS = 256
 """Maximum number of tools of a server; providers accept about 128 in a request."""
@@ -127,8 +126,8 @@ def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
         server=server.id,
         listed_name=listed.name,
         name=build_public_name(server.id, listed.name),
-        description=clean_text(listed.description or "", DESCRIPTION_BYTES),
-        parameters=clean_schema(listed.input_schema),
+        description=clean_text(listed.description, DESCRIPTION_BYTES),
+        parameters=clean_schema(listed.schema),
     )
 
 
@@ -148,26 +147,15 @@ def replace_unusable_tools(result: Mapping[str, Any], version: str) -> list[Any]
         result: the result of the server, with a list of tools.
         version: the version of the protocol.
     """
+    from agentctl.runtime.mcp.library import follows_protocol
+
     tools: list[Any] = result["tools"][:MAXIMUM_LISTED]
-    if not _follows_protocol({**result, "tools": []}, version):
+    if not follows_protocol({**result, "tools": []}, version):
         return tools
     return [
-        tool if _follows_protocol({**result, "tools": [tool]}, version) else _describe(tool)
+        tool if follows_protocol({**result, "tools": [tool]}, version) else _describe(tool)
         for tool in tools
     ]
-
-
-def _follows_protocol(result: dict[str, Any], version: str) -> bool:
-    from mcp_types import Tool
-    from mcp_types.methods import validate_server_result
-
-    try:
-        validate_server_result("tools/list", version, result)
-        for tool in result["tools"]:
-            Tool.model_validate(tool, by_name=False)
-    except (KeyError, ValueError):
-        return False
-    return True
 
 
 def _describe(tool: Any) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl.runtime.mcp.failures import McpUnavailable
+from agentctl.runtime.mcp.library import IS_FIRST, Streams, open_http
 from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
 from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
     from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.http import McpHttpClient
 
@@ -36,7 +35,7 @@ class Endpoint(ABC):
         self._message_bytes = message_bytes
 
     @abstractmethod
-    def open(self, on_end: OnEnd) -> AbstractAsyncContextManager[TransportStreams]:
+    def open(self, on_end: OnEnd) -> AbstractAsyncContextManager[Streams]:
         """Open the transport; `on_end` is called with a reason if it ends by itself.
 
         Raises:
@@ -56,7 +55,7 @@ class StdioEndpoint(Endpoint):
         self._folder = folder
 
     @asynccontextmanager
-    async def open(self, on_end: OnEnd) -> AsyncIterator[TransportStreams]:
+    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
         server = self._server
         command = find_command(server.command, self._folder)
         if command is None:
@@ -88,20 +87,23 @@ class HttpEndpoint(Endpoint):
         self._client: McpHttpClient | None = None
 
     @asynccontextmanager
-    async def open(self, on_end: OnEnd) -> AsyncIterator[TransportStreams]:
-        from mcp.client.streamable_http import streamable_http_client
-
+    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
         from agentctl.runtime.mcp.http import McpHttpClient
 
         headers = expand_values(self._server.headers, self._user)
-        self._client = McpHttpClient(headers, self.connect_seconds, self._message_bytes, on_end)
+        client_type: type[McpHttpClient] = McpHttpClient
+        if IS_FIRST:
+            from agentctl.runtime.mcp.http_1 import FirstHttpClient
+
+            client_type = FirstHttpClient
+        self._client = client_type(headers, self.connect_seconds, self._message_bytes, on_end)
         async with (
             self._client,
-            streamable_http_client(
-                self._server.url, http_client=self._client, max_sse_event_size=self._message_bytes
-            ) as streams,
+            open_http(self._server.url, self._client, self._message_bytes) as opened,
         ):
-            yield streams
+            # Version 1 of the library adds a third value.
+            read, write, *_ = opened
+            yield read, write
 
     def problem(self) -> str | None:
         return self._client.problem if self._client is not None else None

@@ -20,6 +20,8 @@ from agentctl.runtime.models.response_limits import UnusableResponse
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000
 _SESSION_HEADER = "mcp-session-id"
+FORGOTTEN = "it has forgotten the session"
+
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _HTTP_REASONS = {
     401: "it rejected the credentials (HTTP 401)",
@@ -71,7 +73,7 @@ class McpHttpClient(IsolatedClient):
         try:
             async with asyncio.timeout(seconds):
                 response = await super().send(request, **options)
-                if not _is_stream(response) and has_too_many_values(await response.aread()):
+                if not is_stream(response) and has_too_many_values(await response.aread()):
                     raise UnusableResponse("the body has too many values")
         except UnusableResponse:
             self.problem = "its response is too large or compressed"
@@ -98,13 +100,14 @@ class McpHttpClient(IsolatedClient):
         if status == httpx2.codes.NOT_FOUND or (
             status == httpx2.codes.BAD_REQUEST and b"session" in response.content.lower()
         ):
-            self.problem = "it has forgotten the session"
+            self.problem = FORGOTTEN
             # The call was not executed, and can be repeated in a new session.
             if (call := current_call.get()) is not None:
                 call.session_lost = True
 
 
-def _is_stream(response: httpx2.Response) -> bool:
+def is_stream(response: httpx2.Response) -> bool:
+    """Return True for a stream of events."""
     return bool(response.headers.get("content-type", "").startswith("text/event-stream"))
 
 
@@ -113,7 +116,7 @@ def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise UnusableResponse("the response is compressed, which was not requested")
         stream = cast(httpx2.AsyncByteStream, response.stream)
-        kind = _LimitedEvents if _is_stream(response) else _LimitedBody
+        kind = _LimitedEvents if is_stream(response) else _LimitedBody
         response.stream = kind(stream, limit)
 
     return hook

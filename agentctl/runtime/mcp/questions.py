@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import mcp_types
-from pydantic import ValidationError
-
 from agentctl.runtime.mcp.definitions import (
     DESCRIPTION_BYTES,
     McpTool,
@@ -35,23 +32,24 @@ MAXIMUM_QUESTIONS = 16
 class McpAnswers:
     """The answers to the questions of a call, by the keys of the server, and its opaque state."""
 
-    responses: Mapping[str, mcp_types.ElicitResult]
+    responses: Mapping[str, Mapping[str, Any]]
     request_state: str | None
 
 
 def build_questions(
-    tool: McpTool, result: mcp_types.InputRequiredResult, kept: Mapping[str, Any] | None
+    tool: McpTool, result: Mapping[str, Any], kept: Mapping[str, Any] | None
 ) -> CallPause:
     """Return what a run waits for until the current call can be repeated.
 
     Args:
+        result: the answer of the server, as JSON of the protocol.
         kept: the state of the round before; None for the first one.
 
     Raises:
         McpCallFailed: the server asks for something else than the input of a person, or too often.
     """
     number = 1 if kept is None else kept["round"] + 1
-    requests = result.input_requests or {}
+    requests = result.get("inputRequests") or {}
     if number > MAXIMUM_ROUNDS or not 0 < len(requests) <= MAXIMUM_QUESTIONS:
         raise McpCallFailed("it asks for input too often, or for none")
     call = current_call.get()
@@ -59,36 +57,30 @@ def build_questions(
     asks: list[NewApproval] = []
     asked: dict[str, str] = {}
     for key, request in requests.items():
-        params = request.params if isinstance(request, mcp_types.ElicitRequest) else None
-        if not isinstance(params, mcp_types.ElicitRequestFormParams):
+        params = request["params"] if request["method"] == "elicitation/create" else {}
+        if params.get("mode") != "form":
             raise McpCallFailed("it asks for input of a kind that is not supported")
         try:
-            schema = clean_schema(dict(params.requested_schema))
+            schema = clean_schema(params["requestedSchema"])
         except UnusableTool as problem:
             raise McpCallFailed(f"it asks a question that is not usable: {problem}") from None
         asked[key] = f"{call.id}:{number}.{len(asks) + 1}"
-        question = clean_text(params.message, DESCRIPTION_BYTES)
+        question = clean_text(params["message"], DESCRIPTION_BYTES)
         asks.append(NewApproval("input", asked[key], tool.name, {}, "user", question, schema))
-    return CallPause(asks, {"round": number, "asked": asked, "request_state": result.request_state})
+    state = {"round": number, "asked": asked, "request_state": result.get("requestState")}
+    return CallPause(asks, state)
 
 
 def build_answers(kept: Mapping[str, Any], leg: Leg | None) -> McpAnswers:
-    """Return the answers of people to the questions that a call has asked.
-
-    Raises:
-        McpCallFailed: an answer has a form that the protocol does not allow.
-    """
+    """Return the answers of people to the questions that a call has asked."""
     responses = {key: _build_answer(leg, question_id) for key, question_id in kept["asked"].items()}
     return McpAnswers(responses, kept["request_state"])
 
 
-def _build_answer(leg: Leg | None, question_id: str) -> mcp_types.ElicitResult:
+def _build_answer(leg: Leg | None, question_id: str) -> dict[str, Any]:
     decision = leg.find(question_id, "input") if leg is not None else None
     if decision is None or decision.status == "expired":
-        return mcp_types.ElicitResult(action="cancel")
+        return {"action": "cancel"}
     if decision.status != "answered":
-        return mcp_types.ElicitResult(action="decline")
-    try:
-        return mcp_types.ElicitResult(action="accept", content=decision.answer)
-    except ValidationError:
-        raise McpCallFailed("the answer has a form that the protocol does not allow") from None
+        return {"action": "decline"}
+    return {"action": "accept", "content": decision.answer}

@@ -20,8 +20,6 @@ from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.failures import McpSessionLost, McpUnavailable
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult, InputRequiredResult
-
     from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.endpoints import Endpoint
     from agentctl.runtime.mcp.questions import McpAnswers
@@ -98,7 +96,7 @@ class HostedServer(ABC):
         user: McpUser,
         watched: WatchedCall,
         answers: McpAnswers | None = None,
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> dict[str, Any]:
         """Call a tool; once more if the server had forgotten the session.
 
         Args:

@@ -21,20 +21,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-import mcp_types
 from mcp.shared.message import SessionMessage
 
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.text import MASK, escape_controls, replace_unstorable
 from agentctl.runtime.bounds import Turns, has_too_many_values
 from agentctl.runtime.mcp.failures import McpUnavailable
+from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-    from mcp.client._transport import TransportStreams
 
 EXIT_SECONDS = 2.0
 """Time to exit after the end of stdin, and again after SIGTERM; then SIGKILL."""
@@ -115,7 +114,7 @@ def build_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def run_program(program: Program, on_end: OnEnd) -> AsyncIterator[TransportStreams]:
+async def run_program(program: Program, on_end: OnEnd) -> AsyncIterator[Streams]:
     """Start a program and connect to it; end its process group at the end of the block.
 
     Args:
@@ -181,7 +180,7 @@ class _RunningProgram:
         self._outgoing: MemoryObjectReceiveStream[SessionMessage]
         self._write, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
-    def open(self) -> TransportStreams:
+    def open(self) -> Streams:
         works = (self._read_messages(), self._write_messages(), self._read_log(), self._watch())
         self._tasks = [asyncio.create_task(work) for work in works]
         return self._read, self._write
@@ -274,7 +273,7 @@ class _RunningProgram:
         if has_too_many_values(text):
             return self._refuse(text, b"", "the result has too many values")
         try:
-            message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+            item = parse_message(text)
         except ValueError:
             repaired = _repair(text)
             if repaired is None:
@@ -282,10 +281,11 @@ class _RunningProgram:
                     return self._refuse(text, b"", "the result is not a readable message")
                 self._note_noise(text)
                 return None
-            message = repaired
-        if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
+            item = repaired
+        message = get_message(item)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._open_ids.discard(message.id if message.id is not None else "")
-        return SessionMessage(message)
+        return item
 
     def _note_noise(self, text: bytes) -> None:
         self._noise += 1
@@ -308,9 +308,7 @@ class _RunningProgram:
                 request_id = int(match[1])
                 if request_id in self._open_ids:
                     self._open_ids.discard(request_id)
-                    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=reason)
-                    answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-                    return SessionMessage(answer)
+                    return build_error(request_id, reason)
         return None
 
     async def _write_messages(self) -> None:
@@ -318,8 +316,8 @@ class _RunningProgram:
         assert stdin is not None
         try:
             async for item in self._outgoing:
-                message = item.message
-                if isinstance(message, mcp_types.JSONRPCRequest):
+                message = get_message(item)
+                if isinstance(message, types.JSONRPCRequest):
                     self._open_ids.add(message.id)
                 elif cancelled := cancelled_id(message):
                     self._open_ids.discard(cancelled)
@@ -381,21 +379,21 @@ def _decode(text: bytes) -> str:
     return text.decode("utf-8", "replace").rstrip()
 
 
-def _repair(text: bytes) -> mcp_types.JSONRPCMessage | None:
+def _repair(text: bytes) -> SessionMessage | None:
     """Return a message with U+FFFD for text that cannot be stored; None if it is no message.
 
     JSON of JavaScript and Python has lone surrogates, which the parser of the library refuses.
     """
     try:
         storable = replace_unstorable(json.dumps(json.loads(text), ensure_ascii=False))
-        return mcp_types.jsonrpc_message_adapter.validate_json(storable, by_name=False)
+        return parse_message(storable)
     except (ValueError, RecursionError):
         return None
 
 
-def cancelled_id(message: mcp_types.JSONRPCMessage) -> int | str | None:
+def cancelled_id(message: Any) -> int | str | None:
     """Return the id of the request that a notification cancels; None for another message."""
-    if not isinstance(message, mcp_types.JSONRPCNotification):
+    if not isinstance(message, types.JSONRPCNotification):
         return None
     if message.method != "notifications/cancelled":
         return None

@@ -12,16 +12,13 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import mcp_types
 from mcp.shared.message import SessionMessage
 
 from agentctl.runtime.mcp.definitions import replace_unusable_tools
+from agentctl.runtime.mcp.library import IS_FIRST, Streams, Transport, get_message, types
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from mcp.client._transport import Transport, TransportStreams
-
 current_call: ContextVar[WatchedCall | None] = ContextVar("agentctl_mcp_call", default=None)
 """The call whose request the current task sends."""
 
@@ -81,27 +78,29 @@ class CallWatcher:
 
     def note_sent(self, item: SessionMessage) -> None:
         """Assign the id of a request to the call of this task."""
-        if not isinstance(item.message, mcp_types.JSONRPCRequest):
+        message = get_message(item)
+        if not isinstance(message, types.JSONRPCRequest):
             return
-        if item.message.method == "tools/list":
-            self._listings.add(str(item.message.id))
+        if message.method == "tools/list":
+            self._listings.add(str(message.id))
         if (call := current_call.get()) is not None:
-            call.request_id = str(item.message.id)
+            call.request_id = str(message.id)
             self._calls[call.request_id] = call
-            _allow_questions(item.message)
+            if not IS_FIRST:
+                _allow_questions(message)
 
     def note_received(self, item: SessionMessage | Exception) -> None:
-        message = None if isinstance(item, Exception) else item.message
-        if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
+        message = None if isinstance(item, Exception) else get_message(item)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             call = self._calls.pop(str(message.id), None)
             if str(message.id) in self._listings:
                 self._listings.discard(str(message.id))
                 self._check_listing(message)
             if call is not None:
-                call.answer(is_error=isinstance(message, mcp_types.JSONRPCError))
+                call.answer(is_error=isinstance(message, types.JSONRPCError))
 
-    def _check_listing(self, message: mcp_types.JSONRPCMessage) -> None:
-        if isinstance(message, mcp_types.JSONRPCResponse):
+    def _check_listing(self, message: Any) -> None:
+        if isinstance(message, types.JSONRPCResponse):
             result = message.result
             if isinstance(result.get("tools"), list):
                 result["tools"] = replace_unusable_tools(result, self.version)
@@ -113,23 +112,21 @@ class CallWatcher:
             call.end()
 
 
-def _allow_questions(request: mcp_types.JSONRPCRequest) -> None:
+def _allow_questions(request: Any) -> None:
     """Declare that a call may be answered with questions, where the protocol has that.
 
     The library would declare it to servers with older versions too: they would send their questions
     while the call stays open, and the call could not wait.
     """
     meta = (request.params or {}).get("_meta")
-    if isinstance(meta, dict) and mcp_types.CLIENT_CAPABILITIES_META_KEY in meta:
-        capabilities = meta[mcp_types.CLIENT_CAPABILITIES_META_KEY]
+    if isinstance(meta, dict) and types.CLIENT_CAPABILITIES_META_KEY in meta:
+        capabilities = meta[types.CLIENT_CAPABILITIES_META_KEY]
         allowed = {**capabilities, "elicitation": {"form": {}}}
-        meta[mcp_types.CLIENT_CAPABILITIES_META_KEY] = allowed
+        meta[types.CLIENT_CAPABILITIES_META_KEY] = allowed
 
 
 @asynccontextmanager
-async def watch_calls(
-    transport: Transport, watcher: CallWatcher
-) -> AsyncIterator[TransportStreams]:
+async def watch_calls(transport: Transport, watcher: CallWatcher) -> AsyncIterator[Streams]:
     """Connect through a transport whose messages the watcher sees."""
     async with transport as (read, write):
         yield _WatchedRead(read, watcher), _WatchedWrite(write, watcher)

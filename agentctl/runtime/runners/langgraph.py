@@ -24,6 +24,7 @@ from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.pauses import Paused
+from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
@@ -71,12 +72,12 @@ class LangGraphRunner:
             graph = _compile(graph)
         schema = graph.context_schema
         if build_context is None and schema not in (None, RunContext):
-            if not _has_defaults(schema):
+            build_context = find_default(schema)
+            if build_context is None:
                 raise UnusableObject(
                     f"the graph needs a context of the type {getattr(schema, '__name__', schema)}",
                     'set deps = "module:function": a function that makes it of the RunContext',
                 )
-            build_context = _ignore_context(schema)
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
@@ -297,21 +298,6 @@ def _compile(graph: Any) -> Any:
         raise UnusableObject(
             "the graph cannot be compiled", "call its method compile() to see the reason"
         ) from error
-
-
-def _has_defaults(schema: Any) -> bool:
-    """Return True if a context can be made without arguments."""
-    if getattr(schema, "__required_keys__", None):
-        return False
-    try:
-        schema()
-    except Exception:
-        return False
-    return True
-
-
-def _ignore_context(schema: Any) -> Callable[[RunContext], Any]:
-    return lambda _: schema()
 
 
 @dataclass(slots=True)

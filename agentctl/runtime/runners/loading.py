@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +79,18 @@ def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
     return AgnoRunner(target)
 
 
+def _is_openai_agent(target: object) -> bool:
+    """Return True for an agent of openai-agents; a user may have a module `agents`, too."""
+    library = sys.modules.get("agents")
+    return has_base(target, "agents", "Agent") and hasattr(library, "RunConfig")
+
+
+def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
+    from agentctl.runtime.runners.openai_agents import OpenAIAgentsRunner
+
+    return OpenAIAgentsRunner(target, options.build_deps)
+
+
 def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.factory import build_factory_runner
 
@@ -107,6 +120,9 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent or Team of agno",
         lambda target: has_base(target, "agno", "Agent", "Team"),
         _build_agno_runner,
+    ),
+    RunnerKind(
+        "an Agent of openai-agents", _is_openai_agent, _build_openai_agents_runner, takes=("deps",)
     ),
     RunnerKind(
         "a function without parameters that returns one of these",

@@ -35,6 +35,7 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.deferred_calls import (
     DeferredCalls,
     allow_deferred_calls,
@@ -42,6 +43,8 @@ from agentctl.runtime.runners.deferred_calls import (
 )
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.nested_agents import NestedUsage
+from agentctl.runtime.runners.output_stream import OutputStream, streams_json
 from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.unstopped import install_executor
 
@@ -51,7 +54,8 @@ _log = logging.getLogger("agentctl.runtime")
 class PydanticAIRunner:
     """The runner of an agent of pydantic-ai.
 
-    The deps of a run are the result of the configured function; without one, the `RunContext`.
+    The deps of a run are the result of the configured function; without one, the `RunContext`, or
+    a value of the agent's `deps_type` if all of its fields have defaults.
 
     Args:
         build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
@@ -72,14 +76,17 @@ class PydanticAIRunner:
         approve: Mapping[str, ApprovalPolicy],
     ) -> None:
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
-            name = getattr(agent.deps_type, "__name__", str(agent.deps_type))
-            raise UnusableObject(
-                f"it needs deps of the type {name}",
-                'set deps = "module:function": a function that makes them of the RunContext',
-            )
+            build_deps = find_default(agent.deps_type)
+            if build_deps is None:
+                name = getattr(agent.deps_type, "__name__", str(agent.deps_type))
+                raise UnusableObject(
+                    f"it needs deps of the type {name}, which cannot be made without values",
+                    'set deps = "module:function": a function that makes them of the RunContext',
+                )
         check_patterns(agent, approve)
         self._agent = agent
         self._approve = approve
+        self._streams_json = streams_json(agent.output_type)
         self._output_type = allow_deferred_calls(agent.output_type)
         self._build_deps = build_deps
         self._owner = OwnerTask(lambda: agent)
@@ -100,7 +107,7 @@ class PydanticAIRunner:
             deps = self._build_deps(run.context)
             if inspect.isawaitable(deps):
                 deps = await deps
-        execution = _Execution(run, self._output_type, self._approve)
+        execution = _Execution(run, self._output_type, self._approve, self._streams_json)
         try:
             with Agent.using_thread_executor(install_executor()):
                 await execution.drive(self._agent, message, deps)
@@ -111,16 +118,26 @@ class PydanticAIRunner:
 
 
 class _Execution:
-    """One leg of a run of an agent: reports what the library emits."""
+    """One leg of a run of an agent: reports what the library emits.
+
+    Args:
+        streams_json: True if the arguments of an output tool are the output.
+    """
 
     def __init__(
-        self, run: HostedRun, output_type: Any, approve: Mapping[str, ApprovalPolicy]
+        self,
+        run: HostedRun,
+        output_type: Any,
+        approve: Mapping[str, ApprovalPolicy],
+        streams_json: bool,
     ) -> None:
         self._run = run
         self._output_type = output_type
         self._calls = ToolCalls(run)
         self._deferred = DeferredCalls(run, approve)
-        self._has_text = False
+        self._streams_json = streams_json
+        self._has_text = self._has_json = False
+        self._nested: NestedUsage
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
         deferred, pause = self._deferred, None
@@ -137,14 +154,15 @@ class _Execution:
             deps=deps,
             output_type=self._output_type,
             capabilities=[deferred.hooks],
+            conversation_id=self._run.spec.session_id,
         ) as steps:
-            async for node in steps:
-                if Agent.is_model_request_node(node):
-                    await self._stream_answer(node, steps)
-                elif Agent.is_call_tools_node(node):
-                    async with node.stream(steps.ctx) as events:
-                        async for event in events:
-                            self._report_call(event)
+            self._nested = NestedUsage(steps.usage)
+            with self._nested.counting():
+                async for node in steps:
+                    if Agent.is_model_request_node(node):
+                        await self._stream_answer(node, steps)
+                    elif Agent.is_call_tools_node(node):
+                        await self._report_calls(node, steps)
             assert steps.result is not None
             output, messages = steps.result.output, steps.all_messages()
             first = deferred.first_message(len(messages) - len(steps.new_messages()))
@@ -157,9 +175,19 @@ class _Execution:
             # Outside of the library: its context managers handle no pauses.
             raise pause
 
+    async def _report_calls(self, node: Any, steps: Any) -> None:
+        try:
+            async with node.stream(steps.ctx) as events:
+                async for event in events:
+                    self._report_call(event)
+        finally:
+            # Agents that tools have called.
+            self._set_usage(steps.usage)
+
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
-        self._has_text = False
+        self._has_text = self._has_json = False
+        output = OutputStream()
         before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
         try:
@@ -168,6 +196,10 @@ class _Execution:
                     async for event in stream:
                         span.mark_first_token()
                         self._add_piece(event)
+                        if self._streams_json and not self._has_text:
+                            piece = output.read(event, steps.ctx.deps.tool_manager)
+                            self._has_json = self._has_json or bool(piece)
+                            self._run.add_text(piece)
                         await self._run.take_turn()
                 finally:
                     self._set_usage(stream.usage)
@@ -195,7 +227,7 @@ class _Execution:
         self._run.add_text(text)
 
     def _set_usage(self, usage: RunUsage) -> None:
-        counters = extract_usage(usage)
+        counters = self._nested.sum_counters(usage)
         if any(counters.values()):
             self._run.set_usage(counters)
 
@@ -218,7 +250,7 @@ class _Execution:
                 self._run.add_text(output)
             return
         await self._run.set_output(output)
-        if not self._has_text:
+        if not (self._has_text or self._has_json):
             self._run.add_text(self._run.output_text)
 
     def _keep_messages(self, messages: list[ModelMessage]) -> None:

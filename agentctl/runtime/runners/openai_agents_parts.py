@@ -1,0 +1,217 @@
+"""The parts of a run of openai-agents: the run itself, and the members that it has called.
+
+A handoff makes the other agent a member, whose text is that of the run; so does an agent that is
+called as a tool, whose text is the result of the call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from agents import Agent, Usage
+from agents.items import ItemHelpers
+from agents.models import get_default_model
+
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
+from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.library_members import LibraryMember, LibraryMembers
+
+_HANDOFF = "handoff-"
+
+
+class Part:
+    """The run, or one of its members.
+
+    Attributes:
+        key: the key of the member; None for the run itself.
+        calls: its tool calls.
+    """
+
+    def __init__(self, run: HostedRun, key: str | None = None) -> None:
+        self.run = run
+        self.key = key
+        self.calls = ToolCalls(run)
+        self._started: set[str] = set(run.open_calls)
+        self._span: ModelSpan | None = None
+
+    @property
+    def is_called(self) -> bool:
+        """True for an agent that was called as a tool."""
+        return self.key is not None and not self.key.startswith(_HANDOFF)
+
+    def has_started(self, call_id: str) -> bool:
+        return call_id in self._started
+
+    def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Report the start of a call, unless it was reported, for example before a pause."""
+        if call_id not in self._started:
+            self._started.add(call_id)
+            self.calls.start(call_id, name, arguments)
+
+    def start_model_call(self, agent: Agent[Any]) -> None:
+        model = get_default_model() if agent.model is None else agent.model
+        self._span = self.run.start_model_call(getattr(model, "model", model))
+
+    def mark_first_token(self) -> None:
+        if self._span is not None:
+            self._span.mark_first_token()
+
+    def end_model_call(self, usage: Mapping[str, int]) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.end(usage)
+
+    def fail_model_call(self) -> None:
+        """Report that the call of the model that is open has failed."""
+        if self._span is not None:
+            self._span.end(failed=True)
+
+
+class RunParts:
+    """The parts of one run in one leg.
+
+    Attributes:
+        root: the run itself.
+        current: the part that answers: the member after a handoff.
+    """
+
+    def __init__(self, run: HostedRun) -> None:
+        self.root = self.current = Part(run)
+        self._parts: dict[str, Part] = {}
+        self._owners: dict[str, Part] = {}
+        self._members = LibraryMembers(run)
+        self._handoffs = 0
+        self._counted: Counter[str] = Counter()
+
+    async def restore(self, stored: Mapping[str, Any]) -> None:
+        """Go on with the parts of a pause."""
+        self._handoffs, self._counted = stored["number"], Counter(stored["counted"])
+        await self._members.restore(stored["members"])
+        for member in self._members.list_open():
+            part = self._add(member)
+            self._owners |= dict.fromkeys(part.run.open_calls, part)
+        self.current = self._parts.get(stored["current"], self.root)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parts for the next leg."""
+        return {
+            "members": self._members.to_json(),
+            "current": self.current.key,
+            "number": self._handoffs,
+            "counted": self._counted,
+        }
+
+    def find(self, key: str) -> Part | None:
+        return self._parts.get(key)
+
+    def find_owner(self, call_id: str) -> Part:
+        """Return the part whose model has requested a call."""
+        return self._owners.get(call_id, self.current)
+
+    def list_answering(self) -> Sequence[HostedRun]:
+        """Return the runs whose content is the text of the current part."""
+        if self.current is self.root:
+            return (self.root.run,)
+        return self.root.run, self.current.run
+
+    def hand_off(self, name: str, call_id: str) -> None:
+        """Start the member that goes on with the conversation; the one before it has ended."""
+        call = call_id if self.current is self.root else None
+        if self.current.key is not None:
+            self._members.end(self.current.key)
+        self._handoffs += 1
+        key = f"{_HANDOFF}{self._handoffs}"
+        task = self.root.run.spec.input
+        self.current = self._add(self._members.start(key, name, task, call_id=call))
+
+    def start_member(
+        self, parent: Part, name: str, call_id: str, arguments: Mapping[str, Any]
+    ) -> None:
+        """Start the member of a call; it had started if a leg before this one has called it."""
+        if call_id in self._parts:
+            return
+        given = arguments.get("input")
+        task = given if isinstance(given, str) else orjson.dumps(arguments).decode()
+        self._add(self._members.start(call_id, name, task, parent=parent.key, call_id=call_id))
+
+    def end_member(self, call_id: str, result: str, *, failed: bool) -> None:
+        """Report the end of the member of a call; a call without a member is ignored."""
+        part = self._parts.pop(call_id, None)
+        if part is None:
+            return
+        if not failed and not part.run.content:
+            part.run.add_text(result)
+        part.fail_model_call()
+        self._members.end(call_id, ExecutionError("AGENT_FAILED") if failed else None)
+
+    def end_model_call(self, part: Part, response: Any) -> None:
+        """Count the tokens of an answer, and take over the calls that it asks for."""
+        usage = read_usage(response.usage)
+        part.end_model_call(usage)
+        # The library reports zeros for a model that reports nothing.
+        if any(usage.values()):
+            self._counted.update(usage)
+            part.run.add_usage(usage)
+        for item in response.output:
+            if (call_id := getattr(item, "call_id", None)) is not None:
+                self._owners[call_id] = part
+
+    def count_rest(self, usage: Usage) -> None:
+        """Count the tokens of the run that no hook has reported."""
+        rest = {name: count - self._counted[name] for name, count in read_usage(usage).items()}
+        if any(count > 0 for count in rest.values()):
+            self.root.run.add_usage(rest)
+
+    def _add(self, member: LibraryMember) -> Part:
+        part = self._parts[member.key] = Part(member.run, member.key)
+        return part
+
+
+def read_usage(usage: Usage) -> dict[str, int]:
+    """Return the counters of a model call or of a run."""
+    given, made = usage.input_tokens_details, usage.output_tokens_details
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "cache_read_tokens": given.cached_tokens,
+        "cache_write_tokens": getattr(given, "cache_write_tokens", 0),
+        "reasoning_tokens": made.reasoning_tokens,
+    }
+
+
+def has_calls(response: Any) -> bool:
+    """Return True if an answer asks for a call or a handoff: it is not the last one."""
+    return any(item.type not in ("message", "reasoning") for item in response.output)
+
+
+def read_text(response: Any) -> str:
+    """Return the text of an answer."""
+    messages = [item for item in response.output if item.type == "message"]
+    return "".join(ItemHelpers.extract_text(message) or "" for message in messages)
+
+
+def get_tool_agent(tool: Any) -> Agent[Any] | None:
+    """Return the agent that a tool calls, if it was made by `as_tool`."""
+    agent = getattr(tool, "_agent_instance", None)
+    return agent if isinstance(agent, Agent) else None
+
+
+def list_agents(*agents: Agent[Any]) -> list[Agent[Any]]:
+    """Return agents and all that they can hand off to or call as tools, as far as is known."""
+    found: dict[int, Agent[Any]] = {}
+    waiting: list[Any] = [*agents]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, Agent) or id(each) in found:
+            continue
+        found[id(each)] = each
+        waiting += [get_tool_agent(tool) for tool in each.tools]
+        for handoff in each.handoffs:
+            reference = getattr(handoff, "_agent_ref", None)
+            waiting.append(reference() if reference is not None else handoff)
+    return [*found.values()]

@@ -1,0 +1,399 @@
+"""Reports what an agent of openai-agents does: its answers, tool calls, tokens and result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from agents import Agent, AgentHooks, FunctionTool, RunHooks
+from agents.exceptions import (
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    ModelBehaviorError,
+    ModelRefusalError,
+    ModelTimeoutError,
+    OutputGuardrailTripwireTriggered,
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
+    ToolTimeoutError,
+    UserError,
+)
+from agents.result import RunResultStreaming
+from agents.tool import (
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+    default_tool_error_function,
+    default_tool_timeout_error_message,
+)
+from agents.tool_context import ToolContext
+
+from agentctl.runtime.failures import ExecutionError, FailureCode
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.runners.openai_agents_parts import (
+    Part,
+    RunParts,
+    get_tool_agent,
+    has_calls,
+    read_text,
+)
+from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, read_arguments
+
+_log = logging.getLogger("agentctl.runtime")
+
+_STRUCTURED = (ToolOutputFileContent, ToolOutputImage, ToolOutputText)
+
+_DEFAULT_ERROR = default_tool_error_function(None, Exception())
+"""The result of a tool that failed, if the tool has no function for it."""
+
+_HOSTED = frozenset(
+    {
+        "code_interpreter_call",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_call",
+        "web_search_call",
+    }
+)
+"""Calls that the provider of the model has made: they have ended when they arrive."""
+
+_TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
+
+_THINKING = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+
+_BY_HOOKS = frozenset({"function_call", "custom_tool_call"})
+"""Calls that the hooks report when they begin and end."""
+
+_FAILURES: tuple[tuple[type[Exception], FailureCode, str | None], ...] = (
+    (InputGuardrailTripwireTriggered, "GUARDRAIL", "A guardrail refused the message"),
+    (OutputGuardrailTripwireTriggered, "GUARDRAIL", "A guardrail refused the answer"),
+    (ToolInputGuardrailTripwireTriggered, "GUARDRAIL", "A guardrail refused a tool call"),
+    (ToolOutputGuardrailTripwireTriggered, "GUARDRAIL", "A guardrail refused a tool result"),
+    (
+        MaxTurnsExceeded,
+        "AGENT_FAILED",
+        "The agent did not finish within its maximum number of turns",
+    ),
+    (ModelTimeoutError, "MODEL_TIMEOUT", None),
+    (ModelRefusalError, "MODEL_REJECTED", None),
+    (ModelBehaviorError, "MODEL_REJECTED", None),
+    (ToolTimeoutError, "TOOL_FAILED", "A tool did not end in time"),
+)
+"""The failures of runs by the exceptions of the library."""
+
+
+class AgentReport:
+    """Reports the run of an agent.
+
+    Text, thinking, handoffs and calls that are made elsewhere arrive in the stream; the begin and
+    the end of tools and of model calls arrive in hooks, in tasks of the library. Such a hook waits
+    until the stream has been read up to there: so both keep their order.
+
+    Text that a guardrail may still refuse is published when the guardrail has passed.
+
+    Args:
+        agent: the agent that starts.
+        stored: the state of the report at the pause before this leg.
+
+    Attributes:
+        parts: the run and its members.
+        hooks: the hooks of the run.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        parts: RunParts,
+        decided: DecidedCalls,
+        stored: Mapping[str, Any] | None,
+    ) -> None:
+        self.hooks: RunHooks[Any] = _Hooks(self, parts)
+        self.parts = parts
+        self._run = parts.root.run
+        self._decided = decided
+        self._requested: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._handoffs: deque[str] = deque(stored["handoffs"] if stored else ())
+        self._agent = agent
+        self._input_guardrails = len(agent.input_guardrails) if stored is None else 0
+        self._passed_guardrails = 0
+        self._held: list[str] = []
+        self._answer_text = self._answer_calls = False
+        self._ended_answers = self._read_answers = 0
+        self._has_read = asyncio.Event()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state of the report for the next leg."""
+        return {"handoffs": [*self._handoffs], **self.parts.to_json()}
+
+    async def add(self, event: Any, result: RunResultStreaming) -> None:
+        """Report an event of the stream."""
+        self._passed_guardrails = len(result.input_guardrail_results)
+        if event.type == "raw_response_event":
+            self._add_piece(event.data)
+        elif event.type == "agent_updated_stream_event":
+            self._agent = event.new_agent
+        elif event.item.type in ("tool_call_item", "handoff_call_item"):
+            self._add_call(event.item)
+        elif event.item.type in ("tool_call_output_item", "handoff_output_item"):
+            self._add_result(event.item.raw_item)
+        self._publish()
+        self._has_read.set()
+        await self._run.take_turn()
+
+    async def _wait_for_stream(self, has_read: Callable[[], bool]) -> None:
+        while not has_read():
+            self._has_read.clear()
+            await self._has_read.wait()
+
+    def _add_piece(self, piece: Any) -> None:
+        if piece.type in _TEXT:
+            self.parts.current.mark_first_token()
+            self._answer_text = self._answer_text or bool(piece.delta)
+            self._held.append(piece.delta)
+        elif piece.type in _THINKING:
+            self.parts.current.mark_first_token()
+            self.parts.current.run.add_thinking(piece.delta)
+        elif piece.type == "response.completed":
+            self._read_answers += 1
+
+    def _publish(self, *, is_final: bool = False) -> None:
+        """Publish the text that no guardrail can refuse any more."""
+        if not self._held:
+            return
+        is_waiting = self._passed_guardrails < self._input_guardrails
+        is_last = bool(self._agent.output_guardrails) and not self._answer_calls
+        if (is_waiting or is_last) and not is_final:
+            return
+        text = "".join(self._held)
+        self._held.clear()
+        for run in self.parts.list_answering():
+            run.add_text(text)
+
+    def _add_call(self, item: Any) -> None:
+        raw = item.raw_item
+        kind, part = _read(raw, "type"), self.parts.current
+        call_id = _read(raw, "call_id") or _read(raw, "id") or ""
+        name = item.tool_name if item.type == "tool_call_item" else _read(raw, "name")
+        arguments = read_arguments(raw)
+        if item.type == "handoff_call_item":
+            part.start_call(call_id, name, arguments)
+            self._handoffs.append(call_id)
+        elif kind in _HOSTED:
+            part.start_call(call_id, name or kind, arguments)
+            output, error = _read(raw, "output"), _read(raw, "error")
+            part.calls.end(call_id, output or "", failed=bool(error))
+        elif kind in _BY_HOOKS:
+            self._requested[call_id] = name or kind, arguments
+        else:
+            part.start_call(call_id, name or kind, arguments)
+
+    def _add_result(self, raw: Any) -> None:
+        call_id, output = _read(raw, "call_id") or "", _read(raw, "output")
+        refusal, part = self._decided.refusals.get(call_id), self.parts.find_owner(call_id)
+        if call_id in self._requested and not part.has_started(call_id):
+            # The library has refused the call: no tool has begun.
+            part.start_call(call_id, *self._requested[call_id])
+            refusal = refusal or "The call was not made"
+        if call_id in part.run.open_calls:
+            failed = refusal is not None and call_id not in self._decided.done
+            part.calls.end(call_id, output if refusal is None else refusal, failed=failed)
+
+    def begin_answer(self, agent: Agent[Any]) -> None:
+        """Report that a model is called for the agent that answers."""
+        self._answer_text = self._answer_calls = False
+        for run in self.parts.list_answering():
+            run.begin_answer()
+        self.parts.current.start_model_call(agent)
+
+    async def end_answer(self, response: Any) -> None:
+        """Report the end of an answer, after everything that the stream has of it."""
+        self._ended_answers += 1
+        await self._wait_for_stream(lambda: self._read_answers >= self._ended_answers)
+        self.parts.end_model_call(self.parts.current, response)
+        if not self._answer_text and (text := read_text(response)):
+            # A model whose answers arrive as a whole.
+            self._answer_text = True
+            self._held.append(text)
+        self._answer_calls = has_calls(response)
+        self._publish()
+
+    async def hand_off(self, agent: Agent[Any]) -> None:
+        """Report that another agent goes on with the conversation."""
+        await self._wait_for_stream(lambda: bool(self._handoffs))
+        self.parts.hand_off(agent.name, self._handoffs.popleft())
+        self._handoffs.clear()
+
+    async def begin_tool(self, part: Part, context: Any, tool: Any) -> None:
+        """Report that a tool of the run or of a member begins; it waits until this returns."""
+        if not isinstance(context, ToolContext):
+            await self._run.begin_effect()
+            return
+        arguments = parse_arguments(context.tool_arguments)
+        part.start_call(context.tool_call_id, context.tool_name, arguments)
+        if (agent := get_tool_agent(tool)) is not None:
+            self.parts.start_member(part, agent.name, context.tool_call_id, arguments)
+        await self._decided.begin(context.tool_call_id)
+
+    async def end_tool(self, part: Part, context: Any, tool: Any, result: object) -> None:
+        """Report the result of a tool of the run or of a member."""
+        if not isinstance(context, ToolContext):
+            return
+        call_id, failed = context.tool_call_id, result == _DEFAULT_ERROR
+        if isinstance(tool, FunctionTool) and tool.timeout_seconds is not None:
+            timeout = {"tool_name": tool.name, "timeout_seconds": tool.timeout_seconds}
+            failed = failed or result == default_tool_timeout_error_message(**timeout)
+        value = f"The tool {context.tool_name} failed" if failed else _to_value(result)
+        text = value if isinstance(value, str) else str(value)
+        self.parts.end_member(call_id, text, failed=failed)
+        part.calls.end(call_id, value, failed=failed)
+        await self._decided.end(call_id, text, failed=failed)
+
+    async def end(self, result: RunResultStreaming) -> None:
+        """Report the result of a run that has ended."""
+        self._publish(is_final=True)
+        self.parts.count_rest(result.context_wrapper.usage)
+        output = result.final_output
+        if output is None:
+            return
+        for run in self.parts.list_answering():
+            text = output
+            if not isinstance(output, str):
+                await run.set_output(output)
+                text = run.output_text
+            if text and (self._answer_calls or not self._answer_text):
+                # The result of a tool, or of a model that wrote no text.
+                run.begin_answer()
+                run.add_text(text)
+
+    def classify(self, error: Exception) -> Exception:
+        """Return the public failure for an exception of a tool or model, else the exception."""
+        part = self.parts.current
+        part.fail_model_call()
+        cause = error.__cause__
+        if isinstance(cause, ExecutionError):
+            return cause
+        for kind, code, detail in _FAILURES:
+            if isinstance(error, kind):
+                if kind is ModelBehaviorError and self._has_bad_output():
+                    code = "OUTPUT_INVALID"
+                _log.warning("run %s: the agent ended", self._run.context.run_id, exc_info=error)
+                return ExecutionError(code, detail)
+        if isinstance(error, UserError) and isinstance(cause, Exception):
+            # What a tool has raised.
+            failure = part.calls.classify(cause)
+            return error if failure is cause else failure
+        return part.calls.classify(error)
+
+    def _has_bad_output(self) -> bool:
+        is_typed = self._agent.output_type not in (None, str)
+        return is_typed and self._answer_text and not self._answer_calls
+
+
+class _Hooks(RunHooks[Any]):  # type: ignore[misc]
+    """The hooks of a run, which do not see the runs of agents that are called as tools."""
+
+    def __init__(self, report: AgentReport, parts: RunParts) -> None:
+        self._report = report
+        self._parts = parts
+
+    async def on_llm_start(
+        self, context: Any, agent: Any, system_prompt: Any, input_items: Any
+    ) -> None:
+        self._report.begin_answer(agent)
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        await self._report.end_answer(response)
+
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+        await self._report.hand_off(to_agent)
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+        await self._report.begin_tool(self._parts.current, context, tool)
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
+        await self._report.end_tool(self._parts.current, context, tool, result)
+
+
+class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
+    """The hooks of an agent that is called as a tool; calls those of its author, too.
+
+    The library takes no hooks for such a run, so they belong to the agent. They have an effect in
+    the runs of this server only, which `current_report` names.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner: Any = inner or AgentHooks()
+
+    async def on_start(self, context: Any, agent: Any) -> None:
+        await self._inner.on_start(context, agent)
+
+    async def on_end(self, context: Any, agent: Any, output: Any) -> None:
+        await self._inner.on_end(context, agent, output)
+
+    async def on_handoff(self, context: Any, agent: Any, source: Any) -> None:
+        await self._inner.on_handoff(context, agent, source)
+
+    async def on_llm_start(
+        self, context: Any, agent: Any, system_prompt: Any, input_items: Any
+    ) -> None:
+        if (part := _find_part(context)) is not None:
+            part.run.begin_answer()
+            part.start_model_call(agent)
+        await self._inner.on_llm_start(context, agent, system_prompt, input_items)
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        report, part = current_report.get(), _find_part(context)
+        if report is not None and part is not None:
+            report.parts.end_model_call(part, response)
+            if has_calls(response) or not agent.output_guardrails:
+                part.run.add_text(read_text(response))
+        await self._inner.on_llm_end(context, agent, response)
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+        report, part = current_report.get(), _find_calling(context)
+        if report is not None and part is not None:
+            await report.begin_tool(part, context, tool)
+        await self._inner.on_tool_start(context, agent, tool)
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
+        report, part = current_report.get(), _find_calling(context)
+        if report is not None and part is not None:
+            await report.end_tool(part, context, tool, result)
+        await self._inner.on_tool_end(context, agent, tool, result)
+
+
+def _find_part(context: Any) -> Part | None:
+    """Return the member whose model is called: its context is that of its tool call."""
+    report = current_report.get()
+    if report is None or not isinstance(context, ToolContext):
+        return None
+    return report.parts.find(context.tool_call_id)
+
+
+def _find_calling(context: Any) -> Part | None:
+    """Return the member whose model has requested a call; None for those of the run itself."""
+    report = current_report.get()
+    if report is None or not isinstance(context, ToolContext):
+        return None
+    part = report.parts.find_owner(context.tool_call_id)
+    return part if part.is_called else None
+
+
+current_report: ContextVar[AgentReport | None] = ContextVar("openai_agents_report", default=None)
+"""The report of the run to which a task belongs."""
+
+
+def _read(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _to_value(result: object) -> object:
+    """Return a result as the model gets it."""
+    items = result if isinstance(result, list) and result else [result]
+    if all(isinstance(each, _STRUCTURED) for each in items):
+        return result
+    return result if isinstance(result, str) else str(result)

@@ -1,0 +1,129 @@
+"""`agentctl config check` with agents in code: what cannot be imported, where, and what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentctl.config.extras import build_install_command
+from tests.cli.conftest import Agentctl
+from tests.cli.projects import make_project
+
+
+def check(agentctl: Agentctl, home: Path, reference: str, **files: str) -> tuple[int, str, str]:
+    """Check a configuration with one agent; return the exit code, the problem and the hint."""
+    project = make_project(home, rest=f'[[agents]]\nid = "code"\nobject = "{reference}"\n')
+    for name, text in files.items():
+        path = project.parent / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    ended = agentctl("config", "check")
+    problem, _, hint = ended.stderr.partition("\n\n")
+    return ended.code, problem, hint.removeprefix("hint: ").strip()
+
+
+IMPORT = build_install_command("no-such-library")
+
+
+@pytest.mark.parametrize(
+    ("files", "problem", "hint"),
+    [
+        (
+            {"code_one": "import json\n\nimport no_such_library\n"},
+            "code_one.py, line 3: ModuleNotFoundError: No module named 'no_such_library'",
+            f"install the package: {IMPORT}; or put no_such_library.py next to the configuration",
+        ),
+        (
+            {"code_one": "import code_two\n", "code_two": "\nimport yaml_missing.parts\n"},
+            "code_two.py, line 2: ModuleNotFoundError: No module named 'yaml_missing'",
+            f"install the package: {build_install_command('yaml-missing')}; ",
+        ),
+        (
+            {"code_one": "import json.no_such_part\n"},
+            "code_one.py, line 1: ModuleNotFoundError: No module named 'json.no_such_part'",
+            "correct code_one.py, line 1",
+        ),
+        (
+            {"code_one": "x = 1\nfrom pydantic import no_such_name\n"},
+            "code_one.py, line 2: ImportError: cannot import name 'no_such_name' from 'pydantic'",
+            "install a version of pydantic that has this name",
+        ),
+        (
+            {"code_one": "def half(:\n    pass\n"},
+            "code_one.py, line 1: SyntaxError: invalid syntax",
+            "correct code_one.py, line 1",
+        ),
+        (
+            {"code_one": "import code_two\n", "code_two": "x = [\n"},
+            "code_two.py, line 1: SyntaxError: '[' was never closed",
+            "correct code_two.py, line 1",
+        ),
+        (
+            {"code_one": "import json\n\nagent = json.loads('')\n"},
+            "code_one.py, line 3: JSONDecodeError: Expecting value",
+            "correct code_one.py, line 3",
+        ),
+        (
+            {"code_one": "from code_two import absent\n", "code_two": ""},
+            "code_one.py, line 1: ImportError: cannot import name 'absent' from 'code_two'",
+            "correct code_one.py, line 1",
+        ),
+    ],
+    ids=[
+        "package", "package of another file", "part", "name", "syntax", "syntax of another file",
+        "value", "own name",
+    ],
+)  # fmt: skip
+def test_import_that_fails_names_its_place_and_what_to_do(
+    agentctl: Agentctl,
+    home: Path,
+    forgotten_modules: None,
+    files: dict[str, str],
+    problem: str,
+    hint: str,
+) -> None:
+    code, shown, advice = check(agentctl, home, "code_one:agent", **files)
+    assert code == 2
+    assert (
+        f"cannot use the object 'code_one:agent': its module cannot be imported ({problem}" in shown
+    )
+    assert advice.startswith(hint)
+    assert "an Agent of pydantic-ai" not in shown + advice
+
+
+def test_misspelled_name_has_a_suggestion(
+    agentctl: Agentctl, home: Path, forgotten_modules: None
+) -> None:
+    text = "async def support(message):\n    return message\n"
+    _, shown, hint = check(agentctl, home, "code_one:suport", code_one=text)
+    assert "the module code_one has no suport" in shown
+    assert hint == "did you mean code_one:support?"
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [("code_book.01_basic:team", 0), ("02_tools:team", 0), ("02_tools:1team", 2)],
+)
+def test_module_name_begins_with_a_digit(
+    agentctl: Agentctl, home: Path, forgotten_modules: None, reference: str, expected: int
+) -> None:
+    text = "async def team(message):\n    return message\n"
+    files = {"code_book__01_basic": text, "02_tools": text}
+    code, shown, _ = check(agentctl, home, reference, **files)
+    assert code == expected, shown
+    if expected:
+        assert "package.module:name" in shown
+
+
+@pytest.fixture
+def forgotten_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the modules of a test, and the folders that were added to the path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("code_", "02_tools")):
+            del sys.modules[name]

@@ -1,0 +1,237 @@
+"""The wrappers of docs/other-libraries.md, each with its library, on a server of this project.
+
+`make test-peers` creates an environment for each library, in which the server runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agentctl.operations import Operations
+from agentctl.requests import CancelRequest, RunRequest
+from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.deployment import create_deployment
+from tests.docs.pages import ROOT, page
+from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.loops import wait_until
+from tests.process import base_environment, start_server
+
+__all__ = ["vendor_endpoint"]
+
+SECONDS = 60.0
+
+LINES = 20
+"""Maximum length of a wrapper."""
+
+MODEL = re.compile(r'"(?:gpt|gemini|claude)-[\w.-]+"')
+"""The name of the model in a wrapper."""
+
+
+class Library(NamedTuple):
+    """A library, and what its models need to know.
+
+    Attributes:
+        title: the heading of its wrapper.
+        tool: the name of its tool for the model.
+        variables: the address of the endpoint and the key.
+        is_vendor: True for the endpoint with the interfaces of other vendors.
+        has_threads: True if it calls its model in a thread, which a cancel cannot end.
+    """
+
+    title: str
+    tool: str
+    variables: dict[str, str]
+    is_vendor: bool = False
+    has_threads: bool = False
+
+
+OPENAI = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "x"}
+
+LIBRARIES = {
+    "crewai": Library("crewAI", "list_orders", OPENAI, has_threads=True),
+    "smolagents": Library("smolagents", "list_orders", OPENAI, has_threads=True),
+    "google-adk": Library(
+        "Google ADK",
+        "list_orders",
+        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GOOGLE_API_KEY": "x"},
+        is_vendor=True,
+    ),
+    "claude-agent-sdk": Library(
+        "Claude Agent SDK",
+        "mcp__own__list_orders",
+        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "x"},
+        is_vendor=True,
+    ),
+}
+
+
+def read_wrapper(name: str) -> str:
+    """Return the code of a library on the page."""
+    text = page("docs/other-libraries.md").text
+    found = re.search(
+        rf"^## {LIBRARIES[name].title}\n+```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_wrapper_is_short(name: str) -> None:
+    (wrapper,) = (
+        node
+        for node in ast.parse(read_wrapper(name)).body
+        if isinstance(node, ast.AsyncFunctionDef) and node.name == "support"
+    )
+    assert wrapper.end_lineno is not None
+    assert wrapper.end_lineno - wrapper.lineno + 1 <= LINES
+
+
+class Served(NamedTuple):
+    """A server with the wrapper of a library, and the endpoint of its models."""
+
+    name: str
+    server: ConformanceServer
+    endpoint: ModelEndpoint
+
+
+@contextmanager
+def serve(name: str, folder: Path, endpoint: ModelEndpoint) -> Iterator[Served]:
+    """Run a server in the environment of a library; each model is an agent."""
+    python = ROOT / ".peers" / f"other-{name}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"needs the environment of {name}: make test-peers")
+    library, code = LIBRARIES[name], read_wrapper(name)
+    # An agent of smolagents answers by calls only.
+    echo = "plan" if name == "smolagents" else "echo"
+    tool = "plan" if name == "smolagents" else f"tool:{library.tool}"
+    tables = []
+    for agent, model in {"echo": echo, "tool": tool, "hang": "hang"}.items():
+        changed, number = MODEL.subn(f'"{model}"', code)
+        assert number == 1
+        (folder / f"wrapped_{agent}.py").write_text(changed)
+        tables.append(f'[[agents]]\nid = "other-{agent}"\nobject = "wrapped_{agent}:support"')
+    deployment = create_deployment(folder, endpoint.base_url, extra="\n\n".join(tables))
+    (folder / "home").mkdir()
+    given = {key: value.format(url=endpoint.root_url) for key, value in library.variables.items()}
+    environment = {**base_environment(), **given, "HOME": str(folder / "home")}
+    options = ("--config", str(deployment.path), "--port", "0")
+    program = (str(python), "-m", "agentctl")
+    log = folder / "server.log"
+    with start_server(*options, log=log, environment=environment, program=program) as process:
+        yield Served(name, ConformanceServer(process.url, deployment), endpoint)
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def served(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
+    vendor_endpoint: ModelEndpoint,
+) -> Iterator[Served]:
+    """A server with each library in turn."""
+    name: str = request.param
+    endpoint = vendor_endpoint if LIBRARIES[name].is_vendor else model_endpoint
+    with serve(name, tmp_path_factory.mktemp(name), endpoint) as running:
+        yield running
+
+
+def build_message(served: Served, text: str, *calls: str) -> str:
+    """Return a message for which the model makes calls without arguments and answers with a text.
+
+    The models of the endpoints answer with the message itself; that of smolagents follows a plan.
+    """
+    if served.name != "smolagents":
+        return "{}" if calls else text
+    planned = [(name, {}) for name in calls] + [("final_answer", {"answer": text})]
+    return json.dumps(
+        [
+            {
+                "tool_calls": [
+                    {
+                        "id": f"call_{number}",
+                        "type": "function",
+                        "function": {"name": name, "arguments": json.dumps(arguments)},
+                    }
+                ]
+            }
+            for number, (name, arguments) in enumerate(planned)
+        ]
+    )
+
+
+async def test_text_and_tokens_are_those_of_the_library(served: Served) -> None:
+    message = build_message(served, "hello big world")
+    async with served.server.connect() as operations:
+        events = await stream_component(operations, "other-echo", message)
+        run = (await operations.get_run(events[0]["run_id"])).value
+    assert run["status"] == "COMPLETED", run
+    # The last text of a request of Claude Agent SDK is its own.
+    is_claude = served.name == "claude-agent-sdk"
+    expected = "powered by the model echo" if is_claude else "hello big world"
+    assert expected in run["content"]
+    assert "hello big world" in json.dumps(served.endpoint.requests()[-1])
+    pieces = [event["content"] for event in events if event["event"] == "RunContent"]
+    assert "".join(pieces) == run["content"]
+    assert run["metrics"]["output_tokens"] > 0
+    assert run["stopped_at"] is not None
+
+
+async def test_tool_calls_are_recorded(served: Served) -> None:
+    tool = LIBRARIES[served.name].tool
+    message = build_message(served, "order 7", tool)
+    async with served.server.connect() as operations:
+        run = await run_component(operations, "agent", "other-tool", message)
+    assert run["status"] == "COMPLETED", run
+    (call,) = run["tools"] or []
+    assert (call["tool_name"], call["tool_call_error"]) == (tool, False)
+    assert "order 7" in json.dumps(call["result"])
+    assert "order 7" in run["content"]
+
+
+async def test_next_run_gets_the_history(served: Served) -> None:
+    session = "other-history"
+    async with served.server.connect() as operations:
+        for text in ("a green apple", "a red pear"):
+            message = build_message(served, text)
+            run = await run_component(
+                operations, "agent", "other-echo", message, session_id=session
+            )
+            assert run["status"] == "COMPLETED", run
+    sent = json.dumps(served.endpoint.requests()[-1])
+    assert "a green apple" in sent
+    assert "a red pear" in sent
+
+
+async def test_cancel_ends_the_run(served: Served) -> None:
+    open_before = served.endpoint.open_calls()
+    async with served.server.connect() as operations:
+        request = RunRequest("hello", background=True)
+        run = (await operations.create_run("agent", "other-hang", request)).value
+        await wait_until(lambda: served.endpoint.open_calls() > open_before, SECONDS)
+        cancel = CancelRequest(run["session_id"], wait=5.0)
+        await operations.cancel_run("agent", "other-hang", run["run_id"], cancel)
+        ended = await wait_for_end(operations, run["run_id"])
+    assert ended["status"] == "CANCELLED"
+    if LIBRARIES[served.name].has_threads:
+        assert (ended["stopped_at"], served.endpoint.open_calls()) == (None, open_before + 1)
+    else:
+        await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
+
+
+async def wait_for_end(operations: Operations, run_id: str) -> dict[str, Any]:
+    """Wait until a run is final, and return its record."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            run = (await operations.get_run(run_id)).value
+            if run["finished_at"] is not None:
+                return dict(run)
+            await asyncio.sleep(0.05)
