@@ -53,10 +53,6 @@ REASONS = {
     "cancelled in time",
     ("langgraph-checkpointer", "elsewhere"): "a checkpointer in memory is not on the other server; "
     "one with a database is",
-    **{
-        ("agno-team", column): "an agno `Team` that pauses ends with `INTERRUPTED`"
-        for column in ("approval", "elsewhere", "rejection", "edit")
-    },
 }
 """Cells that are not yes, with the reason; the test of the column confirms each."""
 
