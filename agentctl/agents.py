@@ -164,6 +164,7 @@ class RunContext(WaitingContext):
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
         dependencies: the object `dependencies` of the request, read-only. It is not stored.
+        input: the object `input` of the request; None for none.
         state: the state of the session. Changes are stored with the end of the run.
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.
@@ -180,6 +181,7 @@ class RunContext(WaitingContext):
         "component_id",
         "dependencies",
         "history",
+        "input",
         "memories",
         "metadata",
         "run_id",
@@ -199,6 +201,7 @@ class RunContext(WaitingContext):
         claims: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         dependencies: Mapping[str, Any] | None = None,
+        input: dict[str, Any] | None = None,
         state: dict[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
         memories: Memories | None = None,
@@ -213,6 +216,7 @@ class RunContext(WaitingContext):
         self.claims: Mapping[str, Any] = MappingProxyType(dict(claims or {}))
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.dependencies: Mapping[str, Any] = MappingProxyType(dict(dependencies or {}))
+        self.input = input
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
         self.memories = memories

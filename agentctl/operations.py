@@ -17,6 +17,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditPage
 from agentctl.records.authorization import ExplainRecord
@@ -52,11 +53,7 @@ from agentctl.requests import (
     AuditFilter,
     BulkDeletion,
     ExplainRequest,
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
     NewAccount,
-    NewMemory,
     NewSession,
     RunView,
     SessionFilter,

@@ -44,8 +44,7 @@ SUMMARY_WAIT = 120.0
 """Maximum seconds of background work, and of the wait for a summary."""
 
 MAXIMUM_DELETED_SESSIONS = 100
-MAXIMUM_MEMORIES_DELETED = 100
-"""Sessions and memories of one deletion by id."""
+"""Sessions of one deletion by id."""
 
 MAXIMUM_SESSION_NAME_LENGTH = 255
 MAXIMUM_USER_ID_LENGTH = 255
@@ -283,78 +282,18 @@ class BulkDeletion:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFilter:
-    """The filter of a list of memories."""
-
-    user_id: UserId = None
-    agent_id: Annotated[
-        str | None,
-        Query("Only memories that this agent stored"),
-        Option("--agent", "ID", "Filter by agent"),
-    ] = None
-    team_id: Annotated[
-        str | None,
-        Query("Only memories that this team stored"),
-        Option("--team", "ID", "Filter by team"),
-    ] = None
-    topics: Annotated[
-        tuple[str, ...],
-        Query("Only memories with each of these topics, separated by commas"),
-        Option("--topic", "TOPIC", "Filter by topic (repeatable: all of them)"),
-    ] = ()
-    search_content: Annotated[
-        str | None,
-        Query("Only memories with each of these words, or with words that begin so"),
-        Option("--search", "TEXT", "Filter by words, or beginnings of words"),
-    ] = None
-    page: Page = field(default_factory=lambda: Page(sort_by="updated_at"))
-
-
-@dataclass(frozen=True, slots=True)
-class NewMemory:
-    """A memory to store. `user_id` None: the caller's own."""
-
-    memory: str
-    topics: tuple[str, ...] = ()
-    user_id: str | None = None
-    agent_id: str | None = None
-    team_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPatch:
-    """New values of a memory; None: unchanged. The topics replace all topics."""
-
-    memory: str | None = None
-    topics: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryDeletion:
-    """Memories to delete: those with the ids, all or none; or with `all` every one of a user.
-
-    Attributes:
-        memory_ids: at most `MAXIMUM_MEMORIES_DELETED` ids; not together with `all`.
-        user_id: limits the deletion to the memories of this user. An administrator must name the
-            user with `all`; for other callers it is the caller.
-    """
-
-    memory_ids: tuple[str, ...] = ()
-    user_id: str | None = None
-    all: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RunRequest:
     """A run to start (docs/contract.md "Runs").
 
-    A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters) returns the run of
-    the first request, for 24 hours. `metadata` is stored with the run and given to its code.
-    `session_state` replaces top-level keys of the state of the session. `output_schema` is the JSON
-    Schema of a structured result. `dependencies` is given to the code of the run and not stored.
+    `message` may be absent if there is an `input`: an object for an agent in code, which is stored
+    with the run. A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters)
+    returns the run of the first request, for 24 hours. `metadata` is stored with the run and given
+    to its code. `session_state` replaces top-level keys of the state of the session.
+    `output_schema` is the JSON Schema of a structured result. `dependencies` is given to the code
+    of the run and not stored.
     """
 
-    message: str
+    message: str | None = None
     session_id: str | None = None
     user_id: str | None = None
     background: bool = False
@@ -363,6 +302,7 @@ class RunRequest:
     session_state: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     dependencies: dict[str, Any] | None = None
+    input: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.io import IO, current_io, using_io
 from agentctl.cli.target import TargetOptions, open_target
-from agentctl.requests import MAXIMUM_LIMIT, MemoryFilter, Page, RunFilter, SessionFilter
+from agentctl.memory_requests import MemoryFilter
+from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations

@@ -37,7 +37,11 @@ class ComponentMemory(TypedDict):
 
 
 class AgentRecord(TypedDict):
-    """A configured agent. `model` is null for an agent in code."""
+    """A configured agent. `model` is null for an agent in code.
+
+    `input_schema`, of a single agent and not of a list, is the JSON Schema of the object `input`
+    of its runs; null if it takes none, or any object.
+    """
 
     agent_id: str
     id: str
@@ -47,6 +51,7 @@ class AgentRecord(TypedDict):
     tools: list[ToolRecord]
     session_table: str
     db_id: str
+    input_schema: NotRequired[dict[str, Any] | None]
 
 
 class MemberRecord(TypedDict):
@@ -88,7 +93,7 @@ class StepRecord(TypedDict):
 
 
 class WorkflowRecord(TypedDict):
-    """A configured workflow."""
+    """A configured workflow. `input_schema` is that of its first step, as of an agent."""
 
     workflow_id: str
     id: str
@@ -96,6 +101,7 @@ class WorkflowRecord(TypedDict):
     description: str
     steps: list[StepRecord]
     db_id: str
+    input_schema: NotRequired[dict[str, Any] | None]
 
 
 COMPONENT_RECORDS: dict[ComponentKind, Any] = {

@@ -109,7 +109,9 @@ RunViewPages = RunSummaryPage | RunViewPage
 SUMMARY_VIEWS = ("summary", "phase")
 """The views for which the large columns of a run are not read."""
 
-WHOLE_FIELDS = ("input", "output", "metadata", "session_state", "spans", "member_runs")
+WHOLE_FIELDS = (
+    "input", "input_object", "output", "metadata", "session_state", "spans", "member_runs",
+)  # fmt: skip
 """The fields of a run record that its items have besides those of its summary."""
 
 

@@ -23,7 +23,10 @@ class RunSpec:
         parent_run_id: the run that requested this run of a member, or after which this background
             work is done; None for a root run.
         user_id: the owner of the session; before the admission, the user of the request.
-        input: the message for the component.
+        input: the message for the component; of a request without one, the JSON text of its object
+            `input`.
+        input_object: JSON text of the object `input` of the request; None for none. Of the runs
+            below it only the first step of a workflow has it.
         background: True if the row is PENDING until a worker claims the run.
         recorded: True if the events of a root run are stored; a member's events are stored with
             those of its root.
@@ -49,6 +52,7 @@ class RunSpec:
     component_id: str
     user_id: str | None
     input: str
+    input_object: str | None = None
     background: bool = False
     recorded: bool = False
     survives_disconnect: bool = False
@@ -79,11 +83,21 @@ class RunSpec:
         return cls(**{**present, "earlier_messages": earlier})
 
     def build_member_spec(
-        self, run_id: str, kind: ComponentKind, component_id: str, task: str, *, time_limit: float
+        self,
+        run_id: str,
+        kind: ComponentKind,
+        component_id: str,
+        task: str,
+        *,
+        time_limit: float,
+        keeps_input: bool = False,
     ) -> RunSpec:
         """Return the specification of the run of a member or a step below this run.
 
         The output schema of the request is that of the answer to the user, not that of a report.
+
+        Args:
+            keeps_input: True gives the run the `input_object` of this one.
         """
         return replace(
             self,
@@ -92,6 +106,7 @@ class RunSpec:
             component_type=kind,
             component_id=component_id,
             input=task,
+            input_object=self.input_object if keeps_input else None,
             background=False,
             recorded=False,
             survives_disconnect=False,

@@ -61,8 +61,9 @@ class RunRecord(TypedDict):
     `purpose` is set for background work, which is a child of the run after which it is done.
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
-    run. `request_id` is that of the request that started it, members' runs included. `metadata` and
-    `session_state` are the objects of the request.
+    run. `request_id` is that of the request that started it, members' runs included. `input` is the
+    message, or without one the JSON text of `input_object`. `input_object` is the object `input`
+    of the request; `metadata` and `session_state` are its objects of these names.
     """
 
     run_id: str
@@ -74,6 +75,7 @@ class RunRecord(TypedDict):
     user_id: str | None
     status: RunStatus
     input: str
+    input_object: dict[str, Any] | None
     content: str | None
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]

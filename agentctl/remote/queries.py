@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from agentctl.declarations import Declaration
-    from agentctl.requests import MemoryFilter, NewMemory, NewSession, ResumeRequest, RunRequest
+    from agentctl.memory_requests import MemoryFilter, NewMemory
+    from agentctl.requests import NewSession, ResumeRequest, RunRequest
 
 Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""
@@ -165,10 +166,12 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
 
     It always has `stream`, which is true by default (docs/contract.md "Runs").
     """
-    body: dict[str, Any] = {"message": request.message, "stream": stream}
+    body: dict[str, Any] = {"stream": stream}
     if request.background:
         body["background"] = True
     return body | _without_none(
+        message=request.message,
+        input=request.input,
         session_id=request.session_id,
         user_id=request.user_id,
         metadata=request.metadata,

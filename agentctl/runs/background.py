@@ -142,6 +142,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         run_id=new_id(),
         parent_run_id=plan.last_run_id,
         input=plan.prompt,
+        input_object=None,
         background=True,
         recorded=False,
         survives_disconnect=True,

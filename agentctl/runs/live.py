@@ -40,7 +40,12 @@ class MemberRunner(Protocol):
     """Starts the runs of members; see `runs.members`."""
 
     async def run(
-        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        run_id: str | None,
+        keeps_input: bool,
     ) -> MemberResult: ...
 
     def report(
@@ -245,10 +250,15 @@ class LiveRun:
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(
-        self, component: Component, message: str, *, run_id: str | None = None
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
     ) -> MemberResult:
         self.checkpoint()
-        return await self._members.run(self, component, message, run_id)
+        return await self._members.run(self, component, message, run_id, keeps_input)
 
     def report_member(
         self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None

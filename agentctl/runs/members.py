@@ -76,9 +76,18 @@ class Members:
         return self._slots.waiting
 
     async def run(
-        self, parent: LiveRun, component: Component, message: str, run_id: str | None = None
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        run_id: str | None,
+        keeps_input: bool,
     ) -> MemberResult:
-        """Execute the run of a member: a new one, or the paused one with this id."""
+        """Execute the run of a member: a new one, or the paused one with this id.
+
+        Args:
+            keeps_input: True gives a new run the object `input` of its parent.
+        """
         if run_id is not None:
             return await self._continue(parent, component, run_id)
         spec = parent.spec.build_member_spec(
@@ -90,6 +99,7 @@ class Members:
             time_limit=parent.spec.tool_timeout
             if parent.component.kind == "team"
             else parent.spec.time_limit,
+            keeps_input=keeps_input,
         )
         async with self._slots.hold(parent):
             parent.checkpoint()

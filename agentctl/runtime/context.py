@@ -122,7 +122,12 @@ class RunEnvironment(Protocol):
         ...
 
     async def run_member(
-        self, component: Component, message: str, *, run_id: str | None = None
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
     ) -> MemberResult:
         """Run a member or a step as a child of this run; the engine sets its time limit.
 
@@ -132,6 +137,7 @@ class RunEnvironment(Protocol):
         Args:
             run_id: the paused run of the member, to go on with; None starts a new one. The result
                 of a member that has ended is read, and nothing is run again.
+            keeps_input: True gives a new run the object `input` of this one.
         """
         ...
 
@@ -344,7 +350,8 @@ def is_run_context(annotation: object) -> bool:
 def build_run_context(environment: RunEnvironment, host: RunHost | None = None) -> RunContext:
     """Build the context of a run.
 
-    Claims, metadata and history are copies, so that a function cannot change those of another one.
+    Claims, metadata, input and history are copies, so that a function cannot change those of
+    another one.
     The state is shared by all functions of the run and of its members.
     """
     spec, call = environment.spec, current_call.get()
@@ -357,6 +364,7 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
         claims=json.loads(spec.claims) if spec.claims else None,
         metadata=json.loads(spec.metadata) if spec.metadata else None,
         dependencies=json.loads(spec.dependencies) if spec.dependencies else None,
+        input=json.loads(spec.input_object) if spec.input_object else None,
         state=environment.state.values,
         history=tuple(dict(message) for message in environment.history),
         memories=environment.memories,

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
 from agentctl.errors import ValidationFailed
+from agentctl.memory_requests import MAXIMUM_MEMORIES_DELETED
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.ids import SESSION_ID
@@ -27,7 +28,6 @@ from agentctl.requests import (
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
-    MAXIMUM_MEMORIES_DELETED,
     MAXIMUM_SCOPES,
     Grant,
     RunRequest,
@@ -41,7 +41,12 @@ _AS_TEXT = "in a form a JSON object as text"
 class RunBody(TypedDict, total=False):
     """A run to start."""
 
-    message: Required[Annotated[str, Field(min_length=1, description="Message to send")]]
+    message: Annotated[
+        str, Field(min_length=1, description="Message to send; required without `input`")
+    ]
+    input: Annotated[
+        Object, Field(description=f"Input of an agent in code, stored with the run; {_AS_TEXT}")
+    ]
     stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
     background: Annotated[
         bool, Field(description="Continue when the client disconnects", default=False)

@@ -61,9 +61,12 @@ class ComponentOperations(OperationFamily):
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
-            return build_document(
-                build_record(self.hosting.catalog, self.lookups.component(kind, component_id))
-            )
+            catalog, component = self.hosting.catalog, self.lookups.component(kind, component_id)
+            record = build_record(catalog, component)
+            if kind == "team":
+                return build_document(record)
+            schema = catalog.find_input_schema(component)
+            return build_document({**record, "input_schema": schema and schema.schema})
 
     async def get_api(self) -> Document[ApiRecord]:
         self.require("get_api")

@@ -109,6 +109,7 @@ def build_run_document(
     members = {
         **_first_members(row),
         "input": dump(row.input),
+        "input_object": stored_json(row.input_object),
         "content": dump(row.content),
         "messages": _cut_entries(row.messages, "content", cut),
         "tools": _cut_entries(row.tools, "result", cut),

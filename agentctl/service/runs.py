@@ -40,6 +40,7 @@ from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
+from agentctl.service.run_input import read_run_input
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
@@ -182,7 +183,9 @@ class RunOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = self._build_submission(kind, component_id, request, earlier, stream=stream)
+            submission = await self._build_submission(
+                kind, component_id, request, earlier, stream=stream
+            )
             call.add_resource("session", submission.spec.session_id)
             call.add_created("run", submission.spec.run_id)
             database = self.lookups.database(submission.component.database)
@@ -190,7 +193,7 @@ class RunOperations(OperationFamily):
             with call.change():
                 return await self.hosting.engine.submit(replace(submission, extra_write=note))
 
-    def _build_submission(
+    async def _build_submission(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -200,12 +203,9 @@ class RunOperations(OperationFamily):
         stream: bool,
     ) -> Submission:
         component = self.lookups.component(kind, component_id)
-        if not request.message:
-            raise errors.ValidationFailed("message must not be empty")
-        check_text("message", request.message)
-        limit = self.hosting.settings.limits.message_bytes
-        if len(request.message.encode()) > limit:
-            raise errors.TooLarge(f"message must be at most {limit} bytes")
+        given = await read_run_input(
+            self.hosting.catalog, component, request, self.hosting.settings.limits
+        )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         session_id = request.session_id
@@ -222,7 +222,8 @@ class RunOperations(OperationFamily):
             component_type=kind,
             component_id=component_id,
             user_id=user_id,
-            input=request.message,
+            input=given.message,
+            input_object=given.object,
             background=request.background,
             recorded=stream or request.background,
             survives_disconnect=outlives_caller or identity is not None,
@@ -279,6 +280,7 @@ class RunOperations(OperationFamily):
             "session_state": request.session_state,
             "output_schema": request.output_schema,
             "dependencies": request.dependencies,
+            "input": request.input,
             "earlier": [[message.role, message.content] for message in earlier] or None,
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]

@@ -16,7 +16,8 @@ from tests.process import without_coverage
 
 BASE = {
     "errors", "event_loop", "records", "extensions", "declarations", "requests",
-    "approval_requests", "run_operations", "operations", "partial_operations", "config",
+    "approval_requests", "memory_requests", "run_operations", "operations", "partial_operations",
+    "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -31,8 +32,9 @@ BELOW: dict[str, set[str]] = {
     "extensions": {"records"},
     "requests": {"declarations", "records"},
     "approval_requests": {"declarations", "records", "requests"},
+    "memory_requests": {"declarations", "requests"},
     "run_operations": {"approval_requests", "declarations", "records", "requests"},
-    "operations": {"declarations", "records", "requests", "run_operations"},
+    "operations": {"declarations", "memory_requests", "records", "requests", "run_operations"},
     "partial_operations": {"errors", "operations"},
     "config": {"errors", "records", "extensions"},
     "transcripts": {"errors", "records", "requests"},
@@ -142,6 +144,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users
+        "agentctl.runtime.runners.input_types",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import (
@@ -15,11 +16,7 @@ from agentctl.requests import (
     BulkDeletion,
     CancelRequest,
     Grant,
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
     NewAccount,
-    NewMemory,
     NewSession,
     Page,
     ResumeRequest,

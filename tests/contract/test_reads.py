@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from agentctl.memory_requests import MemoryFilter, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.sessions import ExportFormat
 from agentctl.requests import (
     AccountFilter,
     Grant,
-    MemoryFilter,
     NewAccount,
-    NewMemory,
     Page,
     RunFilter,
     RunRequest,

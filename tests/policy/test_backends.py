@@ -16,6 +16,7 @@ from agentctl.approval_requests import ApprovalFilter, ContinueRequest, Decision
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import ROUTES, Operations
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -27,11 +28,7 @@ from agentctl.requests import (
     CancelRequest,
     ExplainRequest,
     Grant,
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
     NewAccount,
-    NewMemory,
     NewSession,
     Page,
     ResumeRequest,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
@@ -20,11 +21,7 @@ from agentctl.requests import (
     CancelRequest,
     ExplainRequest,
     Grant,
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
     NewAccount,
-    NewMemory,
     NewSession,
     Page,
     RunFilter,

@@ -15,9 +15,9 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.components import execute
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import NewApproval, Paused
-from agentctl.runtime.runners.execution import run_hosted_agent
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
+from agentctl.runtime.runners.runner import run_hosted_agent
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 from tests.loops import wait_until
@@ -31,6 +31,7 @@ class Library:
     """A runner that executes a script in the place of a library."""
 
     kind = "scripted"
+    input_schema = None
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -187,7 +188,9 @@ async def test_cancel_of_a_member_cancels_its_run(deployment: Deployment, host: 
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        live = service.hosting.engine.find_run(member_id)
+        engine = service.hosting.engine
+        await wait_until(lambda: engine.find_run(member_id) is not None)
+        live = engine.find_run(member_id)
         assert live is not None
         live.stop(Ending.cancelled("ann", "enough"))
         for each in (run_id, member_id):

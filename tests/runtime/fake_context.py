@@ -93,7 +93,12 @@ class FakeContext:
         """Store nothing: there is no database."""
 
     async def run_member(
-        self, component: Component, message: str, *, run_id: str | None = None
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
     ) -> MemberResult:
         child = FakeContext(self.catalog)
         child.change_spec(
@@ -101,6 +106,7 @@ class FakeContext:
             component_type=component.kind,
             component_id=component.id,
             input=message,
+            input_object=self.spec.input_object if keeps_input else None,
         )
         child.state = self.state
         self.children.append(child)

@@ -519,7 +519,7 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_DELETED_SESSIONS": refuse(
         "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
     ),
-    "requests.MAXIMUM_MEMORIES_DELETED": refuse(
+    "memory_requests.MAXIMUM_MEMORIES_DELETED": refuse(
         "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
     ),
     "requests.MAXIMUM_EVENT_NUMBER": resume_late,

@@ -12,7 +12,8 @@ from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.requests import AccountFilter, MemoryFilter, RunView
+from agentctl.memory_requests import MemoryFilter
+from agentctl.requests import AccountFilter, RunView
 from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories

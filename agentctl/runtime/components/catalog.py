@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.conversation import Action, CallRule
+    from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.structured_output import OutputSchema
-    from agentctl.runtime.runners.hosted_run import Runner
+    from agentctl.runtime.runners.runner import Runner
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
 
@@ -189,6 +190,29 @@ class Catalog:
                 approve=agent.agent.approve,
             )
         return self._hosted.loaded[agent.id]
+
+    def find_input_agent(self, component: Component) -> Component | None:
+        """Return the agent in code that gets the object `input` of a run of a component.
+
+        It is the component, or the first step of a workflow. None if a configured model answers.
+        """
+        if component.kind == "workflow":
+            component = self.steps(component)[0][1]
+        return component if self.is_hosted(component) else None
+
+    def find_input_schema(self, component: Component) -> InputSchema | None:
+        """Return the schema of the input of a component; imports the module of the agent.
+
+        None if a configured model answers, its agent takes any object, its object is not usable,
+        or an asynchronous factory has not made its object yet.
+        """
+        agent = self.find_input_agent(component)
+        if agent is None:
+            return None
+        try:
+            return self.hosted_runner(agent).input_schema
+        except InvalidConfiguration:
+            return None
 
     def native_kind(self, component: Component) -> str | None:
         """Return the kind of runner of an agent in code, None for other components.

@@ -18,7 +18,7 @@ from agentctl.runtime.unstopped import abandon_task
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
     from agentctl.runtime.models.calls import ModelConnection
-    from agentctl.runtime.runners.hosted_run import Runner
+    from agentctl.runtime.runners.runner import Runner
 
 CLOSE_SECONDS = 5.0
 """Maximum time that the end of a process waits for the runner of an agent."""

@@ -1,6 +1,7 @@
 """Execution of a run of any component, and the preparation of a server for its first run.
 
-A workflow executes its steps in order, each with the output of the previous one.
+A workflow executes its steps in order, each with the output of the previous one. The first step has
+the message and the object `input` of the workflow.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ async def execute_component(
 
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
-        from agentctl.runtime.runners.execution import run_hosted_agent
+        from agentctl.runtime.runners.runner import run_hosted_agent
 
         await run_hosted_agent(catalog.open_runner(component), context)
     elif component.kind == "agent":
@@ -125,7 +126,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         span = span or spans.start_step(index, name)
         token = current_call.set(CurrentCall(span.id, name))
         try:
-            result = await context.run_member(worker, output, run_id=run_id)
+            result = await context.run_member(worker, output, run_id=run_id, keeps_input=index == 0)
         finally:
             current_call.reset(token)
         if result.status == "PAUSED":

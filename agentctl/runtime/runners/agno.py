@@ -16,6 +16,7 @@ from agno.run.team import TeamRunOutput
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno_failures import keep_failures
 from agentctl.runtime.runners.agno_pauses import (
@@ -38,6 +39,7 @@ class AgnoRunner:
     """
 
     kind = "agno"
+    input_schema: InputSchema | None = None
 
     def __init__(self, target: Any) -> None:
         self._target = target

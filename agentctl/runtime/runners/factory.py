@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.runners.hosted_run import HostedRun, Runner
+from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.owner import OwnerTask
+from agentctl.runtime.runners.runner import Runner
 
 BuildRunner = Callable[[Any], Runner]
 """Builds the runner of an object; raises UnusableObject, and NoAgentKind if it has no kind."""
@@ -65,6 +67,11 @@ class FactoryRunner:
         self._build = build
         self._runner: Runner | None = None
         self._owner = OwnerTask(self._enter)
+
+    @property
+    def input_schema(self) -> InputSchema | None:
+        """The one of the object; None until it exists."""
+        return None if self._runner is None else self._runner.input_schema
 
     async def open(self) -> None:
         await self._owner.open()

@@ -1,4 +1,8 @@
-"""Runners for Python functions: `(message, context)`, asynchronous, a generator, or synchronous."""
+"""Runners for Python functions: `(message, context)`, asynchronous, a generator, or synchronous.
+
+If the first parameter has the type of an object, the function gets the object `input` of the
+request instead of the message (docs/python.md "Input").
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
 from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.runners.hosted_run import HostedRun, Runner
+from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.input_types import read_input_schema
 from agentctl.runtime.runners.replay import Replay, ReplayedOutput
+from agentctl.runtime.runners.runner import Runner
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:
@@ -25,15 +32,23 @@ def build_function_runner(function: Callable[..., Any]) -> Runner:
     Raises:
         UnusableObject: the function cannot be called with a message and a context.
     """
-    names = _read_parameters(function)
+    parameters = _read_parameters(function)
     if inspect.isasyncgenfunction(function):
-        return GeneratorRunner(function, names)
+        return GeneratorRunner(function, parameters)
     if inspect.isgeneratorfunction(function):
         raise UnusableObject("it is a generator that is not asynchronous: write async def")
-    return FunctionRunner(function, names, is_async=inspect.iscoroutinefunction(function))
+    return FunctionRunner(function, parameters, is_async=inspect.iscoroutinefunction(function))
 
 
-def _read_parameters(function: Callable[..., Any]) -> tuple[str, str | None]:
+class _Parameters(NamedTuple):
+    """The parameters of a function: the names of the first one and of the context."""
+
+    message: str
+    context: str | None
+    input_schema: InputSchema | None
+
+
+def _read_parameters(function: Callable[..., Any]) -> _Parameters:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -59,15 +74,16 @@ def _read_parameters(function: Callable[..., Any]) -> tuple[str, str | None]:
     ]
     if positional or len(others) != 1 or len(contexts) > 1:
         raise UnusableObject("its parameters are not (message) or (message, context)")
-    return others[0], contexts[0] if contexts else None
+    context = contexts[0] if contexts else None
+    return _Parameters(others[0], context, read_input_schema(hints.get(others[0])))
 
 
 class _PythonRunner:
     """The common part of the runners of functions."""
 
-    def __init__(self, function: Callable[..., Any], names: tuple[str, str | None]) -> None:
+    def __init__(self, function: Callable[..., Any], parameters: _Parameters) -> None:
         self._function = function
-        self._message, self._context = names
+        self._message, self._context, self.input_schema = parameters
 
     async def open(self) -> None:
         """Do nothing: a function has nothing to open."""
@@ -76,7 +92,8 @@ class _PythonRunner:
         """Do nothing."""
 
     def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        arguments: dict[str, Any] = {self._message: message}
+        value = None if self.input_schema is None else self.input_schema.read(run.spec)
+        arguments: dict[str, Any] = {self._message: message if value is None else value}
         if self._context is not None:
             arguments[self._context] = run.context
         return partial(self._function, **arguments)
@@ -93,9 +110,9 @@ class FunctionRunner(_PythonRunner):
     kind = "function"
 
     def __init__(
-        self, function: Callable[..., Any], names: tuple[str, str | None], *, is_async: bool
+        self, function: Callable[..., Any], parameters: _Parameters, *, is_async: bool
     ) -> None:
-        super().__init__(function, names)
+        super().__init__(function, parameters)
         self._is_async = is_async
 
     async def run(self, message: str, run: HostedRun) -> None:

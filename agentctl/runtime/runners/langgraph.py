@@ -22,6 +22,7 @@ from agentctl.agents import RunContext
 from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -60,6 +61,7 @@ class LangGraphRunner:
     """
 
     kind = "langgraph"
+    input_schema: InputSchema | None = None
 
     def __init__(self, graph: Any, build_context: Callable[[RunContext], Any] | None) -> None:
         if isinstance(graph, StateGraph):

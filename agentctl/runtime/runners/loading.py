@@ -12,7 +12,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.factory import NoAgentKind, is_factory
-from agentctl.runtime.runners.hosted_run import Runner
+from agentctl.runtime.runners.runner import Runner
 
 BuildDeps = Callable[[RunContext], Any]
 """Makes the deps of a run; it may be asynchronous."""

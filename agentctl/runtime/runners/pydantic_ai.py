@@ -30,6 +30,7 @@ from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
@@ -62,6 +63,7 @@ class PydanticAIRunner:
     """
 
     kind = "pydantic-ai"
+    input_schema: InputSchema | None = None
 
     def __init__(
         self,

@@ -47,7 +47,8 @@ _ENTRY_FIELDS = ("role", "content", "created_at")
 
 _SESSION_TEXTS = ("session_state", "metadata", "summary")
 _RUN_TEXTS = (
-    "input", "content", "reasoning_content", "tools", "messages", "output", "session_state",
+    "input", "input_object", "content", "reasoning_content", "tools", "messages", "output",
+    "session_state",
 )  # fmt: skip
 """Columns whose size is bounded. Each one of a run may have all data of the run."""
 
@@ -227,6 +228,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
         metrics=_dump(record.get("metrics")),
         history=None,
         input=_read_text(record, "input", at) or "",
+        input_object=_dump(record.get("input_object")),
         content=_read_text(record, "content", at),
         tools=_dump(record.get("tools") or []),
         messages=_dump(record.get("messages") or []),

@@ -18,7 +18,7 @@ _SIZES = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
     "runs": (
         "input", "content", "history", "messages", "tools", "session_state", "metadata", "output",
-        "reasoning_content", "spans",
+        "reasoning_content", "spans", "input_object",
     ),
     "memories": ("memory", "topics"),
 }  # fmt: skip

@@ -16,7 +16,8 @@ class RunRow:
     `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
     `output`, which also is None if the run has no structured result. `purpose` is `summary` or
     `memory` for background work, None for every other run. `metadata` and `session_state`
-    are JSON objects of the request, None if it had none. `holding` is a JSON array with the names
+    are JSON objects of the request, None if it had none; so is `input_object`, also of the first
+    step of a workflow. `holding` is a JSON array with the names
     of the work that continues after the end of the run, None if there is none or it is not known.
     `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
     is the id of the request that started it, None if it is not known. `paused_at` is the time of
@@ -47,6 +48,7 @@ class RunRow:
     metrics: str | None
     history: str | None
     input: str
+    input_object: str | None
     content: str | None
     tools: str | None
     messages: str | None

@@ -20,10 +20,10 @@ from agentctl.store.repositories.sessions import parse_counters
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
     " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
-    " metadata, session_state, purpose, request_id)"
+    " input_object, metadata, session_state, purpose, request_id)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
-    " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input, :metadata,"
-    " :session_state, :purpose, :request_id)"
+    " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input,"
+    " :input_object, :metadata, :session_state, :purpose, :request_id)"
 )
 
 _STORED = tuple(field.name for field in fields(RunRow))
@@ -33,7 +33,7 @@ _RESTORE = build_insert("runs", _STORED)
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
-    "purpose", "request_id",
+    "input_object", "purpose", "request_id",
 )  # fmt: skip
 """The columns that a new row has from the specification of its run, of every run."""
 

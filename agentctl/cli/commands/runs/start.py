@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.approvals import build_waiting
+from agentctl.cli.approvals import build_waiting, read_value
 from agentctl.cli.commands.runs.decide import RunQuestions
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
@@ -42,12 +42,45 @@ if TYPE_CHECKING:
     from agentctl.requests import StreamEvent
 
 
+Message = Annotated[
+    str | None,
+    typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)"),
+]
+InputObject = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="JSON",
+        help="JSON object for an agent in code (- reads stdin, @FILE a file)",
+    ),
+]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metadata",
+        metavar="KEY=VALUE",
+        help="Metadata of the run (repeatable), or one JSON object",
+    ),
+]
+SessionState = Annotated[
+    str | None,
+    typer.Option(
+        "--session-state",
+        metavar="JSON",
+        help="JSON object: replaces these keys of the state of the session",
+    ),
+]
+OutputSchema = Annotated[
+    str | None,
+    typer.Option("--output-schema", metavar="JSON", help="JSON Schema of an object for the answer"),
+]
+
+
 @with_target(create=True, needs_server=("background",))
 async def start_run(
     target: Target,
-    message: Annotated[
-        str, typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)")
-    ],
+    message: Message = None,
+    input: InputObject = None,
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
@@ -71,28 +104,9 @@ async def start_run(
             help="Start at most one run: a repeated command shows the run of the first",
         ),
     ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metadata",
-            metavar="KEY=VALUE",
-            help="Metadata of the run (repeatable), or one JSON object",
-        ),
-    ] = None,
-    session_state: Annotated[
-        str | None,
-        typer.Option(
-            "--session-state",
-            metavar="JSON",
-            help="JSON object: replaces these keys of the state of the session",
-        ),
-    ] = None,
-    output_schema: Annotated[
-        str | None,
-        typer.Option(
-            "--output-schema", metavar="JSON", help="JSON Schema of an object for the answer"
-        ),
-    ] = None,
+    metadata: Metadata = None,
+    session_state: SessionState = None,
+    output_schema: OutputSchema = None,
     output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
@@ -105,8 +119,12 @@ async def start_run(
     component = resolve_component(agent, team, workflow)
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
+    if message is None and input is None:
+        raise UsageError("no message given", hint="give --message TEXT, or --input for an object")
+    if message == "-" and input == "-":
+        raise UsageError("only one of --message and --input can read stdin")
     request = RunRequest(
-        read_text_or_stdin(message, "message"),
+        None if message is None else read_text_or_stdin(message, "message"),
         session,
         user,
         background,
@@ -114,6 +132,7 @@ async def start_run(
         _parse_pairs("--metadata", metadata),
         parse_object("--session-state", session_state),
         parse_object("--output-schema", output_schema),
+        input=parse_object("--input", None if input is None else read_value("--input", input)),
     )
     if stream is None:
         stream = not background and output_format in ("table", "wide", "tsv", "jsonl")

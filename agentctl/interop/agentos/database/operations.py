@@ -35,6 +35,7 @@ from agentctl.interop.agentos.database.reader import (
 from agentctl.interop.agentos.database.source import open_source
 from agentctl.interop.agentos.mapping import build_history
 from agentctl.interop.agentos.values import sum_counters
+from agentctl.memory_requests import MemoryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.sessions import SessionView
@@ -42,7 +43,6 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     FULL_VIEW,
-    MemoryFilter,
     RunFilter,
     RunView,
     SessionFilter,

@@ -58,7 +58,7 @@ class AgentOSRuns(AgentOSSessions):
         )
         record = {KINDS[kind].id_field: component_id, **await self.read_object(post)}
         run = read_run(record, request.session_id)
-        return build_document({**run, "input": run["input"] or request.message})
+        return build_document({**run, "input": run["input"] or request.message or ""})
 
     async def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -79,8 +79,12 @@ class AgentOSRuns(AgentOSSessions):
         """Build the request that starts a run.
 
         Raises:
-            Unsupported: the request has an idempotency key.
+            Unsupported: the request has an idempotency key or an object as input.
         """
+        if request.input is not None:
+            raise self.build_missing_error(
+                "an object as input of a run", "it takes a message: give --message without --input"
+            )
         if request.idempotency_key is not None:
             raise self.build_missing_error(
                 "idempotency keys", "a repeated command would start a second run: omit the key"

@@ -18,6 +18,7 @@ from agentctl.interop.agentos.mapping import (
     read_session_head,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch
 from agentctl.records.document import Document, build_document
 from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
@@ -29,9 +30,6 @@ from agentctl.requests import (
     FULL_VIEW,
     AccountFilter,
     BulkDeletion,
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
     RunView,
     SessionFilter,
     SessionLocator,

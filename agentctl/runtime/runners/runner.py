@@ -1,24 +1,64 @@
-"""The execution of a run of an agent in code, from its first report to its last."""
+"""The interface of the runners of agents in code, and the execution of a run by one of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
-from agentctl.runtime.runners.hosted_run import HostedRun, LateReport, Runner
+from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.input_schema import InputSchema
 
 _log = logging.getLogger("agentctl.runtime")
+
+
+class Runner(Protocol):
+    """The executor of one agent in code, shared by all of its runs.
+
+    Attributes:
+        kind: the kind of the object, such as `function`. Native messages are kept for it.
+        input_schema: the object `input` that the agent takes; None for any object.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def input_schema(self) -> InputSchema | None: ...
+
+    async def open(self) -> None:
+        """Open what all runs share. Called once in a process, before its first run.
+
+        An exception fails the run; the next run tries again.
+        """
+        ...
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Execute a run. Everything that it produces is reported through `run`, as it arrives.
+
+        A cancel raises asyncio.CancelledError at an `await`: release everything and raise it again.
+        The engine waits for 0.1 seconds, then ends the run without this call and reports it as work
+        that has not stopped. Work in other tasks or threads is added with `run.add_unstopped`
+        before the method returns or raises.
+
+        Raises:
+            ExecutionError: the run ends as ERROR with this code. Any other exception ends it with
+                AGENT_FAILED; its text goes to the log only.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what `open` has opened. Called once, also if `open` was not called."""
+        ...
 
 
 async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:

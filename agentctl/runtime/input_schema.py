@@ -1,0 +1,100 @@
+"""The object `input` of a run of an agent in code: its JSON Schema and its check.
+
+An object that is part of a request is checked before anything is stored (docs/contract.md "Runs").
+Members and later steps get a task, which is text: an agent that needs an object reads it from the
+JSON text of its task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentctl.records.json_schema import find_schema_problem
+from agentctl.records.strict import NotStrict, parse_json
+from agentctl.runtime.failures import ExecutionError
+
+if TYPE_CHECKING:
+    from agentctl.records.run_spec import RunSpec
+
+_PROBLEM_CHARACTERS = 200
+
+
+class WrongInput(ValueError):
+    """An object that an agent does not take.
+
+    Attributes:
+        place: the place inside the object: `.items[0]`; empty for the object itself.
+        problem: the difference, to follow the name and the place; public, at most 200 characters
+            of it describe the value.
+    """
+
+    def __init__(self, problem: str, place: str = "") -> None:
+        super().__init__(f"{place} {problem}")
+        self.place = place
+        self.problem = problem
+
+
+class InputSchema:
+    """The object that an agent in code takes as `input`.
+
+    Each `Runner` has the attribute `input_schema`. None means that its agent takes any object: the
+    code reads it as `RunContext.input`. The record of the agent shows the schema.
+
+    Args:
+        schema: JSON Schema of the object.
+        is_required: True if the agent cannot work with a message alone. A message that is the JSON
+            text of an object which matches is accepted in place of an `input`.
+        convert: makes the value for the code from an object that matches the schema; by default
+            the object itself. It raises `WrongInput` for an object that the code does not take.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        *,
+        is_required: bool,
+        convert: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.is_required = is_required
+        self._convert = convert
+
+    def check(self, value: dict[str, Any]) -> Any:
+        """Return the value for the code.
+
+        Raises:
+            WrongInput: the object does not match.
+        """
+        if (problem := find_schema_problem(self.schema, value)) is not None:
+            text = problem.text[:_PROBLEM_CHARACTERS]
+            raise WrongInput(f"does not match its schema: {text}", problem.place)
+        return value if self._convert is None else self._convert(value)
+
+    def read(self, spec: RunSpec) -> Any:
+        """Return the value for the code of a run; None if it has a message only, as it may.
+
+        Raises:
+            ExecutionError: the object of the run, or its task, does not match.
+        """
+        try:
+            if spec.input_object is not None:
+                return self.check(json.loads(spec.input_object))
+            if not self.is_required:
+                return None
+            if (value := parse_message(spec.input)) is None:
+                raise WrongInput("must be the JSON text of an object")
+            return self.check(value)
+        except WrongInput as wrong:
+            text = f"The input of the agent{wrong.place} {wrong.problem}"
+            raise ExecutionError("AGENT_FAILED", text) from None
+
+
+def parse_message(message: str) -> dict[str, Any] | None:
+    """Return the object whose JSON text a message is, None for any other message."""
+    try:
+        value = parse_json(message)
+    except NotStrict:
+        return None
+    return value if isinstance(value, dict) else None

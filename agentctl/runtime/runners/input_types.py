@@ -1,0 +1,90 @@
+"""Input schemas from the annotations of Python."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.input_schema import InputSchema, WrongInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import TypeAdapter
+
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+_RAISED_BY_CODE = ("value_error", "assertion_error")
+"""Errors of pydantic with the text of an exception, which may contain a secret."""
+
+
+def read_input_schema(annotation: Any) -> InputSchema | None:
+    """Return the input schema of an annotation; None if it is not the type of an object.
+
+    Types of objects are pydantic models, dataclasses, typed dictionaries, `dict` and `Mapping`, and
+    each of them in a union with `str`: then a message alone is possible, too.
+
+    Args:
+        annotation: an evaluated annotation; None for none.
+
+    Raises:
+        UnusableObject: the type has no JSON Schema of an object.
+    """
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    others = [part for part in parts if part is not str]
+    if len(others) != 1 or not _is_object_type(others[0]):
+        return None
+    return build_input_schema(others[0], is_required=len(parts) == 1)
+
+
+def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
+    """Build the input schema of a type, whose value the code receives.
+
+    Raises:
+        UnusableObject: the type has no JSON Schema of an object.
+    """
+    from pydantic import TypeAdapter
+
+    name = getattr(annotation, "__name__", "the type")
+    try:
+        adapter = TypeAdapter(annotation)
+        schema = adapter.json_schema()
+    except Exception as error:
+        raise UnusableObject(
+            f"its input {name} has no JSON Schema ({type(error).__name__})"
+        ) from error
+    if schema.get("type", "object") != "object":
+        raise UnusableObject(f"its input {name} is no object: its schema has another type")
+    return InputSchema(schema, is_required=is_required, convert=_build_converter(adapter))
+
+
+def _is_object_type(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_object_type(get_args(annotation)[0])
+    origin = get_origin(annotation) or annotation
+    return isinstance(origin, type) and (
+        origin in _MAPPINGS
+        or dataclasses.is_dataclass(origin)
+        or hasattr(origin, "model_json_schema")
+        or (issubclass(origin, dict) and hasattr(origin, "__total__"))
+    )
+
+
+def _build_converter(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], Any]:
+    from pydantic import ValidationError
+
+    def convert(value: dict[str, Any]) -> Any:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(
+            f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
+        )
+        text = "is not valid" if first["type"] in _RAISED_BY_CODE else f"is wrong: {first['msg']}"
+        raise WrongInput(text, place)
+
+    return convert

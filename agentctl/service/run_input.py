@@ -1,0 +1,113 @@
+"""The message and the object `input` of a run to start (docs/contract.md "Runs")."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentctl.config.settings import Limits
+from agentctl.errors import TooLarge, ValidationFailed
+from agentctl.records.validation import check_text
+from agentctl.requests import RunRequest
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.input_schema import InputSchema, WrongInput, parse_message
+from agentctl.service.json_texts import dump_checked_json
+
+_log = logging.getLogger("agentctl.runtime")
+
+
+class RunInput(NamedTuple):
+    """What a component gets.
+
+    Attributes:
+        message: the message; without one the JSON text of the object.
+        object: the JSON text of the object; None for none.
+    """
+
+    message: str
+    object: str | None
+
+
+async def read_run_input(
+    catalog: Catalog, component: Component, request: RunRequest, limits: Limits
+) -> RunInput:
+    """Return the checked message and object of a request.
+
+    If the agent needs an object and the request has a message alone, the object is that of the
+    JSON text of the message.
+
+    Raises:
+        ValidationFailed: both are missing, one of them has a problem, or the component takes no
+            object or another one.
+        TooLarge: one is larger than its limit.
+    """
+    message, value = request.message, request.input
+    if message is None and value is None:
+        raise ValidationFailed("message is required")
+    if message is not None:
+        _check_message(message, limits.message_bytes)
+    text = dump_checked_json("input", value, limits.state_bytes)
+    agent = catalog.find_input_agent(component)
+    if agent is None:
+        if value is not None:
+            raise ValidationFailed(
+                f"input is for agents in code: the {component.kind} {component.id} takes a message"
+            )
+        assert message is not None
+        return RunInput(message, None)
+    schema = await _open_schema(catalog, agent, with_input=value is not None)
+    if schema is not None:
+        if value is not None:
+            _check("input", schema, value)
+        elif schema.is_required:
+            assert message is not None
+            text = _read_object(schema, message, agent.id, limits.state_bytes)
+    if message is None:
+        assert text is not None
+        message = text
+    return RunInput(message, text)
+
+
+def _check_message(message: str, limit: int) -> None:
+    if not message:
+        raise ValidationFailed("message must not be empty")
+    check_text("message", message)
+    if len(message.encode()) > limit:
+        raise TooLarge(f"message must be at most {limit} bytes")
+
+
+async def _open_schema(
+    catalog: Catalog, agent: Component, *, with_input: bool
+) -> InputSchema | None:
+    """Return the schema of an agent; None also if it cannot be opened: its run reports that."""
+    if with_input:
+        try:
+            return (await catalog.open_runner(agent)).input_schema
+        except Exception:
+            return None
+    return catalog.find_input_schema(agent)
+
+
+def _check(name: str, schema: InputSchema, value: dict[str, Any]) -> None:
+    try:
+        # A copy: the code of the type may change it.
+        schema.check(orjson.loads(orjson.dumps(value)))
+    except WrongInput as wrong:
+        raise ValidationFailed(f"{name}{wrong.place} {wrong.problem}") from None
+    except Exception:
+        _log.warning("the type of an input failed: its run reports that", exc_info=True)
+
+
+def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -> str:
+    value = parse_message(message)
+    if value is None:
+        raise ValidationFailed(
+            f"input is required: the agent {agent_id} takes an object, or its JSON text as message"
+        )
+    text = dump_checked_json("message", value, limit)
+    assert text is not None
+    _check("message", schema, value)
+    return text

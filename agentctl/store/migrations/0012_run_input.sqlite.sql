@@ -1,0 +1,4 @@
+-- The object `input` of runs, for SQLite.
+
+-- The JSON object `input` of the request, NULL for none.
+ALTER TABLE runs ADD COLUMN input_object TEXT;
