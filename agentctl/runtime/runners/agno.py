@@ -27,24 +27,22 @@ from agentctl.runtime.runners.agno_pauses import (
 )
 from agentctl.runtime.runners.agno_report import AgnoReport, read_result
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.input_types import build_input_schema
 from agentctl.runtime.transcript import complete_history
 from agentctl.runtime.unstopped import install_executor
 
 
-class AgnoRunner:
-    """The runner of an agent or team of agno. Each run uses a copy of it, as on the server of agno.
-
-    The storage of agno is not used: the messages of earlier runs come from the session. An agent
-    that adds the history of its database gets the new message only.
-    """
+class AgnoBase:
+    """The common part of the runners of agno."""
 
     kind = "agno"
-    input_schema: InputSchema | None = None
 
     def __init__(self, target: Any) -> None:
+        schema = target.input_schema
+        self.input_schema: InputSchema | None = (
+            None if schema is None else build_input_schema(schema, is_required=True)
+        )
         self._target = target
-        self._output_type: Any = TeamRunOutput if isinstance(target, Team) else RunOutput
-        self._has_history = target.db is not None and bool(target.add_history_to_context)
         # The library reports every run to its vendor unless this variable forbids it.
         os.environ.setdefault("AGNO_TELEMETRY", "false")
 
@@ -53,6 +51,27 @@ class AgnoRunner:
 
     async def close(self) -> None:
         """Do nothing: an agent has nothing to close."""
+
+    def read_input(self, message: str, run: HostedRun) -> Any:
+        """Return the input of a run: the message, or the object that the agent takes.
+
+        Raises:
+            ExecutionError: the task of a member or step is no such object.
+        """
+        return message if self.input_schema is None else self.input_schema.read(run.spec)
+
+
+class AgnoRunner(AgnoBase):
+    """The runner of an agent or team of agno. Each run uses a copy of it, as on the server of agno.
+
+    The storage of agno is not used: the messages of earlier runs come from the session. An agent
+    that adds the history of its database gets the new message only.
+    """
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        self._output_type: Any = TeamRunOutput if isinstance(target, Team) else RunOutput
+        self._has_history = target.db is not None and bool(target.add_history_to_context)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller.
@@ -72,7 +91,8 @@ class AgnoRunner:
         with keep_failures() as failed:
             report = AgnoReport(run, failed)
             if run.leg is None:
-                events = target.arun(message, session_state=state, **names, **given, **stream)
+                given_input = self.read_input(message, run)
+                events = target.arun(given_input, session_state=state, **names, **given, **stream)
             else:
                 output = self._output_type.from_dict(run.leg.state["output"])
                 calls = apply_decisions(output, run.leg)
@@ -162,7 +182,7 @@ def _pause(report: AgnoReport, output: Any, target: Any) -> None:
     waiting = [] if output is None else list_waiting(output)
     if not waiting:
         raise ExecutionError("INTERRUPTED")
-    asks = list_asks(waiting, target)
+    asks = list_asks(waiting, [target])
     run = report.root.run
     try:
         stored = output.to_json(indent=None)

@@ -68,23 +68,22 @@ def walk_paused(output: Any) -> Iterator[Any]:
             yield from walk_paused(member)
 
 
-def list_asks(waiting: Iterable[WaitingCall], target: Any) -> list[NewApproval]:
+def list_asks(waiting: Iterable[WaitingCall], owners: Iterable[Any]) -> list[NewApproval]:
     """Return what calls wait for.
 
     Args:
-        target: the agent or team; its tools, and those of its members, have the schemas of their
-            arguments.
+        owners: the agents and teams; their tools have the schemas of their arguments.
     """
-    owners = {owner.id: owner for owner in walk_members(target)}
-    return [_build_ask(call, owners.get(call.owner_id, target)) for call in waiting]
+    by_id = {each.id: each for owner in owners for each in _walk_members(owner)}
+    return [_build_ask(call, by_id.get(call.owner_id)) for call in waiting]
 
 
-def walk_members(target: Any) -> Iterator[Any]:
+def _walk_members(target: Any) -> Iterator[Any]:
     """Yield an agent or team, and the members of a team, nested ones too."""
     yield target
     members = getattr(target, "members", None)
     for member in members if isinstance(members, list) else ():
-        yield from walk_members(member)
+        yield from _walk_members(member)
 
 
 def is_waiting(tool: Any) -> bool:

@@ -78,6 +78,12 @@ def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
     return AgnoRunner(target)
 
 
+def _build_agno_workflow_runner(target: Any, _: RunnerOptions) -> Runner:
+    from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
+
+    return AgnoWorkflowRunner(target)
+
+
 def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.factory import build_factory_runner
 
@@ -107,6 +113,11 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent or Team of agno",
         lambda target: has_base(target, "agno", "Agent", "Team"),
         _build_agno_runner,
+    ),
+    RunnerKind(
+        "a Workflow of agno",
+        lambda target: has_base(target, "agno", "Workflow"),
+        _build_agno_workflow_runner,
     ),
     RunnerKind(
         "a function without parameters that returns one of these",
