@@ -25,7 +25,7 @@ from agentctl.runtime.runners.agno_pauses import (
     list_asks,
     list_waiting,
 )
-from agentctl.runtime.runners.agno_report import AgnoReport, read_result
+from agentctl.runtime.runners.agno_report import AgnoReport, read_result, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.input_types import build_input_schema
 from agentctl.runtime.transcript import complete_history
@@ -89,7 +89,7 @@ class AgnoRunner(AgnoBase):
         stream = {"stream": True, "stream_events": True, "yield_run_output": True}
         output: Any = None
         with keep_failures() as failed:
-            report = AgnoReport(run, failed)
+            report = AgnoReport(run, failed, watch_inputs([target]))
             if run.leg is None:
                 given_input = self.read_input(message, run)
                 events = target.arun(given_input, session_state=state, **names, **given, **stream)

@@ -74,16 +74,16 @@ def list_asks(waiting: Iterable[WaitingCall], owners: Iterable[Any]) -> list[New
     Args:
         owners: the agents and teams; their tools have the schemas of their arguments.
     """
-    by_id = {each.id: each for owner in owners for each in _walk_members(owner)}
+    by_id = {each.id: each for owner in owners for each in walk_members(owner)}
     return [_build_ask(call, by_id.get(call.owner_id)) for call in waiting]
 
 
-def _walk_members(target: Any) -> Iterator[Any]:
+def walk_members(target: Any) -> Iterator[Any]:
     """Yield an agent or team, and the members of a team, nested ones too."""
     yield target
     members = getattr(target, "members", None)
     for member in members if isinstance(members, list) else ():
-        yield from _walk_members(member)
+        yield from walk_members(member)
 
 
 def is_waiting(tool: Any) -> bool:

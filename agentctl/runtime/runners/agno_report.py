@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from agno.run.team import BaseTeamRunEvent
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.agno_failures import to_failure
-from agentctl.runtime.runners.agno_pauses import DecidedCalls, WaitingCall, walk_paused
+from agentctl.runtime.runners.agno_pauses import (
+    DecidedCalls,
+    WaitingCall,
+    walk_members,
+    walk_paused,
+)
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -150,15 +156,22 @@ class RunReport:
 class AgnoReport:
     """Reports the events of a run, and those of its members.
 
+    Args:
+        failed: the exceptions of model calls, by the ids of runs (`keep_failures`).
+        inputs: the inputs of members, by the ids of their runs (`watch_inputs`).
+
     Attributes:
         root: the run itself.
         failure: the last failure of a member; None for none.
     """
 
-    def __init__(self, run: HostedRun, failed: dict[str, BaseException]) -> None:
+    def __init__(
+        self, run: HostedRun, failed: dict[str, BaseException], inputs: Mapping[str, str]
+    ) -> None:
         self.root = RunReport(run)
         self.failure: ExecutionError | None = None
         self._failed = failed
+        self._inputs = inputs
         self._members = LibraryMembers(run)
         self._root_id = run.context.run_id
         self._reports = {self._root_id: self.root}
@@ -184,10 +197,13 @@ class AgnoReport:
                 self.keep_state(event.session_state)
             self._end(event.run_id)
         elif name == "RunError":
-            self._end(event.run_id, to_failure(event, self._failed))
-        elif name == "RunCancelled":
-            failure = ExecutionError("AGENT_FAILED", "The agent cancelled its run")
+            failure = to_failure(event, self._failed)
+            # The library gives this text to the next step of a workflow.
+            event.content = failure.detail
             self._end(event.run_id, failure)
+        elif name == "RunCancelled":
+            cancelled = ExecutionError("AGENT_FAILED", "The agent cancelled its run")
+            self._end(event.run_id, cancelled)
         elif name == "RunPaused":
             self._pause(report, event.parent_run_id)
         else:
@@ -204,7 +220,7 @@ class AgnoReport:
         member = self._members.start(
             event.run_id,
             name or member_id,
-            task,
+            self._inputs.get(event.run_id, task),
             kind="team" if is_team else "agent",
             parent=parent_id if parent is not self.root else None,
             call_id=call_id or found,
@@ -263,6 +279,35 @@ class AgnoReport:
         kept = {key: value for key, value in values.items() if key not in _SERVER_STATE}
         state.clear()
         state.update(kept)
+
+
+def watch_inputs(owners: Iterable[Any]) -> Mapping[str, str]:
+    """Keep the inputs of the runs that agents and teams, and members of these, start.
+
+    The events of the library do not have them.
+
+    Args:
+        owners: the copies for one run, which are changed.
+
+    Returns:
+        The inputs by the ids of the runs, as they start.
+    """
+    inputs: dict[str, str] = {}
+    for owner in owners:
+        for each in walk_members(owner):
+            each.arun = partial(_start_watched, each.arun, inputs)
+    return inputs
+
+
+def _start_watched(
+    start: Callable[..., Any], inputs: dict[str, str], *args: Any, **options: Any
+) -> Any:
+    given = options.get("input", args[0] if args else None)
+    if isinstance(given, list) and given:
+        given = getattr(given[-1], "content", None)
+    if isinstance(given, str):
+        inputs[options.get("run_id") or ""] = given
+    return start(*args, **options)
 
 
 def read_result(tool: Any) -> tuple[str, bool]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 import orjson
+from agno.db.in_memory import InMemoryDb
 from agno.run.base import BaseRunOutputEvent, RunStatus
 from agno.run.workflow import BaseWorkflowRunOutputEvent, WorkflowRunOutput
 from agno.session.workflow import WorkflowSession
@@ -19,10 +21,12 @@ from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
 from agentctl.runtime.runners.agno_failures import keep_failures
 from agentctl.runtime.runners.agno_pauses import DecidedCalls
-from agentctl.runtime.runners.agno_report import AgnoReport
+from agentctl.runtime.runners.agno_report import AgnoReport, watch_inputs
 from agentctl.runtime.runners.agno_step_pauses import StepPause, decide_step, find_step_pause
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.spans import Span
+
+_log = logging.getLogger("agentctl.runtime")
 
 _PAUSES = frozenset(
     {
@@ -47,13 +51,15 @@ class AgnoWorkflowRunner(AgnoBase):
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller."""
         context = run.context
-        workflow: Workflow = self._target.deep_copy(update={"db": None})
+        # Without a database the library warns that it cannot keep a history.
+        workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
         session = _build_session(workflow, run)
         _replace_storage(workflow, session)
         given, calls = build_options(workflow, run), DecidedCalls()
         stream = {"stream": True, "stream_events": True}
         with keep_failures() as failed:
-            report = WorkflowReport(run, failed, workflow)
+            inputs = watch_inputs(walk_executors(workflow.steps))
+            report = WorkflowReport(run, failed, workflow, inputs)
             if run.leg is None:
                 events: Any = workflow.arun(
                     self.read_input(message, run),
@@ -82,6 +88,7 @@ class AgnoWorkflowRunner(AgnoBase):
             except (ExecutionError, Paused):
                 raise
             except Exception as error:
+                _log.warning("run %s: the workflow failed", context.run_id, exc_info=error)
                 raise report.fail() from error
         if report.is_paused:
             _pause(report, session, workflow)
@@ -147,10 +154,16 @@ class WorkflowReport:
         is_paused: True if the workflow waits.
     """
 
-    def __init__(self, run: HostedRun, failed: dict[str, BaseException], workflow: Any) -> None:
+    def __init__(
+        self,
+        run: HostedRun,
+        failed: dict[str, BaseException],
+        workflow: Any,
+        inputs: Mapping[str, str],
+    ) -> None:
         self.is_paused = False
         self._run = run
-        self._members = AgnoReport(run, failed)
+        self._members = AgnoReport(run, failed, inputs)
         self._workflow = workflow
         self._open: dict[str, tuple[int, Any, Span]] = {}
         self._number = 0
@@ -186,12 +199,19 @@ class WorkflowReport:
             self._report_progress(name, event)
 
     async def _add_member_event(self, event: Any, calls: DecidedCalls) -> None:
-        number, _, span = self._open.get(_name_step(event), (None, None, None))
+        number, span = self._find_step(event)
         await add_event(event, self._members, calls, span.id if span is not None else None)
         is_text = event.event in ("RunContent", "TeamRunContent") and isinstance(event.content, str)
         is_of_step = getattr(event, "parent_run_id", None) is None
         if is_text and is_of_step and number is not None and event.step_index == self._last:
             self._run.add_text(event.content)
+
+    def _find_step(self, event: Any) -> tuple[int | None, Span | None]:
+        """Return the open step of an event; that of a workflow in a step is the only open one."""
+        found = self._open.get(_name_step(event))
+        if found is None and len(self._open) == 1:
+            (found,) = self._open.values()
+        return (None, None) if found is None else (found[0], found[2])
 
     def _start_step(self, event: Any) -> None:
         for key, (_, index, span) in [*self._open.items()]:
@@ -217,7 +237,7 @@ class WorkflowReport:
             self._run.environment.emit(StepCompleted(event.step_name or "", number, text))
 
     def _report_progress(self, name: str, event: Any) -> None:
-        step = event.step_name
+        step = getattr(event, "step_name", None)
         texts = {
             "ConditionExecutionStarted": f"{step}: {getattr(event, 'condition_result', None)}",
             "LoopIterationStarted": f"{step}: iteration {getattr(event, 'iteration', None)}",
@@ -240,7 +260,7 @@ class WorkflowReport:
             self._run.begin_answer()
             self._run.add_text(content or "")
         elif self._run.content != content:
-            answer = {
+            answer: dict[str, Any] = {
                 "role": "assistant",
                 "content": content or "",
                 "tool_calls": [],
