@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 from agno.run.base import RunStatus
 from agno.tools import Function, Toolkit
+from agno.utils.team import get_member_id
 
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
@@ -74,7 +75,7 @@ def list_asks(waiting: Iterable[WaitingCall], owners: Iterable[Any]) -> list[New
     Args:
         owners: the agents and teams; their tools have the schemas of their arguments.
     """
-    by_id = {each.id: each for owner in owners for each in walk_members(owner)}
+    by_id = {get_member_id(each): each for owner in owners for each in walk_members(owner)}
     return [_build_ask(call, by_id.get(call.owner_id)) for call in waiting]
 
 
@@ -152,7 +153,8 @@ def _find_schema(target: Any, name: str) -> dict[str, Any] | None:
 
 
 def _list_functions(target: Any) -> Iterator[Any]:
-    for tool in target.tools if isinstance(target.tools, list) else ():
+    tools = getattr(target, "tools", None)
+    for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, Toolkit):
             yield from {**tool.functions, **tool.async_functions}.values()
         elif isinstance(tool, Function):
