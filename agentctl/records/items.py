@@ -139,7 +139,15 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
-    return items if is_said or not content else [*items, {"type": "text", "text": content}]
+    if is_said or not content or content == _join_answers(run):
+        return items
+    return [*items, {"type": "text", "text": content}]
+
+
+def _join_answers(run: Record) -> str:
+    """Return the content of a run that has all of its answers, also those of its members."""
+    answers = (each for each in run.get("messages") or () if each.get("role") == "assistant")
+    return "\n\n".join(str(each["content"]) for each in answers if each.get("content"))
 
 
 def cut_item(item: Item, cut: int | None) -> Item:
@@ -162,7 +170,11 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
     is_asked = False
     for message in run.get("messages") or []:
         role, content = message.get("role"), str(message.get("content") or "")
-        if role == "assistant":
+        if (member := message.get("member_run_id")) is not None:
+            # What a member has said or called is in its own run.
+            yield from children.take_run(str(member))
+            placed |= {str(call.get("id")) for call in message.get("tool_calls") or ()}
+        elif role == "assistant":
             if content:
                 yield {"type": "text", "text": content}
             for call in message.get("tool_calls") or []:
@@ -173,6 +185,7 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
                     "tool_args": call.get("arguments"),
                 }
                 yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
+                yield from children.take_of_call(call_id)
         elif role == "system" or (role == "user" and is_asked):
             yield {"type": "prompt", "role": str(role), "text": content}
         is_asked = is_asked or role == "user"
@@ -288,6 +301,17 @@ class _Children:
         task = arguments.get("task")
         same = [child for child in own if task is None or child.input == task]
         return self._build_item((same or own)[0]) if own else None
+
+    def take_run(self, run_id: str) -> Iterator[RunItem]:
+        """Yield the run with an id, unless it has its place."""
+        for child in [each for each in self._rest if each.run.get("run_id") == run_id]:
+            yield self._build_item(child)
+
+    def take_of_call(self, call_id: str) -> Iterator[RunItem]:
+        """Yield the members that a call of a tool has started."""
+        for span in self._parent.get("spans") or ():
+            if span.get("kind") == "member" and span.get("parent") == call_id:
+                yield from self.take_run(str(span.get("member_run_id")))
 
     def take_rest(self) -> Iterator[RunItem]:
         """Yield the runs without a call: those of broadcasts and steps, background work last."""

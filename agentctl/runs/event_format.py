@@ -120,6 +120,9 @@ def format_continued(
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """Return name and data of an event of the component."""
     if isinstance(event, Content):
+        if event.origin is not None:
+            fields = {"content": event.delta, "content_type": "str", **event.origin}
+            return _format(run, event.kind, fields)
         return run.format_content(event.delta, now())
     if isinstance(event, ThinkingDelta):
         return _format(run, event.kind, {"reasoning_content": event.delta})

@@ -25,6 +25,7 @@ from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
@@ -337,6 +338,11 @@ class ReportedRun(LiveRun):
     def is_reported(self) -> bool:
         """True once the runner has reported the end."""
         return self._report.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the runner has reported a failure."""
+        return self._report.done() and isinstance(self._report.exception(), ExecutionError)
 
     def emit(self, event: RunEvent) -> None:
         if self._held is None:

@@ -190,10 +190,13 @@ class ReportedMember(RunEnvironment, Protocol):
 
     Attributes:
         is_reported: True once the end was reported.
+        has_failed: True if it was a failure.
     """
 
     @property
     def is_reported(self) -> bool: ...
+    @property
+    def has_failed(self) -> bool: ...
 
     def end_report(self, failure: BaseException | None = None) -> None:
         """Report the end, unless one was reported before.

@@ -7,6 +7,7 @@ clients see (`agentctl.records.events`). The fields are members of the JSON of a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,10 +16,14 @@ from agentctl.records.events import EventKind
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More text of the answer. The joined deltas of a run are its content."""
+    """More text of the answer. The joined deltas of a run are its content.
+
+    `origin` has the fields `node`, `message_id` and `member_run_id` that are known.
+    """
 
     kind: ClassVar = EventKind.CONTENT
     delta: str
+    origin: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

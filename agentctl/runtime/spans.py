@@ -107,10 +107,10 @@ class Spans:
         spans._spans = [Span(**values) for values in stored["spans"]]
         return spans
 
-    def start_model_call(self, model: str) -> Span:
+    def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
         self._model_calls += 1
-        return self._start("model", f"model-{self._model_calls}", model)
+        return self._start("model", f"model-{self._model_calls}", model, at)
 
     def start_tool_call(self, call_id: str, name: str, at: int | None = None) -> Span:
         """Start the span of a tool call, now or at a time in microseconds UTC."""

@@ -181,7 +181,7 @@ class Transcript:
 
         Args:
             messages: answers (`content`, `tool_calls`, `created_at`) and results (`tool_call_id`,
-                `tool_name`, `content`, `created_at`).
+                `tool_name`, `content`, `created_at`); with `member_run_id` those of a member.
         """
         self.end_answer([])
         self._messages = [entry for entry in self._messages if entry["role"] in ("system", "user")]
@@ -190,7 +190,8 @@ class Transcript:
             created_at, content = message["created_at"], message["content"]
             if message["role"] == "tool":
                 call_id, name = message["tool_call_id"], message["tool_name"]
-                self._messages.append(_build_tool_message(call_id, name, content, created_at))
+                result = _build_tool_message(call_id, name, content, created_at)
+                self._messages.append({**result, **_find_member(message)})
                 continue
             calls = message["tool_calls"]
             answer = {
@@ -199,6 +200,7 @@ class Transcript:
                 "metrics": dict.fromkeys(TOKEN_COUNTERS),
                 "finish_reason": "tool_call" if calls else "stop",
                 "model": None,
+                **_find_member(message),
             }
             self._messages.append({**answer, "tool_calls": calls} if calls else answer)
 
@@ -361,6 +363,11 @@ class _AnswerInProgress:
 
 def _add(total: int | None, count: int | None) -> int | None:
     return count if total is None else total + (count or 0)
+
+
+def _find_member(message: Mapping[str, Any]) -> dict[str, Any]:
+    member = message.get("member_run_id")
+    return {} if member is None else {"member_run_id": member}
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:

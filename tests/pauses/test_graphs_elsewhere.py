@@ -37,7 +37,12 @@ def test_approved_calls_are_made_once_on_another_server(graphs: WaitingDeploymen
                 assert (each["execution"], each["result"]) == ("done", "paid 10")
             roles = [message["role"] for message in ended["messages"]]
             assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
-            names = [event["event"] for event in server.read_events(run["run_id"])]
+            # The calls of the agent in a subgraph are those of a member.
+            names = [
+                event["event"]
+                for event in server.read_events(run["run_id"])
+                if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
+            ]
             assert [name for name in names if name != "RunContent"] == [
                 "RunStarted", *["ToolCallStarted"] * number, "RunPaused", "RunContinued",
                 *["ToolCallCompleted"] * number, "RunCompleted",

@@ -23,7 +23,10 @@ def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> N
     ended = shared_graphs.wait_for_end(rejected)
     assert ended["status"] == "COMPLETED"
     assert "too much" in ended["content"]
-    assert {call["result"] for call in ended["tools"]} == {"The call was rejected: too much"}
+    made = [ended, *map(shared_graphs.get_run, ended["member_runs"])]
+    assert {call["result"] for run in made for call in run["tools"]} == {
+        "The call was rejected: too much"
+    }
     assert shared_graphs.deployment.ledger(rejected) == []
     assert {each["execution"] for each in shared_graphs.list_approvals(rejected)} == {None}
     ended = shared_graphs.wait_for_end(edited)

@@ -52,7 +52,7 @@ class FakeContext:
         self.events: list[RunEvent] = []
         self.children: list[FakeContext] = []
         self.reported: list[FakeContext] = []
-        self.is_reported = False
+        self.is_reported = self.has_failed = False
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False

@@ -361,19 +361,6 @@ def not_compiled() -> Any:
     return build_default(DefaultContext)
 
 
-class Question(TypedDict):
-    """A state without messages."""
-
-    question: str
-
-
-def without_messages() -> Any:
-    built = StateGraph(Question)
-    built.add_node("answer", lambda state: {})
-    built.add_edge(START, "answer")
-    return built.compile()
-
-
 # agno
 
 

@@ -91,11 +91,15 @@ async def test_inner_answers_are_progress_and_their_tokens_count() -> None:
     assert ended.transcript.content == ended.joined_deltas == "the poem"
     assert said(ended)[1:] == [("assistant", "the poem")]
     progress = [event.text for event in ended.events if isinstance(event, Progress)]
-    assert progress == ['{"step": "poem"}', "inner words"]
+    assert progress == ['{"step": "poem"}']
     # LangChain reports no tokens of a structured answer that it streams.
-    counted = [span["input_tokens"] for span in ended.transcript.spans.records()]
-    assert counted == [None, 2, 2]
-    assert ended.transcript.metrics["input_tokens"] == 4
+    spans = [span for span in ended.transcript.spans.records() if span["kind"] == "model"]
+    assert [span["input_tokens"] for span in spans] == [None, 2]
+    assert ended.transcript.metrics["input_tokens"] == 2
+    (member,) = ended.reported
+    assert (member.spec.component_id, member.spec.input) == ("answer", "x")
+    assert member.transcript.content == member.joined_deltas == "inner words"
+    assert member.transcript.metrics["input_tokens"] == 2
 
 
 async def test_answer_of_a_subgraph_is_streamed() -> None:

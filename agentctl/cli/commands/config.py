@@ -68,7 +68,13 @@ def check_config(config: Config = None) -> None:
         extension.require_packages(settings)
     Verifier(settings)
     with contextlib.redirect_stdout(sys.stderr):
-        Catalog.from_settings(settings).load_code()
+        catalog = Catalog.from_settings(settings)
+        catalog.load_code()
+    for agent in catalog.components("agent").values():
+        schema = catalog.find_input_schema(agent)
+        if schema is not None and schema.is_required:
+            fields = ", ".join(schema.schema.get("required") or schema.schema.get("properties", ()))
+            note(f"agent {agent.id}: its runs need the object input ({fields})")
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env

@@ -184,8 +184,11 @@ class HostedRun:
             raise LateReport
         self._environment.checkpoint()
 
-    def add_text(self, delta: str) -> None:
+    def add_text(self, delta: str, origin: Mapping[str, str] | None = None) -> None:
         """Add text to the answer, and publish it.
+
+        Args:
+            origin: further fields of the event (docs/contract.md "Events").
 
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
@@ -202,17 +205,17 @@ class HostedRun:
         if self._needs_separator:
             self._needs_separator, delta = False, _SEPARATOR + delta
         self._transcript.add_content(delta)
-        self._environment.emit(Content(delta))
+        self._environment.emit(Content(delta, origin or None))
 
-    def start_model_call(self, model: object) -> ModelSpan:
-        """Report the start of a call of a model.
+    def start_model_call(self, model: object, at: int | None = None) -> ModelSpan:
+        """Report the start of a call of a model, now or at a time in microseconds UTC.
 
         Args:
             model: the name of the model; a value that is no text is `model`.
         """
         self.checkpoint()
         name = replace_unstorable(model) if isinstance(model, str) and model else "model"
-        return ModelSpan(self._transcript.spans.start_model_call(name))
+        return ModelSpan(self._transcript.spans.start_model_call(name, at))
 
     def begin_answer(self) -> None:
         """Start a new answer of a model. An empty line separates its text from earlier text."""

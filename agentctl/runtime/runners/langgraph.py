@@ -22,10 +22,11 @@ from agentctl.agents import RunContext
 from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.input_schema import InputSchema, parse_message
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
+from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, to_langchain_messages
 from agentctl.runtime.runners.langgraph_pauses import (
     Answers,
@@ -44,7 +45,10 @@ _GRACE_SECONDS = 0.03
 
 
 class LangGraphRunner:
-    """The runner of a graph whose state has the key `messages`.
+    """The runner of a graph.
+
+    The object `input` of a run is checked by the input schema of the graph. The message of the run
+    is added to its `messages`, unless the graph takes none.
 
     A graph with its own checkpointer gets the new message only; another one gets the messages of
     earlier runs as well. A member's run has neither. The context of a run is the result of the
@@ -56,21 +60,15 @@ class LangGraphRunner:
         build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
 
     Raises:
-        UnusableObject: the state of the graph has no key `messages`, its context is of a type that
-            the server cannot make, or the graph cannot be compiled.
+        UnusableObject: the context of the graph is of a type that the server cannot make, or the
+            graph cannot be compiled.
     """
 
     kind = "langgraph"
-    input_schema: InputSchema | None = None
 
     def __init__(self, graph: Any, build_context: Callable[[RunContext], Any] | None) -> None:
         if isinstance(graph, StateGraph):
             graph = _compile(graph)
-        if "messages" not in graph.channels:
-            raise UnusableObject(
-                "the state of the graph has no key messages",
-                "use MessagesState, or call the graph in an async function of your own",
-            )
         schema = graph.context_schema
         if build_context is None and schema not in (None, RunContext):
             if not _has_defaults(schema):
@@ -82,6 +80,7 @@ class LangGraphRunner:
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
+        self.input_schema: InputSchema | None = read_graph_input(graph)
 
     async def open(self) -> None:
         install_executor()
@@ -95,7 +94,7 @@ class LangGraphRunner:
         On a cancel the graph is asked to take no further step, its model calls end at their next
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
-        control, model_calls = RunControl(), ModelCalls(run, self._is_public)
+        control, model_calls = RunControl(), ModelCalls(run)
         work = asyncio.create_task(self._drive(message, run, control, model_calls))
         try:
             await asyncio.wait({work})
@@ -110,19 +109,18 @@ class LangGraphRunner:
             raise
         await work
 
-    def _is_public(self, path: str) -> bool:
-        """Return True for a node whose messages are part of the state of the root graph.
+    def _is_public(self, names: tuple[str, ...]) -> bool:
+        """Return True for a graph whose messages are part of the state of the root graph.
 
-        It is a node of the root graph, or of a graph that is a node and shares the messages. A
-        graph that the code of a node or of a tool calls is not.
+        It is a node, and shares the messages. A graph that the code of a node or of a tool calls is
+        not.
 
         Args:
-            path: the `checkpoint_ns` of the node: names with the ids of their tasks.
+            names: the parts of its `checkpoint_ns`: names of nodes with the ids of their tasks.
         """
         graph = self._graph
-        names = [part.partition(":")[0] for part in path.split("|")]
-        for name in names[:-1]:
-            node = graph.nodes.get(name)
+        for name in names:
+            node = graph.nodes.get(name.partition(":")[0])
             graph = None if node is None else node.bound
             if not isinstance(graph, Pregel) or "messages" not in graph.channels:
                 return False
@@ -142,7 +140,10 @@ class LangGraphRunner:
             answers, stored = Answers(), None
         approved = answers.approved
         arguments = {call_id: decision.arguments for call_id, decision in approved.items()}
-        report = GraphReport(run, model_calls, answers.refusals, approved.__contains__, stored)
+        report = GraphReport(
+            run, model_calls, answers.refusals, approved.__contains__, self._is_public, stored
+        )
+        await report.restore()
         saved.config["callbacks"] = [model_calls, ApprovedCalls(arguments), Effects(run, approved)]
         runtime_context: Any = run.context
         if self._build_context is not None:
@@ -155,7 +156,7 @@ class LangGraphRunner:
             saved.input,
             saved.config,
             context=runtime_context,
-            stream_mode=["messages", "updates", "values"],
+            stream_mode=["messages", "updates", "values", "custom", "tasks"],
             subgraphs=True,
             control=control,
             version="v2",
@@ -164,7 +165,7 @@ class LangGraphRunner:
         try:
             async with aclosing(events):
                 async for event in events:
-                    report.add(event)
+                    await report.add(event)
                     for call in report.take_ended():
                         approval_id = approved[call.call_id].approval_id
                         await run.end_approved(approval_id, call.text, failed=call.failed)
@@ -176,7 +177,7 @@ class LangGraphRunner:
         except (ExecutionError, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise report.calls.classify(error) from error
+            raise report.classify(error) from error
         if report.interrupts:
             await self._pause(run, saved, report)
         await report.end()
@@ -190,16 +191,15 @@ class LangGraphRunner:
         context, leg = run.context, run.leg
         configurable: dict[str, Any] = {"run_context": context}
         config: dict[str, Any] = {"configurable": configurable}
-        new = HumanMessage(message)
+        given, new = self._read_input(message, run)
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
         if not self._has_checkpointer or run.spec.is_member:
             configurable["thread_id"] = THREAD
             saver = RunSaver() if leg is None else RunSaver.from_json(leg.state["saver"])
             graph = self._graph.copy({"checkpointer": saver})
-            earlier = to_langchain_messages(run.history)
-            messages = {"messages": [*earlier, new]}
-            return _Thread(graph, config, messages, saver, {"durability": "exit"})
+            values = _add_messages(given, to_langchain_messages(run.history), new)
+            return _Thread(graph, config, values, saver, {"durability": "exit"})
         if leg is not None:
             configurable |= leg.state["thread"]
             if not (await self._graph.aget_state(config)).values:
@@ -213,7 +213,26 @@ class LangGraphRunner:
             f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         )
         earlier = await self._prepare_thread(config, run)
-        return _Thread(self._graph, config, {"messages": [*earlier, new]})
+        return _Thread(self._graph, config, _add_messages(given, earlier, new))
+
+    def _read_input(self, message: str, run: HostedRun) -> tuple[dict[str, Any], list[Any]]:
+        """Return the object of a run and its new messages.
+
+        A run without a message has the JSON text of its object as its message: that is no message
+        of a person.
+
+        Raises:
+            ExecutionError: the task of a member is not the object that the graph needs.
+        """
+        schema, spec = self.input_schema, run.spec
+        given = dict(run.context.input or {}) if schema is None else schema.read(spec) or {}
+        takes_messages = schema is None or MESSAGES in schema.schema["properties"]
+        if spec.input_object is None:
+            is_object = schema is not None and schema.is_required
+        else:
+            is_object = parse_message(message) == run.context.input
+        new = [HumanMessage(message)] if takes_messages and not is_object else []
+        return given, new
 
     async def _pause(self, run: HostedRun, thread: _Thread, report: GraphReport) -> None:
         """Raise `Paused` with what the interrupts of a graph ask for.
@@ -262,6 +281,12 @@ class LangGraphRunner:
             for call_id, name in find_open_calls(messages).items()
         ]
         return [*results, *to_langchain_messages(run.request_history)]
+
+
+def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> dict[str, Any]:
+    """Return the input of a graph: its object, with the messages of the session and of the run."""
+    messages = [*earlier, *given.get(MESSAGES, ()), *new]
+    return {**given, MESSAGES: messages} if messages else given
 
 
 def _compile(graph: Any) -> Any:

@@ -7,61 +7,133 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+import orjson
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 
+from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.langgraph_messages import extract_usage, read_text
 
 _HIDDEN_TAG = "nostream"
 
+_PROGRESS_CHARACTERS = 4_096
+"""Maximum JSON of a custom event; the text of progress is cut anyway."""
+
 _PREFIX = "lc_run--"
 """LangChain gives an answer without an id the id of its call with this prefix."""
 
 
-class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
-    """Reports the calls of models that the nodes of a graph make, also at the same time.
+class _Call:
+    """A call of a model, also while the run of its graph does not exist yet.
 
-    Args:
-        is_public: returns True for the path of a node (`checkpoint_ns`) whose messages are part of
-            the state of the root graph.
+    The stream of a graph is read a little later than its callbacks are called.
+    """
+
+    def __init__(self, key: str, model: object) -> None:
+        self.key = key
+        self._model = model
+        self._started_at = now()
+        self._span: ModelSpan | None = None
+        self._run: HostedRun | None = None
+        self._has_token = False
+        self._reports: list[Callable[[HostedRun, ModelSpan], None]] = []
+
+    def adopt(self, run: HostedRun) -> None:
+        """Report the call so far to its run."""
+        span = run.start_model_call(self._model, self._started_at)
+        for report in self._reports:
+            report(run, span)
+        self._run, self._span = run, span
+
+    def mark_first_token(self) -> None:
+        if not self._has_token:
+            self._has_token = True
+            self.report(lambda run, span: span.mark_first_token())
+
+    def report(self, report: Callable[[HostedRun, ModelSpan], None]) -> None:
+        if self._run is None or self._span is None:
+            self._reports.append(report)
+        else:
+            report(self._run, self._span)
+
+
+class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
+    """Reports the calls of models in a graph and its subgraphs, also at the same time.
 
     Attributes:
         is_cancelled: a call that starts, or receives a part of its answer, is cancelled. A
             cancellation of the task alone can get lost: LangChain waits for each part with
             `asyncio.wait_for`, which drops it in Python 3.11 if the part arrives at that moment
             (https://github.com/python/cpython/issues/81839).
-        inner: ids of the answers that are not for the user: of structured output, and of graphs
-            that a node calls. Their text is progress.
+        find_run: returns the run of the graph with a `checkpoint_ns`; None if it has none yet.
+        inner: ids of the answers of structured output. Their text is progress.
         ended: ids of the answers that are complete.
+        graph_names: names of the graphs that nodes call, by their `checkpoint_ns`.
+        tool_calls: ids of the calls of tools, by the `checkpoint_ns` of their nodes.
         has_usage: True if a call has reported its tokens.
     """
 
     run_inline = True
     """Call the methods in place, not in a thread."""
 
-    def __init__(self, run: HostedRun, is_public: Callable[[str], bool]) -> None:
+    def __init__(self, run: HostedRun) -> None:
         self.is_cancelled = False
+        self.find_run: Callable[[str], HostedRun | None] = {"": run}.get
         self.inner: set[str] = set()
         self.ended: set[str] = set()
+        self.graph_names: dict[str, str] = {}
+        self.tool_calls: dict[str, str] = {}
         self.has_usage = False
-        self._is_public = is_public
         self._run = run
-        self._calls: dict[UUID, ModelSpan] = {}
+        self._calls: dict[UUID, _Call] = {}
+        self._waiting: list[_Call] = []
         self._silent: set[UUID] = set()
+
+    def adopt(self, key: str, run: HostedRun) -> None:
+        """Report the calls that a graph has made before its run existed.
+
+        Args:
+            key: the `checkpoint_ns` of the graph. Those of unknown graphs belong to the root graph.
+        """
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            if call.key == key or not key:
+                call.adopt(run)
+            else:
+                self._waiting.append(call)
+
+    def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
+        metadata = more.get("metadata") or {}
+        name = metadata.get("lc_agent_name")
+        # A graph that a node or a tool calls has no node of its own, whose name is that of it.
+        if name and more.get("name") == name:
+            self.graph_names.setdefault(metadata.get("langgraph_checkpoint_ns") or "", name)
+
+    def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
+        if call_id := more.get("tool_call_id"):
+            metadata = more.get("metadata") or {}
+            self.tool_calls[metadata.get("langgraph_checkpoint_ns") or ""] = call_id
 
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
         self._check_cancelled()
         metadata = more.get("metadata") or {}
-        self._calls[run_id] = self._run.start_model_call(metadata.get("ls_model_name"))
+        key, _, _ = (metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")
+        call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"))
+        if (run := self.find_run(key)) is not None:
+            call.adopt(run)
+        else:
+            self._waiting.append(call)
         options = (more.get("options"), more.get("invocation_params"))
-        structured = any(
+        if any(
             isinstance(option, Mapping) and option.get("ls_structured_output_format")
             for option in options
-        )
-        if structured or not self._is_public(metadata.get("langgraph_checkpoint_ns") or ""):
+        ):
             self.inner.add(f"{_PREFIX}{run_id}")
         if _HIDDEN_TAG in (more.get("tags") or ()):
             self._silent.add(run_id)
@@ -79,18 +151,27 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self.ended |= {f"{_PREFIX}{run_id}", *(message.id for message in messages)}
         found = (message.usage_metadata for message in messages)
         usage = next((extract_usage(usage) for usage in found if usage), None)
-        call.end(usage)
-        if usage is not None:
-            self.has_usage = True
-            self._run.add_usage(usage)
-        if f"{_PREFIX}{run_id}" in self.inner and run_id not in self._silent:
-            for text in filter(None, map(read_text, messages)):
-                self._run.context.progress(text)
+        is_inner = f"{_PREFIX}{run_id}" in self.inner and run_id not in self._silent
+        texts = [text for text in map(read_text, messages) if text] if is_inner else []
+        self.has_usage = self.has_usage or usage is not None
+
+        def report(run: HostedRun, span: ModelSpan) -> None:
+            span.end(usage)
+            if usage is not None:
+                run.add_usage(usage)
+            for text in texts:
+                run.context.progress(text)
+
+        call.report(report)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         call = self._calls.pop(run_id, None)
         if call is not None:
-            call.end(failed=True)
+            call.report(lambda run, span: span.end(failed=True))
+
+    def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
+        key, _, _ = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "").rpartition("|")
+        publish_progress(self.find_run(key) or self._run, data, name)
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled:
@@ -147,3 +228,37 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
         else:
             # A synchronous tool in a node that may block the loop of the run: do not wait for it.
             asyncio.run_coroutine_threadsafe(self._run.begin_effect(), self._loop)
+
+
+def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:
+    """Publish a custom event of a graph as progress of its run.
+
+    A text is the text of the event; an object with a `text` or a `fraction` gives these; of other
+    values it is their JSON.
+
+    Args:
+        name: precedes the text.
+    """
+    text, fraction = data, None
+    if isinstance(data, Mapping) and {"text", "fraction"} & data.keys():
+        text, fraction = data.get("text"), data.get("fraction")
+    if (
+        isinstance(fraction, bool)
+        or not isinstance(fraction, int | float)
+        or not 0 <= fraction <= 1
+    ):
+        fraction = None
+    if text is not None and not isinstance(text, str):
+        text = describe_value(text, _PROGRESS_CHARACTERS)
+    if name:
+        text = f"{name}: {text}" if text else name
+    if text is not None or fraction is not None:
+        run.context.progress(text, fraction=fraction)
+
+
+def describe_value(value: Any, limit: int) -> str:
+    """Return the JSON text of a value; its type if it has none of at most `limit` characters."""
+    try:
+        return orjson.dumps(to_json_value(value, limit)).decode()
+    except NotSerializable:
+        return f"a {type(value).__name__}"

@@ -1,8 +1,8 @@
-"""Reports what a graph does: its answers, its tool calls, its interrupts and its result.
+"""Reports what a graph and its subgraphs do, from the parts of its stream.
 
-The state of the root graph is the truth: its new messages, in their order, are the answers and
-results of the run. Text of models is published while it arrives, one answer at a time; the content
-of a completed run has the messages that reached the state, and no others.
+The root graph is the run. Each graph below it is a member: a graph that is a node, and a graph that
+the code of a node or of a tool calls. Graphs that one execution of a node calls one after the other
+are one member.
 """
 
 from __future__ import annotations
@@ -11,34 +11,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from agentctl.records.times import now, whole_seconds
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
-from agentctl.runtime.runners.langgraph_messages import (
-    extract_usage,
-    read_messages,
-    read_text,
-    read_thinking,
+from agentctl.runtime.runners.langgraph_callbacks import (
+    ModelCalls,
+    describe_value,
+    publish_progress,
 )
-from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
+from agentctl.runtime.runners.langgraph_space import EndedCall, GraphFacts, GraphSpace
+from agentctl.runtime.runners.library_members import LibraryMembers
 
-MAXIMUM_ARGUMENTS = 2**31
+_TASK_BYTES = 16_384
+"""Maximum JSON of the state that is the input of a member without messages."""
 
-NO_RESULT = "no result"
-"""The result of a call for which no node of a completed graph has made one."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndedCall:
-    """An approved call whose result has reached the state of a graph."""
-
-    call_id: str
-    text: str
-    failed: bool
+SEPARATOR = "|"
+"""Separates the graphs in a `checkpoint_ns`."""
 
 
 @dataclass(slots=True)
@@ -56,10 +46,10 @@ class GraphReport:
         model_calls: the calls of models so far.
         refusals: the texts of the calls that were rejected, by their ids.
         is_approved: returns True for the id of an approved call.
+        is_public: returns True for a graph whose messages are part of the state of the root graph.
         stored: the state of the report at the pause before this leg.
 
     Attributes:
-        calls: the tool calls so far.
         interrupts: the interrupts of this leg, by their ids.
     """
 
@@ -69,54 +59,68 @@ class GraphReport:
         model_calls: ModelCalls,
         refusals: Mapping[str, str],
         is_approved: Callable[[str], bool],
+        is_public: Callable[[tuple[str, ...]], bool],
         stored: Mapping[str, Any] | None,
     ) -> None:
-        self.calls = ToolCalls(run)
         self.interrupts: dict[str, FoundInterrupt] = {}
-        self._ended: list[EndedCall] = []
-        self._run = run
         self._model_calls = model_calls
-        self._refusals = refusals
-        self._is_approved = is_approved
-        self._live: str | None = None
+        self._is_public = is_public
+        self._facts = GraphFacts(model_calls, refusals, is_approved)
+        self._root = GraphSpace("", run, self._facts, stored)
+        self._members = LibraryMembers(run)
+        self._spaces: dict[str, GraphSpace] = {"": self._root}
         self._stops_before_nodes = False
-        self._state: Any = None
-        self._spaces: set[tuple[str, ...]] = set()
         self._paused_spaces: set[tuple[str, ...]] = set()
-        self._seen: set[str] = set(stored["seen"]) if stored else set()
-        self._given: set[str] = set(stored["given"]) if stored else set()
-        self._streamed: set[str] = set(stored["streamed"]) if stored else set()
-        self._called: set[str] = set(stored["called"]) if stored else set()
-        self._root: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
-        self._continues = stored is not None
+        self._failures: list[tuple[BaseException, Exception]] = []
+        self._stored = stored or {}
+        self._facts.members |= self._stored.get("owners", {})
+        model_calls.find_run = self._find_run
+
+    async def restore(self) -> None:
+        """Go on with the members of the pause before this leg."""
+        await self._members.restore(self._stored.get("members", ()))
+        for key, stored in self._stored.get("spaces", {}).items():
+            if (member := self._members.find(key)) is not None:
+                self._spaces[key] = GraphSpace(key, member.run, self._facts, stored)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state of the report for the next leg."""
-        return {
-            "seen": sorted(self._seen),
-            "given": sorted(self._given),
-            "streamed": sorted(self._streamed),
-            "called": sorted(self._called),
-            "root": self._root,
-        }
+        open_members = self._members.to_json()
+        spaces = {entry["key"]: self._spaces[entry["key"]].to_json() for entry in open_members}
+        below = {"members": open_members, "spaces": spaces, "owners": self._facts.members}
+        return {**self._root.to_json(), **below}
 
-    def add(self, part: Mapping[str, Any]) -> None:
-        """Report one part: a message or a piece of one, the updates of a node, or a state."""
-        kind, space = part["type"], tuple(part["ns"])
+    async def add(self, part: Mapping[str, Any]) -> None:
+        """Report one part of the stream."""
+        kind, names, data = part["type"], tuple(part["ns"]), part["data"]
         if kind == "messages":
-            self._add_message(part["data"][0])
+            self._add_message(names, *data)
         elif kind == "updates":
-            if "__interrupt__" in part["data"] and not part["data"]["__interrupt__"]:
+            if "__interrupt__" in data and not data["__interrupt__"]:
                 self._stops_before_nodes = True
+        elif kind == "custom":
+            publish_progress(self._find_space(names).run, data)
+        elif kind == "tasks":
+            await self._add_task(names, data)
         else:
-            self._add_state(space, part["data"])
+            if names not in self._paused_spaces:
+                # Else the results of the other nodes of this step: they come again when the graph
+                # goes on.
+                self._find_space(names, data).add_state(data)
             for interrupt in part.get("interrupts", ()):
-                self._add_interrupt(space, interrupt, part["data"])
+                self._add_interrupt(names, interrupt, data)
 
     def take_ended(self) -> list[EndedCall]:
         """Return the approved calls that have ended since the last call of this method."""
-        ended, self._ended = self._ended, []
+        ended, self._facts.ended = self._facts.ended, []
         return ended
+
+    def classify(self, error: Exception) -> Exception:
+        """Return the public failure of the graph; see `ToolCalls.classify`."""
+        known = next((failure for cause, failure in self._failures if cause is error), None)
+        if known is None or self._root.run.open_calls:
+            return self._root.calls.classify(error)
+        return known
 
     async def end(self) -> None:
         """Report the end of the graph.
@@ -126,19 +130,88 @@ class GraphReport:
         """
         if self._stops_before_nodes:
             raise ExecutionError("INTERRUPTED")
-        for call_id in [*self._run.open_calls]:
-            # The outcome of an approved call is not known: it is not stored as done.
-            self.calls.end(call_id, NO_RESULT, failed=False)
-        self._run.replace_answers(self._list_answers())
-        result = read_field(self._state, "structured_response")
-        if result is not None:
-            await self._run.set_output(result)
-            if not self._run.content:
-                self._run.add_text(self._run.output_text)
+        for member in reversed(self._members.list_open()):
+            await self._end_member(member.key)
+        self._model_calls.adopt("", self._root.run)
+        await self._root.end()
 
-    def _add_interrupt(self, space: tuple[str, ...], interrupt: Any, state: Any) -> None:
+    def _find_run(self, key: str) -> HostedRun | None:
+        space = self._spaces.get(key)
+        return None if space is None else space.run
+
+    def _find_space(self, names: tuple[str, ...], state: Any = None) -> GraphSpace:
+        """Return the report of a graph; that of a graph which is new starts its member."""
+        key = SEPARATOR.join(names)
+        space = self._spaces.get(key)
+        if space is None:
+            above = self._find_space(names[:-1])
+            node, _, _ = names[-1].partition(":")
+            name = self._model_calls.graph_names.get(key, node)
+            call_id = self._model_calls.tool_calls.get(key)
+            member = self._members.start(
+                key, name, _describe_task(state), parent=above.key or None, call_id=call_id
+            )
+            space = self._spaces[key] = GraphSpace(key, member.run, self._facts)
+        self._model_calls.adopt(key, space.run)
+        return space
+
+    def _add_message(
+        self, names: tuple[str, ...], message: Any, metadata: Mapping[str, Any]
+    ) -> None:
+        space = self._find_space(names)
+        if isinstance(message, ToolMessage):
+            space.end_tool(message)
+        elif isinstance(message, AIMessageChunk):
+            if message.id in self._model_calls.inner:
+                return
+            node = str(metadata.get("langgraph_node") or "")
+            origin = {"node": node, "message_id": message.id or ""}
+            space.stream(message, origin)
+            if space is not self._root and self._is_public(names):
+                origin["node"], _, _ = names[0].partition(":")
+                origin["member_run_id"] = space.run.environment.spec.run_id
+                self._root.stream(message, origin)
+        elif isinstance(message, AIMessage):
+            space.think(message)
+
+    async def _add_task(self, names: tuple[str, ...], task: Mapping[str, Any]) -> None:
+        """Report the end of a node, and with it that of the graph that it was or called."""
+        if "result" not in task and "error" not in task:
+            return
+        key = SEPARATOR.join((*names, f"{task['name']}:{task['id']}"))
+        error = task.get("error")
+        if isinstance(error, Exception):
+            space = self._spaces.get(key) or self._find_space(names)
+            if space.key and space.failure is None:
+                space.failure = self._classify_member(space, error)
+        if key in self._spaces and not task.get("interrupts"):
+            for message in read_messages(task.get("result")):
+                # A handoff: its result is for the graph above, and closes the call of the member.
+                if isinstance(message, ToolMessage):
+                    self._spaces[key].end_tool(message)
+            await self._end_member(key)
+
+    def _classify_member(self, space: GraphSpace, error: Exception) -> ExecutionError:
+        known = next((failure for cause, failure in self._failures if cause is error), None)
+        failure = known or space.calls.classify(error)
+        self._failures.append((error, failure))
+        if isinstance(failure, ExecutionError):
+            return failure
+        return ExecutionError("AGENT_FAILED")
+
+    async def _end_member(self, key: str) -> None:
+        for below in [each for each in self._spaces if each.startswith(key + SEPARATOR)]:
+            await self._end_member(below)
+        space = self._spaces.pop(key, None)
+        if space is not None:
+            self._model_calls.adopt(key, space.run)
+            if space.failure is None:
+                await space.end()
+            self._members.end(key, space.failure)
+
+    def _add_interrupt(self, names: tuple[str, ...], interrupt: Any, state: Any) -> None:
         # The graph of the node comes first, then those around it.
-        self._paused_spaces.add(space)
+        self._paused_spaces.add(names)
         if interrupt.id in self.interrupts:
             return
         answers = (
@@ -149,142 +222,12 @@ class GraphReport:
         )
         self.interrupts[interrupt.id] = FoundInterrupt(interrupt, calls)
 
-    def _add_message(self, message: Any) -> None:
-        if isinstance(message, ToolMessage):
-            self._end_tool(message)
-        elif isinstance(message, AIMessageChunk):
-            self._stream(message)
-        elif isinstance(message, AIMessage) and message.id not in self._streamed:
-            self._run.add_thinking(read_thinking(message))
 
-    def _stream(self, piece: Any) -> None:
-        """Publish a piece of an answer, unless another answer arrives at this time.
-
-        The others are published as a whole, when they reach the state.
-        """
-        if piece.id is None or piece.id in self._model_calls.inner or piece.id in self._seen:
-            return
-        if piece.id != self._live:
-            if self._live is not None and self._live not in self._model_calls.ended:
-                return
-            self._live = piece.id
-        self._run.add_thinking(read_thinking(piece))
-        if text := read_text(piece):
-            if piece.id not in self._streamed:
-                self._streamed.add(piece.id)
-                self._run.begin_answer()
-            self._run.add_text(text)
-
-    def _add_state(self, space: tuple[str, ...], state: Any) -> None:
-        if space in self._paused_spaces:
-            # Results of the other nodes of this step; they come again when the graph goes on.
-            return
-        is_root = not space
-        # The first state of a graph is its input. That of the root graph of a later leg is what the
-        # leg before it has reported.
-        is_input = space not in self._spaces and not (self._continues and is_root)
-        self._spaces.add(space)
-        if is_root:
-            self._state = state
-        for index, message in enumerate(read_messages(state)):
-            key = message.id or f"{'|'.join(space)}#{index}"
-            is_new = key not in self._seen
-            self._seen.add(key)
-            if is_input:
-                if is_root:
-                    self._given.add(key)
-                continue
-            if is_root and key not in self._given:
-                self._keep(key, message)
-            if is_new:
-                self._add_new(message, key)
-
-    def _add_new(self, message: Any, key: str) -> None:
-        if isinstance(message, ToolMessage):
-            self._end_tool(message)
-        elif isinstance(message, AIMessage):
-            for call in message.tool_calls:
-                call_id = call["id"] or ""
-                if key not in self._called and call_id not in self._run.open_calls:
-                    self.calls.start(call_id, call["name"], call["args"])
-            self._called.add(key)
-            if message.usage_metadata is not None and not self._model_calls.has_usage:
-                self._run.add_usage(extract_usage(message.usage_metadata))
-
-    def _keep(self, key: str, message: Any) -> None:
-        """Keep a message of the root graph, in the order in which the messages appear."""
-        kept = self._root.get(key)
-        entry = _build_entry(message, kept["created_at"] if kept else whole_seconds(now()))
-        if entry is None:
-            return
-        self._root[key] = entry
-        if kept is None and entry["role"] == "assistant" and key not in self._streamed:
-            self._streamed.add(key)
-            if entry["content"]:
-                self._run.begin_answer()
-                self._run.add_text(entry["content"])
-
-    def _list_answers(self) -> list[dict[str, Any]]:
-        """Return the answers and results of the root graph; every call has a result."""
-        answers: list[dict[str, Any]] = []
-        results = {e["tool_call_id"] for e in self._root.values() if e["role"] == "tool"}
-        for entry in self._root.values():
-            answers.append(entry)
-            for call in entry.get("tool_calls", ()):
-                if call["id"] not in results:
-                    answers.append(
-                        {
-                            "role": "tool",
-                            "content": NO_RESULT,
-                            "created_at": entry["created_at"],
-                            "tool_call_id": call["id"],
-                            "tool_name": call["name"],
-                        }
-                    )
-        return answers
-
-    def _end_tool(self, message: Any) -> None:
-        call_id, failed = message.tool_call_id, message.status == "error"
-        text = read_text(message)
-        if failed:
-            # The text of a failed call may be that of an exception.
-            text = self._refusals.get(call_id, f"The tool {message.name} failed")
-        self._end_call(call_id, text, failed=failed)
-
-    def _end_call(self, call_id: str, text: str, *, failed: bool) -> None:
-        if call_id not in self._run.open_calls:
-            return
-        self.calls.end(call_id, text, failed=failed)
-        if self._is_approved(call_id):
-            self._ended.append(EndedCall(call_id, text, failed))
-
-
-def read_field(state: Any, name: str) -> Any:
-    """Return a value of the state of a graph, which is a mapping or an object."""
-    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
-
-
-def _to_arguments(arguments: Any) -> Any:
-    try:
-        return to_json_value(arguments, MAXIMUM_ARGUMENTS)
-    except NotSerializable:
-        return {}
-
-
-def _build_entry(message: Any, created_at: int) -> dict[str, Any] | None:
-    if isinstance(message, ToolMessage):
-        return {
-            "role": "tool",
-            "content": read_text(message),
-            "created_at": created_at,
-            "tool_call_id": message.tool_call_id,
-            "tool_name": message.name or "",
-        }
-    if not isinstance(message, AIMessage):
-        return None
-    calls = [
-        {"id": call["id"] or "", "name": call["name"], "arguments": _to_arguments(call["args"])}
-        for call in message.tool_calls
-    ]
-    text = read_text(message)
-    return {"role": "assistant", "content": text, "created_at": created_at, "tool_calls": calls}
+def _describe_task(state: Any) -> str:
+    """Return the input of a member: its last message of a person, or its whole state."""
+    messages = read_messages(state)
+    asked = (message for message in reversed(messages) if isinstance(message, HumanMessage))
+    message = next(asked, messages[-1] if messages else None)
+    if message is not None:
+        return read_text(message)
+    return "" if state is None else describe_value(state, _TASK_BYTES)

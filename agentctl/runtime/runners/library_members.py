@@ -200,18 +200,18 @@ async def pause_members(environment: RunEnvironment) -> None:
 async def fail_members(environment: RunEnvironment, failure: ExecutionError) -> None:
     """End the open members of a run that failed, and wait for that for a short time.
 
-    The failure is that of the only member without an open member below it, and of those above it.
-    Several are ended by the engine, as cancelled with their parent.
+    Unless the runner has reported the failure of a member, it is that of the only member without an
+    open member below it, and of those above it. Others are ended by the engine, as cancelled with
+    their parent.
     """
     if environment.is_stopping:
         return
-    failed = _find_failed(environment)
-    for member in reversed(failed):
-        _end(member, failure)
-    if failed:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAILED_WAIT_SECONDS):
-                await _wait(failed)
+    if not any(member.has_failed for member in environment.reported):
+        for member in reversed(_find_failed(environment)):
+            _end(member, failure)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FAILED_WAIT_SECONDS):
+            await _wait([member for member in environment.reported if member.is_reported])
 
 
 def _find_failed(environment: RunEnvironment) -> list[ReportedMember]:

@@ -116,6 +116,8 @@ class EventTranslator:
                 after.append(f"{prefix}ModelRequestStarted")
                 run.requesting = True
         elif kind in TEXT_KINDS:
+            for name_of_contract in ("node", "message_id", "member_run_id"):
+                body.pop(name_of_contract, None)
             if run.has_model and not run.requesting:
                 before.append(f"{prefix}ModelRequestStarted")
                 run.requesting = True

@@ -1,0 +1,262 @@
+"""Reports what one graph does, the root graph or a member: its answers, tool calls and result.
+
+The state of a graph is the truth: its new messages, in their order, are the answers and results of
+its run. Text of models is published while it arrives, one answer at a time; the content of a
+completed run has the messages that reached the state, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolMessage
+
+from agentctl.records.times import now, whole_seconds
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
+from agentctl.runtime.runners.langgraph_messages import (
+    extract_usage,
+    read_messages,
+    read_text,
+    read_thinking,
+)
+from agentctl.runtime.runners.library_failures import ToolCalls
+
+MAXIMUM_ARGUMENTS = 2**31
+
+NO_RESULT = "no result"
+"""The result of a call for which no node of a completed graph has made one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """An approved call whose result has reached the state of a graph."""
+
+    call_id: str
+    text: str
+    failed: bool
+
+
+@dataclass(slots=True)
+class GraphFacts:
+    """What the graphs of a run share.
+
+    Attributes:
+        refusals: the texts of the calls that were rejected, by their ids.
+        is_approved: returns True for the id of an approved call.
+        members: the runs of the members that have made messages, by the ids of these.
+        results: the published results of calls, by their ids.
+        ended: the approved calls that have ended.
+    """
+
+    model_calls: ModelCalls
+    refusals: Mapping[str, str]
+    is_approved: Callable[[str], bool]
+    members: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    ended: list[EndedCall] = field(default_factory=list)
+
+
+class GraphSpace:
+    """Reports the parts of the stream of one graph.
+
+    Args:
+        key: its `checkpoint_ns`; empty for the root graph.
+        stored: its state at the pause before this leg.
+
+    Attributes:
+        run: its run: the one of the root graph, or that of a member.
+        calls: its tool calls so far.
+        failure: the failure of one of its nodes.
+        state: its newest state.
+    """
+
+    def __init__(
+        self, key: str, run: HostedRun, facts: GraphFacts, stored: Mapping[str, Any] | None = None
+    ) -> None:
+        self.key = key
+        self.run = run
+        self.calls = ToolCalls(run)
+        self.failure: ExecutionError | None = None
+        self.state: Any = None
+        self._facts = facts
+        self._live: str | None = None
+        self._has_input = stored is not None
+        self._seen: set[str] = set(stored["seen"]) if stored else set()
+        self._given: set[str] = set(stored["given"]) if stored else set()
+        self._streamed: set[str] = set(stored["streamed"]) if stored else set()
+        self._called: set[str] = set(stored["called"]) if stored else set()
+        self._kept: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state of the report for the next leg."""
+        return {
+            "seen": sorted(self._seen),
+            "given": sorted(self._given),
+            "streamed": sorted(self._streamed),
+            "called": sorted(self._called),
+            "root": self._kept,
+        }
+
+    def stream(self, piece: Any, origin: Mapping[str, str]) -> None:
+        """Publish a piece of an answer, unless another answer arrives at this time.
+
+        The others are published as a whole, when they reach the state.
+
+        Args:
+            origin: the fields `node`, `message_id` and `member_run_id` of the event.
+        """
+        if piece.id is None or piece.id in self._seen:
+            return
+        if piece.id != self._live:
+            if self._live is not None and self._live not in self._facts.model_calls.ended:
+                return
+            self._live = piece.id
+        self.run.add_thinking(read_thinking(piece))
+        if text := read_text(piece):
+            if piece.id not in self._streamed:
+                self._streamed.add(piece.id)
+                self.run.begin_answer()
+            self.run.add_text(text, origin)
+
+    def think(self, message: AIMessage) -> None:
+        """Publish the thinking of a whole answer that was not streamed."""
+        if message.id not in self._streamed:
+            self.run.add_thinking(read_thinking(message))
+
+    def add_state(self, state: Any) -> None:
+        """Report the new messages of a state. The first state of a graph is its input."""
+        is_input, self._has_input = not self._has_input, True
+        self.state = state
+        for index, message in enumerate(read_messages(state)):
+            key = message.id or f"{self.key}#{index}"
+            is_new = key not in self._seen
+            self._seen.add(key)
+            if is_input:
+                self._given.add(key)
+                continue
+            if key not in self._given:
+                self._keep(key, message)
+            if is_new and key not in self._facts.members:
+                if self.key:
+                    self._facts.members[key] = self.run.environment.spec.run_id
+                self._add_new(message, key)
+
+    def _add_new(self, message: Any, key: str) -> None:
+        if isinstance(message, ToolMessage):
+            self.end_tool(message)
+        elif isinstance(message, AIMessage):
+            for call in message.tool_calls:
+                call_id = call["id"] or ""
+                if key not in self._called and call_id not in self.run.open_calls:
+                    self.calls.start(call_id, call["name"], call["args"])
+            self._called.add(key)
+            if message.usage_metadata is not None and not self._facts.model_calls.has_usage:
+                self.run.add_usage(extract_usage(message.usage_metadata))
+
+    def _keep(self, key: str, message: Any) -> None:
+        """Keep a message, in the order in which the messages appear."""
+        kept, member = self._kept.get(key), self._facts.members.get(key)
+        entry = self._build_entry(message, kept["created_at"] if kept else whole_seconds(now()))
+        if entry is None:
+            return
+        if member is not None and member != self.run.environment.spec.run_id:
+            entry["member_run_id"] = member
+        self._kept[key] = entry
+        if kept is None and entry["role"] == "assistant" and key not in self._streamed:
+            self._streamed.add(key)
+            if entry["content"]:
+                origin = {"message_id": key} if message.id else {}
+                if "member_run_id" in entry:
+                    origin["member_run_id"] = entry["member_run_id"]
+                self.run.begin_answer()
+                self.run.add_text(entry["content"], origin)
+
+    def _build_entry(self, message: Any, created_at: int) -> dict[str, Any] | None:
+        if isinstance(message, ToolMessage):
+            return {
+                "role": "tool",
+                "content": self._facts.results.get(message.tool_call_id) or read_text(message),
+                "created_at": created_at,
+                "tool_call_id": message.tool_call_id,
+                "tool_name": message.name or "",
+            }
+        if not isinstance(message, AIMessage):
+            return None
+        calls = [
+            {"id": call["id"] or "", "name": call["name"], "arguments": _to_arguments(call["args"])}
+            for call in message.tool_calls
+        ]
+        text = read_text(message)
+        return {"role": "assistant", "content": text, "created_at": created_at, "tool_calls": calls}
+
+    def end_tool(self, message: ToolMessage) -> None:
+        """Report the result of an open call."""
+        call_id, failed = message.tool_call_id, message.status == "error"
+        if call_id not in self.run.open_calls:
+            return
+        text = read_text(message)
+        if failed:
+            # The text of a failed call may be that of an exception.
+            text = self._facts.refusals.get(call_id, f"The tool {message.name} failed")
+            self._facts.results[call_id] = text
+        self.calls.end(call_id, text, failed=failed)
+        if self._facts.is_approved(call_id):
+            self._facts.ended.append(EndedCall(call_id, text, failed))
+
+    async def end(self) -> None:
+        """Report the end of the graph: the order of its messages, and its result."""
+        for call_id in [*self.run.open_calls]:
+            # The outcome of an approved call is not known: it is not stored as done.
+            self.calls.end(call_id, NO_RESULT, failed=False)
+        if self._has_messages:
+            self.run.replace_answers(self._list_answers())
+        result = read_field(self.state, "structured_response")
+        if result is None and not self.key and not self._has_messages:
+            result = self.state
+        if result is not None:
+            await self.run.set_output(result)
+            if not self.run.content:
+                self.run.add_text(self.run.output_text)
+
+    @property
+    def _has_messages(self) -> bool:
+        if isinstance(self.state, Mapping):
+            return "messages" in self.state
+        return hasattr(self.state, "messages")
+
+    def _list_answers(self) -> list[dict[str, Any]]:
+        """Return the answers and results of the graph; every call has a result."""
+        answers: list[dict[str, Any]] = []
+        results = {e["tool_call_id"] for e in self._kept.values() if e["role"] == "tool"}
+        for entry in self._kept.values():
+            answers.append(entry)
+            for call in entry.get("tool_calls", ()):
+                if call["id"] not in results:
+                    missing = {
+                        "role": "tool",
+                        "content": NO_RESULT,
+                        "created_at": entry["created_at"],
+                        "tool_call_id": call["id"],
+                        "tool_name": call["name"],
+                    }
+                    if "member_run_id" in entry:
+                        missing["member_run_id"] = entry["member_run_id"]
+                    answers.append(missing)
+        return answers
+
+
+def read_field(state: Any, name: str) -> Any:
+    """Return a value of the state of a graph, which is a mapping or an object."""
+    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
+
+
+def _to_arguments(arguments: Any) -> Any:
+    try:
+        return to_json_value(arguments, MAXIMUM_ARGUMENTS)
+    except NotSerializable:
+        return {}

@@ -1,0 +1,38 @@
+"""A server with graphs of the cookbooks of LangGraph, shared by the tests of a process."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.server import ConformanceServer
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.process import start_server
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+MODULE = "cookbook_graphs"
+
+
+@pytest.fixture(scope="session")
+def graphs(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ConformanceServer]:
+    folder = tmp_path_factory.mktemp("graphs")
+    source = Path(__file__).with_name(f"{MODULE}.py").read_text()
+    (folder / f"{MODULE}.py").write_text(source)
+    tables = "\n".join(
+        f'[[agents]]\nid = "{name}"\nobject = "{MODULE}:{name}"\n'
+        for name in re.findall(r"^(\w+): Any = ", source, re.MULTILINE)
+    )
+    deployment = create_deployment(folder, model_endpoint.base_url, extra=tables)
+    options = ("--config", str(deployment.path), "--port", "0")
+    environment = {**os.environ, "MODEL_URL": model_endpoint.base_url}
+    with start_server(*options, log=folder / "server.log", environment=environment) as process:
+        yield ConformanceServer(process.url, deployment)

@@ -1,0 +1,269 @@
+"""Graphs of LangGraph as its cookbooks write them: supervisors, swarms, map-reduce, custom states.
+
+The models follow the plan in the message of the user (`tests.endpoint_server`). The server imports
+this file as a module of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Annotated, Any, NotRequired
+
+import httpx
+from langchain.agents import create_agent
+from langchain_core.callbacks import adispatch_custom_event
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import InjectedToolCallId, tool
+from langchain_openai import ChatOpenAI
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, Send
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+
+def chat(name: str) -> Any:
+    client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    return ChatOpenAI(
+        model=name,
+        base_url=os.environ["MODEL_URL"],
+        api_key="not-needed",
+        stream_usage=True,
+        max_retries=0,
+        http_async_client=client,
+    )
+
+
+@tool
+async def search(query: str) -> str:
+    """Search the web."""
+    get_stream_writer()({"text": f"searching {query}", "fraction": 0.5})
+    return f"results for {query}"
+
+
+@tool
+async def fail(reason: str) -> str:
+    """Fail."""
+    raise ValueError("a secret of the tool")
+
+
+# A supervisor with handoffs (tutorial "Multi-agent supervisor")
+
+
+def build_handoff(name: str) -> Any:
+    @tool(f"transfer_to_{name}", description=f"Assign the task to {name}.")
+    def handoff(
+        state: Annotated[MessagesState, InjectedState],
+        tool_call_id: Annotated[str, InjectedToolCallId],
+    ) -> Command[Any]:
+        text = f"Transferred to {name}"
+        result = ToolMessage(text, name=f"transfer_to_{name}", tool_call_id=tool_call_id)
+        return Command(
+            goto=name,
+            update={**state, "messages": [*state["messages"], result]},
+            graph=Command.PARENT,
+        )
+
+    return handoff
+
+
+def build_supervisor() -> Any:
+    boss = create_agent(
+        chat("plan"), [build_handoff("researcher"), build_handoff("writer")], name="supervisor"
+    )
+    graph = StateGraph(MessagesState)
+    graph.add_node("supervisor", boss, destinations=("researcher", "writer", END))
+    graph.add_node("researcher", create_agent(chat("plan"), [search, fail], name="researcher"))
+    graph.add_node("writer", create_agent(chat("plan"), [], name="writer"))
+    graph.add_edge(START, "supervisor")
+    graph.add_edge("researcher", "supervisor")
+    graph.add_edge("writer", "supervisor")
+    return graph.compile()
+
+
+supervisor: Any = build_supervisor()
+
+
+# Agents as tools (tutorial "Subagents")
+
+planner = create_agent(chat("plan"), [search], name="planner")
+
+
+@tool
+async def ask_planner(request: str) -> str:
+    """Ask the planner."""
+    result = await planner.ainvoke({"messages": [("user", request)]})
+    return str(result["messages"][-1].content)
+
+
+subagents: Any = create_agent(chat("plan"), [ask_planner], name="assistant")
+
+
+# Map-reduce with Send, whose branches are graphs with another state
+
+
+class Joke(TypedDict):
+    subject: str
+    jokes: NotRequired[list[str]]
+
+
+class Jokes(TypedDict):
+    subjects: list[str]
+    jokes: Annotated[list[str], operator.add]
+
+
+async def tell(state: Joke, config: RunnableConfig) -> dict[str, Any]:
+    answer = await chat("echo").ainvoke(f"a joke about {state['subject']}", config)
+    return {"jokes": [answer.content]}
+
+
+def build_jokes() -> Any:
+    one = StateGraph(Joke)
+    one.add_node("tell", tell)
+    one.add_edge(START, "tell")
+    graph = StateGraph(Jokes)
+    graph.add_node("joke", one.compile())
+    graph.add_conditional_edges(
+        START,
+        lambda state: [Send("joke", {"subject": each}) for each in state["subjects"]],
+        ["joke"],
+    )
+    return graph.compile()
+
+
+jokes: Any = build_jokes()
+
+
+# An assistant with an input of its own (course "Email assistant")
+
+
+class Email(BaseModel):
+    author: str
+    subject: str
+
+
+class EmailInput(TypedDict):
+    email_input: Email
+
+
+class EmailState(MessagesState):
+    email_input: Email
+
+
+async def triage(state: EmailState) -> dict[str, Any]:
+    email = state["email_input"]
+    author = email["author"] if isinstance(email, dict) else email.author
+    return {"messages": [AIMessage(f"answered {author} after {len(state['messages'])}")]}
+
+
+def build_emails() -> Any:
+    graph = StateGraph(EmailState, input_schema=EmailInput)
+    graph.add_node("triage", triage)
+    graph.add_edge(START, "triage")
+    return graph.compile()
+
+
+emails: Any = build_emails()
+
+
+class Profile(MessagesState):
+    language: str
+    tone: NotRequired[str]
+
+
+def greet(state: Profile) -> dict[str, Any]:
+    asked = [message.content for message in state["messages"]]
+    return {"messages": [("ai", f"{state['language']} {state.get('tone')} {asked}")]}
+
+
+def build_profile() -> Any:
+    graph = StateGraph(Profile)
+    graph.add_node("greet", greet)
+    graph.add_edge(START, "greet")
+    return graph.compile()
+
+
+profile: Any = build_profile()
+
+
+# Memory in a store (template "memory-agent")
+
+
+async def remember(state: MessagesState, runtime: Runtime[Any]) -> dict[str, Any]:
+    assert runtime.store is not None
+    namespace = ("memories", runtime.context.user_id)
+    known = await runtime.store.asearch(namespace)
+    text = str(state["messages"][-1].content)
+    await runtime.store.aput(namespace, text, {"text": text})
+    return {"messages": [("ai", ",".join(sorted(each.key for each in known)) or "nothing")]}
+
+
+def build_memory() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("remember", remember)
+    graph.add_edge(START, "remember")
+    return graph.compile(store=InMemoryStore())
+
+
+memory: Any = build_memory()
+
+
+# Custom events
+
+
+async def work(state: MessagesState) -> dict[str, Any]:
+    write = get_stream_writer()
+    write("reading")
+    write({"step": 2})
+    write({"fraction": 0.75})
+    await adispatch_custom_event("indexed", {"files": 3})
+    return {"messages": [("ai", "done")]}
+
+
+def build_custom() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("work", work)
+    graph.add_edge(START, "work")
+    return graph.compile()
+
+
+custom: Any = build_custom()
+
+
+# Branches at the same time
+
+
+def build_parallel() -> Any:
+    def build_branch(name: str) -> Any:
+        async def branch(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+            text = " ".join(f"{name}{number}" for number in range(30))
+            return {"messages": [await chat("echo").ainvoke([HumanMessage(text)], config)]}
+
+        return branch
+
+    graph = StateGraph(MessagesState)
+    for name in ("joke", "poem"):
+        graph.add_node(name, build_branch(name))
+        graph.add_edge(START, name)
+    return graph.compile()
+
+
+parallel: Any = build_parallel()
+
+
+# A subgraph whose model never ends
+
+
+def build_slow() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("inner", create_agent(chat("trickle"), [], name="inner"))
+    graph.add_edge(START, "inner")
+    return graph.compile()
+
+
+slow: Any = build_slow()

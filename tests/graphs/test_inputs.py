@@ -1,0 +1,114 @@
+"""Inputs of graphs of LangGraph, their stores, their custom events, and branches at one time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agentctl.errors import ValidationFailed
+from agentctl.requests import RunRequest
+from tests.commands import run_command
+from tests.conformance.server import ConformanceServer, run_component, stream_component
+
+pytestmark = pytest.mark.slow
+
+EMAIL = {"email_input": {"author": "ann", "subject": "hi"}}
+
+
+async def test_graph_gets_the_object(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        run = dict((await operations.create_run("agent", "emails", RunRequest(input=EMAIL))).value)
+        as_text = await run_component(operations, "agent", "emails", json.dumps(EMAIL))
+    assert (run["status"], run["content"]) == ("COMPLETED", "answered ann after 0")
+    assert as_text["content"] == run["content"]
+
+
+async def test_object_and_message_are_both_given(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        given = {"language": "de", "messages": [{"role": "user", "content": "before"}]}
+        both = RunRequest("hello", session_id="both", input=given)
+        run = dict((await operations.create_run("agent", "profile", both)).value)
+        later = RunRequest(session_id="both", input={"language": "en", "tone": "kind"})
+        second = dict((await operations.create_run("agent", "profile", later)).value)
+    assert run["content"] == "de None ['before', 'hello']"
+    assert second["content"].startswith("en kind ['hello', \"de None")
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "problem"),
+    [
+        ("emails", {}, "email_input"),
+        ("emails", {"email_input": {"author": "ann"}}, "input.email_input"),
+        ("emails", {**EMAIL, "emial": 1}, "emial"),
+        ("profile", {"language": 3}, "input.language"),
+        ("profile", {"language": "de", "messages": [{"rolle": "x"}]}, "input.messages"),
+        ("jokes", {"subjects": "cats", "jokes": []}, "input.subjects"),
+    ],
+)
+async def test_wrong_object_is_refused_before_the_run(
+    graphs: ConformanceServer, agent: str, given: dict[str, object], problem: str
+) -> None:
+    async with graphs.connect() as operations:
+        with pytest.raises(ValidationFailed, match=problem):
+            await operations.create_run(
+                "agent", agent, RunRequest(session_id="refused", input=given)
+            )
+
+
+async def test_message_alone_is_refused_if_an_object_is_needed(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        with pytest.raises(ValidationFailed, match="input is required"):
+            await run_component(operations, "agent", "emails", "hello")
+
+
+def test_config_check_names_the_input(graphs: ConformanceServer) -> None:
+    deployment = graphs.deployment
+    environment = {"PATH": "/usr/bin", "MODEL_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "x"}
+    checked = run_command(
+        "config", "check", "--config", str(deployment.path),
+        environment=environment, folder=deployment.folder,
+    )  # fmt: skip
+    assert checked.code == 0, checked.stderr
+    assert "agent emails: its runs need the object input (email_input)" in checked.stderr
+    assert "agent supervisor" not in checked.stderr
+
+
+async def test_store_of_a_graph_is_kept_between_sessions(graphs: ConformanceServer) -> None:
+    async with graphs.connect("store-ann") as ann, graphs.connect("store-bob") as bob:
+        first = await run_component(ann, "agent", "memory", "likes cats")
+        second = await run_component(ann, "agent", "memory", "likes dogs")
+        other = await run_component(bob, "agent", "memory", "hello")
+    assert [first["content"], second["content"], other["content"]] == [
+        "nothing", "likes cats", "nothing",
+    ]  # fmt: skip
+
+
+async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "custom", "go")
+    progress = [
+        (event["text"], event["fraction"]) for event in events if event["event"] == "RunProgress"
+    ]
+    # Events of the dispatcher take another way than those of the writer.
+    assert sorted(progress, key=str) == sorted(
+        [
+            ("reading", None), ('{"step":2}', None), (None, 0.75), ('indexed: {"files":3}', None),
+        ],
+        key=str,
+    )  # fmt: skip
+
+
+async def test_pieces_of_parallel_branches_name_their_message(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "parallel", "go")
+        run = dict((await operations.get_run(events[0]["run_id"])).value)
+    pieces = [event for event in events if event["event"] == "RunContent"]
+    assert {event["message_id"] for event in pieces} == {event["message_id"] for event in pieces}
+    texts = {}
+    for event in pieces:
+        texts[event["message_id"]] = texts.get(event["message_id"], "") + event["content"]
+    branches = [" ".join(f"{name}{number}" for number in range(30)) for name in ("joke", "poem")]
+    assert sorted(text.strip() for text in texts.values()) == branches
+    assert run["content"] == "\n\n".join(branches)
+    assert {event["node"] for event in pieces if "node" in event} <= {"joke", "poem"}

@@ -1,0 +1,228 @@
+"""Subgraphs of LangGraph as members: supervisors, agents as tools, and branches of other states."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from agentctl.operations import Operations
+from agentctl.records.events import parse_event
+from agentctl.records.run_reader import RunReader
+from agentctl.requests import CancelRequest, RunRequest, RunView
+from tests.commands import run_command
+from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.loops import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def call(name: str, call_id: str, **arguments: Any) -> dict[str, Any]:
+    """Build an answer of a model that calls a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+
+
+RESEARCH = json.dumps(
+    [
+        call("transfer_to_researcher", "c1"),
+        call("search", "c2", query="cats"),
+        {"content": "cats are fine"},
+        {"content": "I say: cats are fine"},
+    ]
+)
+
+
+async def members_of(operations: Operations, run: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict((await operations.get_run(each)).value) for each in run["member_runs"]]
+
+
+async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "supervisor", RESEARCH)
+        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        members = await members_of(operations, run)
+    assert run["status"] == "COMPLETED"
+    assert [(each["agent_id"], each["status"]) for each in members] == [
+        ("supervisor", "COMPLETED"), ("researcher", "COMPLETED"), ("supervisor", "COMPLETED"),
+    ]  # fmt: skip
+    researcher = members[1]
+    assert researcher["input"] == RESEARCH
+    assert researcher["content"] == "cats are fine"
+    assert [tool["tool_name"] for tool in researcher["tools"]] == ["search"]
+    assert researcher["tools"][0]["result"] == "results for cats"
+    # The state of the root graph is its record; what a member has said names its run.
+    assert run["content"] == "cats are fine\n\nI say: cats are fine"
+    said = [
+        (each["role"], each["content"], each.get("member_run_id")) for each in run["messages"][1:]
+    ]
+    boss, again = members[0]["run_id"], members[2]["run_id"]
+    assert members[0]["tools"][0]["result"] == "Transferred to researcher"
+    assert [entry[0] for entry in said] == [
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+        "assistant",
+    ]
+    assert [entry[2] for entry in said[2:]] == [researcher["run_id"]] * 3 + [again]
+    assert said[0][2] in (None, boss)
+    assert run["tools"] in ([], None)
+
+
+async def test_tokens_of_members_count_once(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "supervisor", RESEARCH)
+        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        members = await members_of(operations, run)
+    counted = [each["metrics"]["total_tokens"] for each in members]
+    assert all(counted)
+    assert run["metrics"]["total_tokens"] is None
+    assert run["total_tokens"] == sum(counted)
+    spans = [span for each in members for span in each["spans"] if span["kind"] == "model"]
+    assert sum(span["input_tokens"] + span["output_tokens"] for span in spans) == sum(counted)
+    assert len(spans) == 4
+
+
+async def test_stream_of_each_run_is_its_content(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "supervisor", RESEARCH)
+        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        members = await members_of(operations, run)
+    for each in [run, *members]:
+        own = [event for event in events if event["run_id"] == each["run_id"]]
+        pieces = [event for event in own if event["event"] == "RunContent"]
+        assert "".join(event["content"] for event in pieces) == (each["content"] or "")
+        assert [own[0]["event"], own[-1]["event"]] == ["RunStarted", "RunCompleted"]
+    pieces = [event for event in events if event["event"] == "RunContent"]
+    own = [event for event in pieces if event["run_id"] == run["run_id"]]
+    assert {(event["node"], event["member_run_id"]) for event in own} == {
+        ("researcher", members[1]["run_id"]), ("supervisor", members[2]["run_id"]),
+    }  # fmt: skip
+    below = [event for event in pieces if event["run_id"] == members[1]["run_id"]]
+    assert {event["node"] for event in below} == {"model"}
+    assert {event["message_id"] for event in below} < {event["message_id"] for event in own}
+
+
+async def test_next_turn_has_the_words_of_members(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        first = await run_component(operations, "agent", "supervisor", RESEARCH, session_id="two")
+        again = json.dumps([{"content": "as before"}])
+        second = await run_component(operations, "agent", "supervisor", again, session_id="two")
+    assert (first["status"], second["content"]) == ("COMPLETED", "as before")
+
+
+async def test_agent_that_a_tool_calls_is_a_member(graphs: ConformanceServer) -> None:
+    plan = json.dumps([call("search", "c9", query="dogs"), {"content": "dogs are fine"}])
+    message = json.dumps([call("ask_planner", "c1", request=plan), {"content": "done"}])
+    async with graphs.connect() as operations:
+        run = await run_component(operations, "agent", "subagents", message)
+        (member,) = await members_of(operations, run)
+    assert (run["status"], run["content"]) == ("COMPLETED", "done")
+    assert [(each["tool_name"], each["result"]) for each in run["tools"]] == [
+        ("ask_planner", "dogs are fine")
+    ]
+    assert (member["agent_id"], member["input"]) == ("planner", plan)
+    assert member["content"] == "dogs are fine"
+    assert [each["tool_name"] for each in member["tools"]] == ["search"]
+    (span,) = [span for span in run["spans"] if span["kind"] == "member"]
+    assert span["parent"] == "c1"
+
+
+async def test_branches_of_another_state_are_members(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        request = RunRequest(input={"subjects": ["cats", "dogs"], "jokes": []})
+        run = dict((await operations.create_run("agent", "jokes", request)).value)
+        members = await members_of(operations, run)
+    assert run["output"]["jokes"] == ["a joke about cats", "a joke about dogs"]
+    assert sorted((each["agent_id"], each["content"]) for each in members) == [
+        ("joke", "a joke about cats"), ("joke", "a joke about dogs"),
+    ]  # fmt: skip
+    assert sorted(each["input"] for each in members) == ['{"subject":"cats"}', '{"subject":"dogs"}']
+
+
+async def test_failed_tool_fails_its_member(graphs: ConformanceServer) -> None:
+    message = json.dumps([call("transfer_to_researcher", "c1"), call("fail", "c2", reason="x")])
+    async with graphs.connect() as operations:
+        run = await run_component(operations, "agent", "supervisor", message)
+        boss, researcher = await members_of(operations, run)
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "TOOL_FAILED")
+    assert (boss["status"], researcher["status"]) == ("COMPLETED", "ERROR")
+    assert researcher["error"] == run["error"]
+    assert "secret" not in json.dumps([run, researcher])
+
+
+async def test_cancel_ends_the_member_and_its_model_call(
+    graphs: ConformanceServer, model_endpoint: Any
+) -> None:
+    request = RunRequest("go", session_id="slow", background=True)
+    async with graphs.connect() as operations:
+        run_id = (await operations.create_run("agent", "slow", request)).value["run_id"]
+        members: list[str] = []
+
+        async def has_member() -> bool:
+            members[:] = (await operations.get_run(run_id)).value["member_runs"]
+            return bool(members)
+
+        await wait_until(has_member)
+        await asyncio.to_thread(model_endpoint.wait_for_open, 1, 30.0)
+        cancel = CancelRequest(session_id="slow", wait=10.0)
+        assert (await operations.cancel_run("agent", "slow", run_id, cancel)).value[
+            "cancel"
+        ] == "stopped"
+
+        async def has_stopped() -> bool:
+            member = (await operations.get_run(members[0])).value
+            return member["status"] == "CANCELLED" and member["stopped_at"] is not None
+
+        await wait_until(has_stopped)
+    await asyncio.to_thread(model_endpoint.wait_for_open, 0, 30.0)
+
+
+async def test_members_have_their_place_among_the_items(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        events = await stream_component(operations, "supervisor", RESEARCH)
+        run_id = events[0]["run_id"]
+        run = dict((await operations.get_run(run_id, form=RunView("items"))).value)
+        plan = json.dumps([call("search", "c9", query="dogs"), {"content": "dogs are fine"}])
+        message = json.dumps([call("ask_planner", "c1", request=plan), {"content": "done"}])
+        asked = await run_component(operations, "agent", "subagents", message)
+        below = dict((await operations.get_run(asked["run_id"], form=RunView("items"))).value)
+    assert [(each["type"], each["run"]["agent_id"]) for each in run["items"]] == [
+        ("member", "supervisor"), ("member", "researcher"), ("member", "supervisor"),
+    ]  # fmt: skip
+    assert [each["type"] for each in below["items"]] == ["tool_call", "member", "text"]
+    reader = RunReader()
+    for event in events:
+        reader.apply(parse_event(event["event"], json.dumps(event)))
+    live = reader.runs[run_id].items
+    assert [each["run_id"] for each in live] == [each["run_id"] for each in run["items"]]
+
+
+def test_transcripts_show_who_has_spoken(graphs: ConformanceServer) -> None:
+    async def start() -> None:
+        async with graphs.connect() as operations:
+            options = {"session_id": "shown"}
+            run = await run_component(operations, "agent", "supervisor", RESEARCH, **options)
+            ids.append(run["run_id"])
+
+    ids: list[str] = []
+    asyncio.run(start())
+    folder, path = graphs.deployment.folder, str(graphs.deployment.path)
+
+    def show(*arguments: str) -> str:
+        done = run_command(*arguments, "--config", path, environment={}, folder=folder)
+        assert done.code == 0, done.stderr
+        return done.stdout
+
+    text = show("runs", "get", ids[0], "--members", "--full", "-o", "text")
+    timeline = show("runs", "get", ids[0], "--timeline", "-o", "text")
+    markdown = show("sessions", "export", "shown", "--format", "markdown")
+    # The export repeats the plan, which is the message of the user.
+    for transcript, repeated in ((text, 0), (markdown, 1)):
+        assert transcript.index("Transferred to researcher") < transcript.index("results for cats")
+        assert transcript.count("I say: cats are fine") == 1 + repeated
+    assert "→ researcher" in timeline
