@@ -160,3 +160,6 @@ routed: Any = build_workflow(
         human_review=HumanReview(requires_user_input=True, user_input_message="Which way?"),
     )
 )
+planned = build_agent("plan", "payer", tools=[pay])
+twice_team: Any = build_team("delegate", planned)
+twice_workflow: Any = build_workflow(Step(name="pay", agent=planned))

@@ -133,3 +133,24 @@ def test_choice_of_a_router(server: WaitingServer) -> None:
     assert asked["schema"]["properties"]["choices"]["items"] == {"enum": ["left", "shout"]}
     server.decide(run, "answer", answer={"choices": ["shout"]})
     assert server.wait_for_end(run)["content"] == "TEA"
+
+
+@pytest.mark.parametrize("agent", ["twice_team", "twice_workflow"])
+def test_member_waits_twice(server: WaitingServer, agent: str) -> None:
+    plan = [
+        {"tool_calls": [{"id": f"c{n}", "type": "function", "function": {
+            "name": "pay", "arguments": json.dumps({"amount": n, "to": "bob"})
+        }}]}
+        for n in (1, 2)
+    ]  # fmt: skip
+    run = server.start(agent, json.dumps(plan))
+    run = server.decide_and_wait(run, "approve")
+    assert run["status"] == "PAUSED", run
+    assert server.deployment.ledger(run) == ["pay 1 to bob for ann"]
+    run = server.decide_and_wait(run, "reject", note="enough")
+    assert run["status"] == "COMPLETED", run
+    assert server.deployment.ledger(run) == ["pay 1 to bob for ann"]
+    (member,) = list_members(server, run)
+    assert [(call["tool_args"]["amount"], call["result"]) for call in member["tools"]] == [
+        (1, "paid 1"), (2, "The call was rejected: enough"),
+    ]  # fmt: skip
