@@ -163,3 +163,22 @@ routed: Any = build_workflow(
 planned = build_agent("plan", "payer", tools=[pay])
 twice_team: Any = build_team("delegate", planned)
 twice_workflow: Any = build_workflow(Step(name="pay", agent=planned))
+looped: Any = build_workflow(
+    Loop(
+        name="again",
+        steps=[Step(name="shout", executor=shout)],
+        max_iterations=3,
+        human_review=HumanReview(requires_iteration_review=True, on_reject="retry"),
+    )
+)
+
+
+@tool(requires_confirmation=True)
+async def read_count(run_context: agno.run.RunContext) -> str:
+    """Return the number in the state of the session."""
+    return f"count {(run_context.session_state or {}).get('count')}"
+
+
+counter = build_agent("tool:read_count", "counter", tools=[read_count])
+counting_team: Any = build_team("delegate", counter, session_state={"count": 7})
+counting_workflow: Any = build_workflow(Step(name="count", agent=counter))

@@ -154,3 +154,19 @@ def test_member_waits_twice(server: WaitingServer, agent: str) -> None:
     assert [(call["tool_args"]["amount"], call["result"]) for call in member["tools"]] == [
         (1, "paid 1"), (2, "The call was rejected: enough"),
     ]  # fmt: skip
+
+
+def test_review_of_the_iterations_of_a_loop(server: WaitingServer) -> None:
+    run = server.start("looped", "tea")
+    run = server.decide_and_wait(run, "reject")
+    assert run["status"] == "PAUSED", run
+    run = server.decide_and_wait(run, "approve", arguments={"output": "milk"})
+    assert (run["status"], run["content"]) == ("COMPLETED", "milk")
+
+
+@pytest.mark.parametrize("agent", ["counting_team", "counting_workflow"])
+def test_continued_member_reads_the_state_of_the_session(server: WaitingServer, agent: str) -> None:
+    run = server.start(agent, "{}", session_state={"count": 7})
+    run = server.decide_and_wait(run, "approve")
+    (member,) = list_members(server, run)
+    assert member["content"] == "count 7"

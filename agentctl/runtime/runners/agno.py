@@ -24,6 +24,7 @@ from agentctl.runtime.runners.agno_pauses import (
     apply_decisions,
     list_asks,
     list_waiting,
+    walk_members,
 )
 from agentctl.runtime.runners.agno_report import AgnoReport, read_result, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -98,6 +99,9 @@ class AgnoRunner(AgnoBase):
                 calls = apply_decisions(output, run.leg)
                 await report.restore(run.leg.state.get("members", ()))
                 report.settle(output, calls)
+                for member in walk_members(target):
+                    # A continued member gets no state from its team.
+                    member.session_state = state
                 again = AgnoRunContext(session_state=state, **names, **given)
                 events = target.acontinue_run(
                     run_response=output, run_context=again, **given, **stream

@@ -40,12 +40,14 @@ class StepPause:
     Attributes:
         asks: the approvals.
         requirement: that of the library for the step.
+        output: the run of the workflow.
         executor: the paused run of the agent or team in the step; None if the step itself waits.
         calls: the calls of that run which wait.
     """
 
     asks: Sequence[NewApproval]
     requirement: Any
+    output: Any
     executor: Any = None
     calls: Sequence[WaitingCall] = ()
 
@@ -61,20 +63,22 @@ def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
     # The earlier ones are those of earlier pauses.
     requirement = output.step_requirements[-1]
     if not requirement.requires_executor_input:
-        ask = _build_ask(requirement)
-        return None if ask is None else StepPause([ask], requirement)
+        ask = _build_ask(requirement, f"step-pause-{len(output.step_requirements)}")
+        return None if ask is None else StepPause([ask], requirement, output)
     runs = [run for run in output.step_executor_runs or () if run.status == RunStatus.paused]
     executor = next((run for run in runs if run.run_id == requirement.executor_run_id), None)
     calls = [] if executor is None else list_waiting(executor)
-    return StepPause(list_asks(calls, owners), requirement, executor, calls) if calls else None
+    if not calls:
+        return None
+    return StepPause(list_asks(calls, owners), requirement, output, executor, calls)
 
 
-def _build_ask(requirement: Any) -> NewApproval | None:
+def _build_ask(requirement: Any, key: str) -> NewApproval | None:
     """Return the question of a step; None if it asks for nothing.
 
     The result of a step is an argument that can be edited.
     """
-    key, name = f"step:{requirement.step_id}:{requirement.retry_count}", requirement.step_name or ""
+    name = requirement.step_name or ""
     if requirement.requires_output_review:
         content = getattr(requirement.step_output, "content", None)
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
@@ -138,7 +142,7 @@ def decide_step(pause: StepPause, leg: Leg) -> DecidedCalls:
     if decision is None:
         raise ExecutionError("INTERRUPTED")
     if asked.kind == "approval":
-        _decide_approval(requirement, decision)
+        _decide_approval(pause, decision)
     elif decision.status != "answered":
         raise ExecutionError(
             "AGENT_FAILED", f"The question of the step {asked.tool_name} was not answered"
@@ -150,11 +154,19 @@ def decide_step(pause: StepPause, leg: Leg) -> DecidedCalls:
     return DecidedCalls()
 
 
-def _decide_approval(requirement: Any, decision: Decision) -> None:
+def _decide_approval(pause: StepPause, decision: Decision) -> None:
+    requirement = pause.requirement
     if not decision.is_approved:
         requirement.reject(decision.note)
         return
     requirement.confirm()
-    content = getattr(requirement.step_output, "content", None)
-    if requirement.requires_output_review and decision.arguments.get(_OUTPUT) != content:
-        requirement.edit(decision.arguments.get(_OUTPUT))
+    if not requirement.requires_output_review:
+        return
+    edited = decision.arguments.get(_OUTPUT)
+    if edited != getattr(requirement.step_output, "content", None):
+        requirement.edit(edited)
+        # The content of a workflow is that of the innermost step.
+        result = pause.output.step_results[-1]
+        while result.steps:
+            result = result.steps[-1]
+        result.content = edited
