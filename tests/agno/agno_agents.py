@@ -72,7 +72,7 @@ refused_workflow: Any = build_workflow(build_step("ask", "http-400"))
 
 
 class Question(BaseModel):
-    """What an agent is asked."""
+    """The input of an agent."""
 
     topic: str
     number: int = 1

@@ -98,12 +98,12 @@ def test_agent_asks_a_question_with_choices(shared_graphs: WaitingServer) -> Non
 
 
 def test_approval_of_agno_needs_a_second_person(shared_graphs: WaitingServer) -> None:
-    run = shared_graphs.start("agno_wirer", CALL)
+    run = shared_graphs.start("agno_transferer", CALL)
     (asked,) = shared_graphs.list_approvals(run)
     assert (asked["kind"], asked["policy"]) == ("approval", "other")
     shared_graphs.decide(run, "approve")
-    assert shared_graphs.wait_for_end(run)["content"] == "wired 10"
-    assert shared_graphs.deployment.ledger(run) == ["wire 10"]
+    assert shared_graphs.wait_for_end(run)["content"] == "transferred 10"
+    assert shared_graphs.deployment.ledger(run) == ["transfer 10"]
 
 
 def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:

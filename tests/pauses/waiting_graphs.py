@@ -189,14 +189,14 @@ async def agno_open(amount: int, to: str) -> str:
 
 @approval
 @agno_tool()
-async def agno_wire(amount: int, to: str, run_context: agno.run.RunContext) -> str:
-    """Wire an amount, which a second person approves."""
-    record((run_context.dependencies or {})["run_context"], f"wire {amount}")
-    return f"wired {amount}"
+async def agno_transfer(amount: int, to: str, run_context: agno.run.RunContext) -> str:
+    """Transfer an amount, which a second person approves."""
+    record((run_context.dependencies or {})["run_context"], f"transfer {amount}")
+    return f"transferred {amount}"
 
 
 AGNO_TOOLS: list[Any] = [
-    agno_pay, agno_mail, agno_open, agno_wire, UserControlFlowTools(), UserFeedbackTools(),
+    agno_pay, agno_mail, agno_open, agno_transfer, UserControlFlowTools(), UserFeedbackTools(),
 ]  # fmt: skip
 
 
@@ -214,7 +214,7 @@ agno_payer: Any = build_agno("tool:agno_pay")
 agno_two: Any = build_agno("tools:agno_pay")
 agno_mailer: Any = build_agno("tool:agno_mail")
 agno_opener: Any = build_agno("tool:agno_open")
-agno_wirer: Any = build_agno("tool:agno_wire")
+agno_transferer: Any = build_agno("tool:agno_transfer")
 agno_asker: Any = build_agno("tool:get_user_input")
 agno_chooser: Any = build_agno("tool:ask_user")
 agno_crew: Any = build_crew("delegate", build_agno("tool:agno_pay", name="payer"))
