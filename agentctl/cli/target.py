@@ -349,6 +349,15 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
     if noun not in _LISTS or failure.hint is not None:
         return
     failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    named = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
+    if noun in ("agent", "team") and isinstance(named, str):
+        from agentctl.requests import SUMMARY_VIEW
+
+        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
+            run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value
+            if parent := run["parent_run_id"]:
+                failure.hint = f"it is the run of a member: name the run that started it, {parent}"
+                return
     component_id = values.get(noun) or values.get("component_id")
     if noun in ("agent", "team", "workflow") and isinstance(component_id, str):
         from agentctl.records.text import suggest_name

@@ -171,7 +171,7 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
     for message in run.get("messages") or []:
         role, content = message.get("role"), str(message.get("content") or "")
         if (member := message.get("member_run_id")) is not None:
-            # What a member has said or called is in its own run.
+            # The texts and calls of a member are in its own run.
             yield from children.take_run(str(member))
             placed |= {str(call.get("id")) for call in message.get("tool_calls") or ()}
         elif role == "assistant":

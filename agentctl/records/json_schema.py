@@ -23,13 +23,18 @@ def is_usable_schema(schema: Mapping[str, Any]) -> bool:
     return _build_validator(schema) is not None
 
 
-def find_schema_problem(schema: Mapping[str, Any], value: Any) -> SchemaProblem | None:
+def find_schema_problem(
+    schema: Mapping[str, Any], value: Any, *, mask: str | None = None
+) -> SchemaProblem | None:
     """Return the first problem of a JSON value, or None.
 
     Patterns are matched in linear time, and no other document is read. A schema that is not usable
     allows every value: a tool with one is called as its model asks, too.
+
+    Args:
+        mask: replaces the value in the text, for texts that reach the log.
     """
-    validator = _build_validator(schema)
+    validator = _build_validator(schema, mask)
     if validator is None:
         return None
     for problem in validator.iter_errors(value):
@@ -40,12 +45,12 @@ def find_schema_problem(schema: Mapping[str, Any], value: Any) -> SchemaProblem 
     return None
 
 
-def _build_validator(schema: Mapping[str, Any]) -> Any:
+def _build_validator(schema: Mapping[str, Any], mask: str | None = None) -> Any:
     import jsonschema_rs
 
     try:
         return jsonschema_rs.validator_for(
-            dict(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions()
+            dict(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions(), mask=mask
         )
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
         return None

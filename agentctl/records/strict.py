@@ -55,6 +55,15 @@ def parse_json(text: str) -> Any:
     return _parse(text, _decoder)
 
 
+def find_object(text: str) -> dict[str, Any] | None:
+    """Return the object whose JSON text this is, None for any other text."""
+    try:
+        value = parse_json(text)
+    except NotStrict:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def parse_object(data: bytes) -> dict[str, Any]:
     """Parse one JSON object in UTF-8, of a token or a key file.
 

@@ -1,7 +1,7 @@
 """The runs of members and steps: those that this process executes, and those of a library.
 
 A library of agents executes its members itself, inside the run of their parent. Their runs are
-reported: they have rows, events and ends like those of other members, but no work of their own.
+reported: they have rows, events and ends like those of other members, but execute nothing.
 """
 
 from __future__ import annotations

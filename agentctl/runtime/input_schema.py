@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.json_schema import find_schema_problem
-from agentctl.records.strict import NotStrict, parse_json
+from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
 
-_PROBLEM_CHARACTERS = 200
+_MAXIMUM_LENGTH = 200
 
 
 class WrongInput(ValueError):
@@ -26,14 +26,14 @@ class WrongInput(ValueError):
 
     Attributes:
         place: the place inside the object: `.items[0]`; empty for the object itself.
-        problem: the difference, to follow the name and the place; public, at most 200 characters
-            of it describe the value.
+        problem: the difference without the value, to follow the name and the place; public. Both
+            are cut at 200 characters.
     """
 
     def __init__(self, problem: str, place: str = "") -> None:
         super().__init__(f"{place} {problem}")
-        self.place = place
-        self.problem = problem
+        self.place = place[:_MAXIMUM_LENGTH]
+        self.problem = problem[:_MAXIMUM_LENGTH]
 
 
 class InputSchema:
@@ -61,15 +61,23 @@ class InputSchema:
         self.is_required = is_required
         self._convert = convert
 
+    def describe(self) -> str:
+        """Return the names of the fields for people: `id, count (optional)`, or `any fields`."""
+        required = self.schema.get("required", ())
+        names = [
+            name if name in required else f"{name} (optional)"
+            for name in self.schema.get("properties", ())
+        ]
+        return ", ".join(names) or "any fields"
+
     def check(self, value: dict[str, Any]) -> Any:
         """Return the value for the code.
 
         Raises:
             WrongInput: the object does not match.
         """
-        if (problem := find_schema_problem(self.schema, value)) is not None:
-            text = problem.text[:_PROBLEM_CHARACTERS]
-            raise WrongInput(f"does not match its schema: {text}", problem.place)
+        if (problem := find_schema_problem(self.schema, value, mask="the value")) is not None:
+            raise WrongInput(f"does not match its schema: {problem.text}", problem.place)
         return value if self._convert is None else self._convert(value)
 
     def read(self, spec: RunSpec) -> Any:
@@ -83,18 +91,9 @@ class InputSchema:
                 return self.check(json.loads(spec.input_object))
             if not self.is_required:
                 return None
-            if (value := parse_message(spec.input)) is None:
+            if (value := find_object(spec.input)) is None:
                 raise WrongInput("must be the JSON text of an object")
             return self.check(value)
         except WrongInput as wrong:
-            text = f"The input of the agent{wrong.place} {wrong.problem}"
+            text = f"The agent was not called: input{wrong.place} {wrong.problem}"
             raise ExecutionError("AGENT_FAILED", text) from None
-
-
-def parse_message(message: str) -> dict[str, Any] | None:
-    """Return the object whose JSON text a message is, None for any other message."""
-    try:
-        value = parse_json(message)
-    except NotStrict:
-        return None
-    return value if isinstance(value, dict) else None

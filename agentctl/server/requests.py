@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
@@ -40,6 +40,10 @@ _AS_TEXT = "in a form a JSON object as text"
 
 class RunBody(TypedDict, total=False):
     """A run to start."""
+
+    __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # declared in this way by pydantic
+        json_schema_extra={"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
+    )
 
     message: Annotated[
         str, Field(min_length=1, description="Message to send; required without `input`")

@@ -9,18 +9,19 @@ import orjson
 
 from agentctl.config.settings import Limits
 from agentctl.errors import TooLarge, ValidationFailed
+from agentctl.records.strict import find_object
 from agentctl.records.validation import check_text
 from agentctl.requests import RunRequest
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.input_schema import InputSchema, WrongInput, parse_message
+from agentctl.runtime.input_schema import InputSchema, WrongInput
 from agentctl.service.json_texts import dump_checked_json
 
 _log = logging.getLogger("agentctl.runtime")
 
 
 class RunInput(NamedTuple):
-    """What a component gets.
+    """The message and the object that a component gets.
 
     Attributes:
         message: the message; without one the JSON text of the object.
@@ -102,7 +103,7 @@ def _check(name: str, schema: InputSchema, value: dict[str, Any]) -> None:
 
 
 def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -> str:
-    value = parse_message(message)
+    value = find_object(message)
     if value is None:
         raise ValidationFailed(
             f"input is required: the agent {agent_id} takes an object, or its JSON text as message"

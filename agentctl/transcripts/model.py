@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
 from agentctl.records.kinds import Record, find_component
+from agentctl.records.strict import find_object
 from agentctl.records.text import escape_controls
 from agentctl.records.times import format_span
 
@@ -40,7 +41,13 @@ class DrawnRun:
 
     @property
     def input(self) -> str:
-        return clean_text(self.record.get("input") or "")
+        """The message, and the object `input` of the request if the message is not its text."""
+        message, given = self.record.get("input") or "", self.record.get("input_object")
+        if given is None or find_object(message) == given:
+            return clean_text(message)
+        import orjson
+
+        return clean_text(f"{message}\ninput: {orjson.dumps(given).decode()}")
 
     @property
     def items(self) -> Iterator[Item | DrawnMember]:

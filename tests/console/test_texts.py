@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser
 
+from agentctl.server import create_app
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
-from tests.server.threaded_server import ThreadedServer
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 
@@ -48,6 +53,22 @@ def test_joiners_stay_in_words_and_emoji(server: ThreadedServer, browser: Browse
             expect(text).to_contain_text(PERSIAN)
             expect(text).to_contain_text(FAMILY)
             expect(text).to_contain_text("loose\\u200d \\u200chidden")
+
+
+def test_object_is_shown_with_its_message(
+    tmp_path: Path, model_endpoint: ModelEndpoint, browser: Browser
+) -> None:
+    (tmp_path / "takers.py").write_text("async def take(message, context):\n    return message\n")
+    table = '[[agents]]\nid = "taker"\nobject = "takers:take"\n'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
+    given, text = {"number": "A-1", "pieces": [1, None]}, '{"number": "A-1", "pieces": [1, null]}'
+    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+        start(server, "agents/taker", "taken", "hello", input=given)
+        start(server, "agents/taker", "taken", text, input=given)
+        with open_console(browser, server.url, "#/sessions/taken", token=token(server)) as shown:
+            asked = shown.page.locator(".bubble")
+            expect(asked.nth(0)).to_have_text('hello\ninput: {"number":"A-1","pieces":[1,null]}')
+            expect(asked.nth(1)).to_have_text(text)
 
 
 def test_directions_follow_their_texts(server: ThreadedServer, browser: Browser) -> None:

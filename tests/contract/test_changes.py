@@ -96,6 +96,8 @@ async def runs_story(operations: Operations) -> list[Outcome]:
         ),
         lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", metadata={"a": "\0"})),
         lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", session_state={"n": 2**64})),
+        lambda p: p.create_run("agent", "echo", RunRequest(input={"a": 1})),
+        lambda p: p.create_run("agent", "echo", RunRequest()),
         lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
         lambda p: p.create_run("team", "desk", RunRequest("to echo", "t2")),
         lambda p: p.create_run("workflow", "line", RunRequest("go", "w1")),

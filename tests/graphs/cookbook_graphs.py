@@ -1,13 +1,14 @@
 """Graphs of LangGraph as its cookbooks write them: supervisors, swarms, map-reduce, custom states.
 
 The models follow the plan in the message of the user (`tests.endpoint_server`). The server imports
-this file as a module of its own.
+this file as a separate module.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
 import httpx
@@ -17,8 +18,11 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import InjectedState
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
@@ -89,6 +93,39 @@ def build_supervisor() -> Any:
 supervisor: Any = build_supervisor()
 
 
+# A swarm: agents that hand over to each other, with a checkpointer (tutorial "Swarm")
+
+
+class Swarm(MessagesState):
+    active: NotRequired[str]
+
+
+def build_transfer(name: str) -> Any:
+    @tool(f"transfer_to_{name}", description=f"Hand over to {name}.")
+    def transfer(
+        state: Annotated[Any, InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
+    ) -> Command[Any]:
+        result = ToolMessage("Transferred", name="transfer", tool_call_id=tool_call_id)
+        messages = [*state["messages"], result]
+        return Command(
+            goto=name, graph=Command.PARENT, update={"messages": messages, "active": name}
+        )
+
+    return transfer
+
+
+def build_swarm() -> Any:
+    graph = StateGraph(Swarm)
+    for name, other in (("alice", "bob"), ("bob", "alice")):
+        agent = create_agent(chat("plan"), [build_transfer(other)], name=name)
+        graph.add_node(name, agent, destinations=(other,))
+    graph.add_conditional_edges(START, lambda state: state.get("active", "alice"))
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+swarm: Any = build_swarm()
+
+
 # Agents as tools (tutorial "Subagents")
 
 planner = create_agent(chat("plan"), [search], name="planner")
@@ -139,7 +176,7 @@ def build_jokes() -> Any:
 jokes: Any = build_jokes()
 
 
-# An assistant with an input of its own (course "Email assistant")
+# An assistant with another input (course "Email assistant")
 
 
 class Email(BaseModel):
@@ -189,6 +226,36 @@ def build_profile() -> Any:
 
 
 profile: Any = build_profile()
+
+
+@dataclass
+class Order:
+    product: str
+    messages: Annotated[list[Any], add_messages] = field(default_factory=list)
+
+
+def build_order() -> Any:
+    def confirm(state: Order) -> dict[str, Any]:
+        return {"messages": [("ai", f"{state.product} for {state.messages[-1].content}")]}
+
+    graph = StateGraph(Order)
+    graph.add_node("confirm", confirm)
+    graph.add_edge(START, "confirm")
+    return graph.compile()
+
+
+order: Any = build_order()
+
+
+# The functional interface
+
+
+@entrypoint()
+async def essay(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"essay": f"about {inputs['topic']}"}
+
+
+written: Any = essay
 
 
 # Memory in a store (template "memory-agent")
@@ -256,13 +323,15 @@ def build_parallel() -> Any:
 parallel: Any = build_parallel()
 
 
-# A subgraph whose model never ends
+# Subgraphs at the same time whose models never end
 
 
 def build_slow() -> Any:
     graph = StateGraph(MessagesState)
     graph.add_node("inner", create_agent(chat("trickle"), [], name="inner"))
+    graph.add_node("other", create_agent(chat("trickle"), [], name="other"))
     graph.add_edge(START, "inner")
+    graph.add_edge(START, "other")
     return graph.compile()
 
 

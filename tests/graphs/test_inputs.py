@@ -31,6 +31,11 @@ async def test_object_and_message_are_both_given(graphs: ConformanceServer) -> N
         run = dict((await operations.create_run("agent", "profile", both)).value)
         later = RunRequest(session_id="both", input={"language": "en", "tone": "kind"})
         second = dict((await operations.create_run("agent", "profile", later)).value)
+        order = RunRequest("bob", input={"product": "tea"})
+        ordered = dict((await operations.create_run("agent", "order", order)).value)
+        with pytest.raises(ValidationFailed, match="input is required"):
+            await run_component(operations, "agent", "order", "bob")
+    assert ordered["content"] == "tea for bob"
     assert run["content"] == "de None ['before', 'hello']"
     assert second["content"].startswith("en kind ['hello', \"de None")
 
@@ -54,6 +59,13 @@ async def test_wrong_object_is_refused_before_the_run(
             await operations.create_run(
                 "agent", agent, RunRequest(session_id="refused", input=given)
             )
+
+
+async def test_function_of_a_graph_gets_and_returns_an_object(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        request = RunRequest(input={"topic": "cats"})
+        run = dict((await operations.create_run("agent", "written", request)).value)
+    assert (run["status"], run["output"]) == ("COMPLETED", {"essay": "about cats"})
 
 
 async def test_message_alone_is_refused_if_an_object_is_needed(graphs: ConformanceServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from agentctl.operations import Operations
 from agentctl.records.events import parse_event
 from agentctl.records.run_reader import RunReader
 from agentctl.requests import CancelRequest, RunRequest, RunView
-from tests.commands import run_command
-from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.commands import Result, run_command
+from tests.conformance.server import SCOPES, ConformanceServer, run_component, stream_component
 from tests.loops import wait_until
 
 pytestmark = pytest.mark.slow
@@ -53,14 +54,14 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
     assert researcher["content"] == "cats are fine"
     assert [tool["tool_name"] for tool in researcher["tools"]] == ["search"]
     assert researcher["tools"][0]["result"] == "results for cats"
-    # The state of the root graph is its record; what a member has said names its run.
+    # The state of the root graph is its record; messages of a member name its run.
     assert run["content"] == "cats are fine\n\nI say: cats are fine"
-    said = [
+    texts = [
         (each["role"], each["content"], each.get("member_run_id")) for each in run["messages"][1:]
     ]
     boss, again = members[0]["run_id"], members[2]["run_id"]
     assert members[0]["tools"][0]["result"] == "Transferred to researcher"
-    assert [entry[0] for entry in said] == [
+    assert [entry[0] for entry in texts] == [
         "assistant",
         "tool",
         "assistant",
@@ -68,8 +69,8 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
         "assistant",
         "assistant",
     ]
-    assert [entry[2] for entry in said[2:]] == [researcher["run_id"]] * 3 + [again]
-    assert said[0][2] in (None, boss)
+    assert [entry[2] for entry in texts[2:]] == [researcher["run_id"]] * 3 + [again]
+    assert texts[0][2] in (None, boss)
     assert run["tools"] in ([], None)
 
 
@@ -155,31 +156,70 @@ async def test_failed_tool_fails_its_member(graphs: ConformanceServer) -> None:
     assert "secret" not in json.dumps([run, researcher])
 
 
-async def test_cancel_ends_the_member_and_its_model_call(
+async def start_slow(operations: Operations, session: str) -> tuple[str, list[str]]:
+    """Start a run with two members at the same time, and wait for their rows."""
+    request = RunRequest("go", session_id=session, background=True)
+    run_id = (await operations.create_run("agent", "slow", request)).value["run_id"]
+    members: list[str] = []
+
+    async def has_members() -> bool:
+        members[:] = (await operations.get_run(run_id)).value["member_runs"]
+        return len(members) == 2
+
+    await wait_until(has_members)
+    return run_id, members
+
+
+async def test_cancel_ends_members_and_their_model_calls(
     graphs: ConformanceServer, model_endpoint: Any
 ) -> None:
-    request = RunRequest("go", session_id="slow", background=True)
     async with graphs.connect() as operations:
-        run_id = (await operations.create_run("agent", "slow", request)).value["run_id"]
-        members: list[str] = []
-
-        async def has_member() -> bool:
-            members[:] = (await operations.get_run(run_id)).value["member_runs"]
-            return bool(members)
-
-        await wait_until(has_member)
-        await asyncio.to_thread(model_endpoint.wait_for_open, 1, 30.0)
+        run_id, members = await start_slow(operations, "slow")
+        await asyncio.to_thread(model_endpoint.wait_for_open, 2, 30.0)
         cancel = CancelRequest(session_id="slow", wait=10.0)
-        assert (await operations.cancel_run("agent", "slow", run_id, cancel)).value[
-            "cancel"
-        ] == "stopped"
+        ended = await operations.cancel_run("agent", "slow", run_id, cancel)
+        assert ended.value["cancel"] == "stopped"
 
-        async def has_stopped() -> bool:
-            member = (await operations.get_run(members[0])).value
-            return member["status"] == "CANCELLED" and member["stopped_at"] is not None
+        async def have_stopped() -> bool:
+            records = [(await operations.get_run(each)).value for each in members]
+            return all(each["status"] == "CANCELLED" and each["stopped_at"] for each in records)
 
-        await wait_until(has_stopped)
+        await wait_until(have_stopped)
     await asyncio.to_thread(model_endpoint.wait_for_open, 0, 30.0)
+
+
+def test_cancel_of_a_member_names_its_run(graphs: ConformanceServer, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(graphs.deployment.token("ann", *SCOPES))
+    token.chmod(0o600)
+
+    def run(*arguments: str) -> Result:
+        connection = ("--url", graphs.url, "--token-file", str(token))
+        return run_command(*arguments, *connection, environment={}, folder=tmp_path)
+
+    async def start() -> tuple[str, list[str]]:
+        async with graphs.connect() as operations:
+            return await start_slow(operations, "named")
+
+    run_id, members = asyncio.run(start())
+    refused = run("runs", "cancel", members[0])
+    assert (refused.code, run_id in refused.stderr) == (5, True)
+    assert run("runs", "cancel", run_id).code == 0
+
+
+async def test_agents_of_a_swarm_are_members_in_each_turn(graphs: ConformanceServer) -> None:
+    plan = json.dumps([call("transfer_to_bob", "c1"), {"content": "bob is here"}])
+    again = json.dumps([{"content": "bob again"}])
+    async with graphs.connect() as operations:
+        first = await run_component(operations, "agent", "swarm", plan, session_id="swarm")
+        second = await run_component(operations, "agent", "swarm", again, session_id="swarm")
+        names = [
+            [each["agent_id"] for each in await members_of(operations, run)]
+            for run in (first, second)
+        ]
+    assert (first["content"], second["content"]) == ("bob is here", "bob again")
+    assert names == [["alice", "bob"], ["bob"]]
+    assert second["member_runs"][0] == second["messages"][-1]["member_run_id"]
 
 
 async def test_members_have_their_place_among_the_items(graphs: ConformanceServer) -> None:

@@ -26,6 +26,18 @@ def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment
     assert (asked["execution"], asked["result"]) == ("done", '"paid"')
 
 
+def test_object_input_survives_a_pause_and_a_kill(waiting: WaitingDeployment) -> None:
+    with waiting.serve() as server:
+        run = server.start("order", message="two", input={"pieces": 2})
+        assert run["status"] == "PAUSED"
+        server.kill()
+    with waiting.serve("second.log") as server:
+        run = server.decide_and_wait(run, "approve")
+    assert run["content"] == "{'pieces': 2, 'seen': 1} {'pieces': 2} True"
+    assert (run["input"], run["input_object"]) == ("two", {"pieces": 2})
+    assert waiting.ledger(run) == ["begin {'pieces': 2, 'seen': 1} {'pieces': 2}"] * 2
+
+
 @pytest.mark.slow
 def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
     hold = waiting.inner.folder / "hold"

@@ -34,6 +34,24 @@ def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> N
     assert shared_graphs.deployment.ledger(edited) == ["pay 5 to eve for None"] * calls_of(form)
 
 
+def test_agent_that_waits_in_a_subgraph_is_a_paused_member(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("nested", CALL)
+    (member_id,) = run["member_runs"]
+    member = shared_graphs.get_run(member_id)
+    assert (member["status"], member["agent_id"]) == ("PAUSED", "agent")
+    assert [call["result"] for call in member["tools"]] == [None]
+    assert [each["run_id"] for each in run["approvals"]] == [run["run_id"]]
+    shared_graphs.cancel("nested", run["run_id"])
+    assert shared_graphs.wait_for_end(member)["status"] == "CANCELLED"
+    other = shared_graphs.start("nested", CALL)
+    shared_graphs.decide(other, "approve")
+    ended = shared_graphs.wait_for_end(other)
+    (member_id,) = ended["member_runs"]
+    member = shared_graphs.get_run(member_id)
+    assert (member["status"], member["content"]) == ("COMPLETED", ended["content"])
+    assert [call["result"] for call in member["tools"]] == ["paid 10"]
+
+
 def test_events_of_all_legs_tell_each_call_once(shared_graphs: WaitingServer) -> None:
     run = shared_graphs.start("batched", CALL)
     shared_graphs.decide(run, "approve")

@@ -48,6 +48,15 @@ async def pay(arguments: Mapping[str, Any], context: RunContext) -> str:
     return "paid"
 
 
+async def order(message: dict[str, int], context: RunContext) -> str:
+    """Take an object, ask, and answer with the object."""
+    enter(context)
+    message["seen"] = 1
+    record(f"begin {message} {context.input}")
+    decision = await context.approve("order", {"pieces": message["pieces"]})
+    return f"{message} {context.input} {decision.approved}"
+
+
 async def refund(message: str, context: RunContext) -> str:
     """Look up, ask, and pay."""
     enter(context)

@@ -77,7 +77,8 @@ ROWS: tuple[Row, ...] = (
         works(
             _COMMANDS,
             "test_runs_start_in_every_way",
-            "`--idempotency-key` is refused: AgentOS has no idempotency keys",
+            "`--idempotency-key` and `--input` are refused: AgentOS has no idempotency keys, and"
+            " its runs take a message",
         ),
         works(
             _OPERATIONS,

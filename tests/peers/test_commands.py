@@ -62,6 +62,9 @@ def test_runs_start_in_every_way(agentctl: Agentctl) -> None:
     keyed = agentctl(*start, "x", "--agent", "echo", "--idempotency-key", "k")
     assert (keyed.code, keyed.stdout) == (2, "")
     assert "does not have idempotency keys" in keyed.stderr
+    given = agentctl(*start, "x", "--agent", "echo", "--input", "{}")
+    assert (given.code, given.stdout) == (2, "")
+    assert "does not have an object as input of a run" in given.stderr
 
 
 def test_background_run_is_watched_to_its_end(agentctl: Agentctl) -> None:

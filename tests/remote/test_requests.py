@@ -185,6 +185,10 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         {"message": "hi", "stream": False, "background": True, "session_id": "s", "user_id": "u"},
     ),
     (
+        lambda o: o.create_run("agent", "a", RunRequest(input={"é": [1]})),
+        "POST", "/agents/a/runs", {"input": {"é": [1]}, "stream": False},
+    ),
+    (
         lambda o: o.cancel_run("team", "t", "r", CancelRequest()),
         "POST", "/teams/t/runs/r/cancel", None,
     ),

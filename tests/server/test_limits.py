@@ -65,7 +65,7 @@ NOT_LISTED = {
     "agentctl.runs.sweep.MAXIMUM_LEGS",
     "agentctl.runs.sweep.MAXIMUM_UNITS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
-    "agentctl.runtime.runners.langgraph_report.MAXIMUM_ARGUMENTS",
+    "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",

@@ -241,6 +241,7 @@ def bodies(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
             (f'{{"message": "x", "session_id": "{canary} {canary}"}}'.encode(), json_type),
             (f'{{"message": "x", "session_id": "x", "stream": "{canary}"}}'.encode(), json_type),
             (f'{{"unknown": "{canary}"}}'.encode(), json_type),
+            (f'{{"input": {{"{canary}": "{canary}"}}}}'.encode(), json_type),
             (f'{{"{canary} not plain": 1}}'.encode(), json_type),
             (f'["{canary}"]'.encode(), json_type),
             (f'"{canary}"'.encode(), json_type),

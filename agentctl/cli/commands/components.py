@@ -88,6 +88,8 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         output_format = resolve_format(output)
         document = await target.operations.get_component(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]
+        if kind != "team":
+            all_columns.append(Column("input_schema", look="text"))
         show_record(document, all_columns, output_format, id_field=names.id_field, fields=fields)
 
     return group

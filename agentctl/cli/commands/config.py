@@ -73,8 +73,7 @@ def check_config(config: Config = None) -> None:
     for agent in catalog.components("agent").values():
         schema = catalog.find_input_schema(agent)
         if schema is not None and schema.is_required:
-            fields = ", ".join(schema.schema.get("required") or schema.schema.get("properties", ()))
-            note(f"agent {agent.id}: its runs need the object input ({fields})")
+            note(f"agent {agent.id}: its runs need the object input ({schema.describe()})")
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env

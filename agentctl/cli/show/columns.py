@@ -174,6 +174,7 @@ RUN = [
     *plain_columns("request_id", "input", "content", "metadata", "session_state", "output"),
     Column("paused_at"),
     Column("waits_for", _describe_wait),
+    Column("input_object"),
 ]
 CANCELS = [
     *plain_columns("run_id", "session_id", "cancel", "status"),

@@ -303,7 +303,11 @@ class Catalog:
 
         members = self.members(component) if component.kind == "team" else {}
         external = self.external_tools(component)
-        instructions, actions = build_actions(component, self.tools(component), external, members)
+        schemas = {name: self.find_input_schema(member) for name, member in members.items()}
+        inputs = {name: each for name, each in schemas.items() if each and each.is_required}
+        instructions, actions = build_actions(
+            component, self.tools(component), external, members, inputs
+        )
         has_approvers = self.settings.has_approvers
         return (
             instructions,

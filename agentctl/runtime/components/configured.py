@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
     from agentctl.runtime.conversation import Action, CallRule
+    from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection
     from agentctl.runtime.models.structured_output import OutputSchema
@@ -55,11 +56,13 @@ def build_actions(
     tools: Iterable[Tool],
     external: Iterable[ExternalAction],
     members: Mapping[str, Component],
+    inputs: Mapping[str, InputSchema],
 ) -> tuple[str, dict[str, Action]]:
     """Return the instructions and the actions of an agent or of a team's leader.
 
     Args:
         members: the members of a team by id; empty for an agent.
+        inputs: as for `build_leader_instructions`.
 
     Raises:
         InvalidConfiguration: a tool has the name of another one, or of a tool of agentctl.
@@ -69,7 +72,7 @@ def build_actions(
     all_actions: list[Action] = [ToolAction(tool) for tool in tools]
     all_actions += [*external, *build_memory_actions(spec.memory)]
     if component.kind == "team":
-        instructions = build_leader_instructions(component, members)
+        instructions = build_leader_instructions(component, members, inputs)
         all_actions = [*build_member_actions(component, members), *all_actions]
     actions = {action.record()["name"]: action for action in all_actions}
     if len(actions) < len(all_actions):

@@ -4,6 +4,7 @@ workflows").
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
     from agentctl.runtime.conversation import Conversation
+    from agentctl.runtime.input_schema import InputSchema
 
 SHARED_CONTEXT = "shared_context"
 """Key of the session state with the text that the leader shares with all members."""
@@ -37,12 +39,24 @@ _DUTIES = {
 }
 
 
-def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
-    """Join the team's own instructions, the duty of the leader in its mode, and the members."""
+def build_leader_instructions(
+    team: Component, members: Mapping[str, Component], inputs: Mapping[str, InputSchema]
+) -> str:
+    """Join the team's own instructions, the duty of the leader in its mode, and the members.
+
+    Args:
+        inputs: the schemas of the members whose task is an object, by the id of the member.
+    """
     roster = "\n".join(
         f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
         for member in members.values()
     )
+    if team.team.mode == "coordinate":
+        roster += "".join(
+            f"\nThe task of {name} is the JSON text of an object with this JSON Schema:"
+            f" {json.dumps(inputs[name].schema, ensure_ascii=False)}"
+            for name in inputs
+        )
     parts = [team.team.instructions, _DUTIES[team.team.mode], f"Members:\n{roster}"]
     return "\n\n".join(part for part in parts if part)
 

@@ -35,7 +35,7 @@ _JSON_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class StepPause:
-    """What a workflow waits for.
+    """The reason why a workflow waits.
 
     Attributes:
         asks: the approvals.

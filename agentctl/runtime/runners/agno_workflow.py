@@ -284,7 +284,7 @@ class WorkflowReport:
         return ExecutionError(cause.code, f"The step {name} failed: {cause.detail}")
 
     def start_waiting(self, pause: StepPause, size: int) -> None:
-        """Report the calls of a pause, and the size of what is stored."""
+        """Report the calls of a pause, and the size of its stored run."""
         self._run.reserve(size)
         self._members.start_waiting(pause.calls)
 

@@ -20,9 +20,9 @@ from langgraph.types import Command
 
 from agentctl.agents import RunContext
 from agentctl.event_loop import retrieve_exception, wait_until_done
+from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema, parse_message
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -60,8 +60,8 @@ class LangGraphRunner:
         build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
 
     Raises:
-        UnusableObject: the context of the graph is of a type that the server cannot make, or the
-            graph cannot be compiled.
+        UnusableObject: the context of the graph is of a type that the server cannot make, its input
+            is no object, or the graph cannot be compiled.
     """
 
     kind = "langgraph"
@@ -80,7 +80,8 @@ class LangGraphRunner:
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
-        self.input_schema: InputSchema | None = read_graph_input(graph)
+        self.input_schema = read_graph_input(graph)
+        self._takes_messages = MESSAGES in self.input_schema.schema["properties"]
 
     async def open(self) -> None:
         install_executor()
@@ -198,7 +199,8 @@ class LangGraphRunner:
             configurable["thread_id"] = THREAD
             saver = RunSaver() if leg is None else RunSaver.from_json(leg.state["saver"])
             graph = self._graph.copy({"checkpointer": saver})
-            values = _add_messages(given, to_langchain_messages(run.history), new)
+            earlier = to_langchain_messages(run.history) if self._takes_messages else []
+            values = _add_messages(given, earlier, new)
             return _Thread(graph, config, values, saver, {"durability": "exit"})
         if leg is not None:
             configurable |= leg.state["thread"]
@@ -225,13 +227,12 @@ class LangGraphRunner:
             ExecutionError: the task of a member is not the object that the graph needs.
         """
         schema, spec = self.input_schema, run.spec
-        given = dict(run.context.input or {}) if schema is None else schema.read(spec) or {}
-        takes_messages = schema is None or MESSAGES in schema.schema["properties"]
+        given = schema.read(spec) or {}
         if spec.input_object is None:
-            is_object = schema is not None and schema.is_required
+            is_object = schema.is_required
         else:
-            is_object = parse_message(message) == run.context.input
-        new = [HumanMessage(message)] if takes_messages and not is_object else []
+            is_object = find_object(message) == run.context.input
+        new = [HumanMessage(message)] if self._takes_messages and not is_object else []
         return given, new
 
     async def _pause(self, run: HostedRun, thread: _Thread, report: GraphReport) -> None:

@@ -109,7 +109,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
         metadata = more.get("metadata") or {}
         name = metadata.get("lc_agent_name")
-        # A graph that a node or a tool calls has no node of its own, whose name is that of it.
+        # The node of a graph that a node or a tool calls does not have the name of the graph.
         if name and more.get("name") == name:
             self.graph_names.setdefault(metadata.get("langgraph_checkpoint_ns") or "", name)
 

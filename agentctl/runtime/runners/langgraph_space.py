@@ -43,7 +43,7 @@ class EndedCall:
 
 @dataclass(slots=True)
 class GraphFacts:
-    """What the graphs of a run share.
+    """The shared facts of the graphs of a run.
 
     Attributes:
         refusals: the texts of the calls that were rejected, by their ids.

@@ -15,8 +15,8 @@ A key names one execution of a member: a library that starts the same agent twic
 `parent` is the key of the member that started another one. Reports may be made before the row of
 the member is committed; nothing waits for that.
 
-What is still open when the runner returns is complete. If it raises ExecutionError, the member in
-which it happened fails with it, if that is clear, and the others are cancelled. If it raises
+Members that are open when the runner returns are complete. If it raises ExecutionError, the member
+in which it happened fails with it, if that is clear, and the others are cancelled. If it raises
 `Paused`, open members are paused. The runner keeps `members.to_json()` in the state of the pause,
 and calls `await members.restore(stored)` first in the next leg. A cancel needs nothing.
 

@@ -120,6 +120,18 @@ function useRun(initial, db) {
   return { run, runs: (live && !paused) || run.unread ? runs : null, setRun, refresh, loadAll: () => load(), loadRecord: () => read({}) };
 }
 
+/** Returns the message, and the object `input` of the request if the message is not its text. */
+function formatAsked({ input, input_object: given }) {
+  if (!given) return input;
+  const text = JSON.stringify(given);
+  try {
+    if (JSON.stringify(JSON.parse(input)) === text) return input;
+  } catch {
+    // The message is no JSON text.
+  }
+  return `${input}\ninput: ${text}`;
+}
+
 /** One run of the conversation. */
 export function Turn({ initial, names, db, current, onChange, opened }) {
   const { run, runs, setRun, refresh, loadAll, loadRecord } = useRun(initial, db);
@@ -139,7 +151,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
     <div class="asked">
       <span class="by"><b>${printable(run.user_id ?? "anonymous")}</b> · <span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
-      <div class="bubble" dir="auto"><${Long} text=${run.input} /></div>
+      <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
     </div>
     <section class="answer">
       <header>
