@@ -137,6 +137,25 @@ def test_config_check_names_the_fields(deployment: Deployment, agentctl: Agentct
     assert "agent take_any: its runs need the object input (any fields)" in ended.stderr
 
 
+def write_agent(folder: Path, source: str) -> Path:
+    """Write a project with one agent, `act`."""
+    (folder / "typed_code.py").write_text(source)
+    config = folder / "agentctl.toml"
+    config.write_text(
+        '[authorization]\nenabled = false\n[[databases]]\nid = "main"\nurl = "sqlite:///a.db"\n'
+        '[[agents]]\nid = "act"\nobject = "typed_code:act"\n'
+    )
+    return config
+
+
+def test_module_that_prints_does_not_change_the_output(tmp_path: Path, agentctl: Agentctl) -> None:
+    source = "print('noise')\nasync def act(given: dict) -> str:\n    return ''\n"
+    config = write_agent(tmp_path, source)
+    shown = agentctl("agents", "get", "act", "-o", "json", "--config", str(config))
+    assert json.loads(shown.stdout)["input_schema"]["type"] == "object"
+    assert "noise" in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
@@ -147,15 +166,11 @@ def test_config_check_names_the_fields(deployment: Deployment, agentctl: Agentct
 def test_type_without_a_schema_is_a_configuration_error(
     tmp_path: Path, agentctl: Agentctl, annotation: str, problem: str
 ) -> None:
-    (tmp_path / "typed_code.py").write_text(
+    config = write_agent(
+        tmp_path,
         "from dataclasses import dataclass\nfrom pydantic import RootModel\n"
         "class Thing: ...\n@dataclass\nclass Unusable:\n    thing: Thing\n"
-        f"async def act(given: {annotation}) -> str:\n    return ''\n"
-    )
-    config = tmp_path / "agentctl.toml"
-    config.write_text(
-        '[authorization]\nenabled = false\n[[databases]]\nid = "main"\nurl = "sqlite:///a.db"\n'
-        '[[agents]]\nid = "act"\nobject = "typed_code:act"\n'
+        f"async def act(given: {annotation}) -> str:\n    return ''\n",
     )
     ended = agentctl("config", "check", "--config", str(config))
     assert ended.code == 2
