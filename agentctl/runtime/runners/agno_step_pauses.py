@@ -82,11 +82,15 @@ def _build_ask(requirement: Any, key: str) -> NewApproval | None:
     if requirement.requires_output_review:
         content = getattr(requirement.step_output, "content", None)
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
-        return NewApproval(
-            "approval", key, name, arguments, question=requirement.output_review_message
+        kind = {"type": "string"} if isinstance(content, str) else {}
+        schema, question = (
+            _build_object({_OUTPUT: kind}, [_OUTPUT]),
+            requirement.output_review_message,
         )
+        return NewApproval("approval", key, name, arguments, question=question, schema=schema)
     if requirement.requires_confirmation:
-        return NewApproval("approval", key, name, question=requirement.confirmation_message)
+        schema, question = _build_object({}, []), requirement.confirmation_message
+        return NewApproval("approval", key, name, question=question, schema=schema)
     if requirement.requires_route_selection:
         items = {"enum": list(requirement.available_choices or ())}
         limit = {} if requirement.allow_multiple_selections else {"maxItems": 1}
