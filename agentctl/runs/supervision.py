@@ -205,7 +205,9 @@ class Supervision:
                     _log.warning("run %s: its work did not end when cancelled", run.run_id)
                     run.transcript.unstopped.add(work)
             await _stop_children(run)
-            return _ending_of_work(run, work)
+            ending = _ending_of_work(run, work)
+            await _end_reported(run)
+            return ending
         except errors.Unavailable:
             return run.requested_end or DATABASE_UNAVAILABLE
         except Exception:
@@ -293,18 +295,30 @@ def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
 
 
 async def _stop_children(run: LiveRun) -> None:
-    for member in run.reported:
-        # The library has executed it inside this run: what works on may be its work.
-        member.transcript.unstopped.add_all(run.transcript.unstopped)
-    pending = {child for child in (*run.children, *run.reported) if not child.ended.done()}
+    pending = [
+        child
+        for child in run.children
+        if not child.ended.done() and not isinstance(child, ReportedRun)
+    ]
     for child in pending:
         child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
-    for member in run.reported:
-        member.end_report()
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
     for child in run.children:
         run.transcript.unstopped.add_all(child.transcript.unstopped)
+
+
+async def _end_reported(run: LiveRun) -> None:
+    """End the members of a library that are open. What works on of the run may be their work."""
+    ending = run.requested_end or Ending.cancelled("system:parent", "The parent run ended")
+    for member in run.reported:
+        if not member.is_reported:
+            member.transcript.unstopped.add_all(run.transcript.unstopped)
+            member.stop(ending)
+            member.end_report()
+    pending = {member.ended for member in run.reported if not member.ended.done()}
+    if pending:
+        await wait_until_done(pending, 2 * GRACE_SECONDS)
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:

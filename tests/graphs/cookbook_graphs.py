@@ -43,6 +43,11 @@ def chat(name: str) -> Any:
     )
 
 
+def sync_chat(name: str) -> Any:
+    url = os.environ["MODEL_URL"]
+    return ChatOpenAI(model=name, base_url=url, api_key="not-needed", stream_usage=True)
+
+
 @tool
 async def search(query: str) -> str:
     """Search the web."""
@@ -91,6 +96,28 @@ def build_supervisor() -> Any:
 
 
 supervisor: Any = build_supervisor()
+
+
+# A team of teams, with synchronous code (tutorial "Hierarchical teams")
+
+
+def ask_clerk(state: MessagesState) -> dict[str, Any]:
+    clerk = create_agent(sync_chat("echo"), [], name="clerk")
+    answer = clerk.invoke({"messages": [("user", "file it")]})["messages"][-1]
+    return {"messages": [AIMessage(f"clerk: {answer.content}")]}
+
+
+def build_hierarchy() -> Any:
+    office = StateGraph(MessagesState)
+    office.add_node("ask_clerk", ask_clerk)
+    office.add_edge(START, "ask_clerk")
+    graph = StateGraph(MessagesState)
+    graph.add_node("office", office.compile())
+    graph.add_edge(START, "office")
+    return graph.compile()
+
+
+hierarchy: Any = build_hierarchy()
 
 
 # A swarm: agents that hand over to each other, with a checkpointer (tutorial "Swarm")

@@ -133,6 +133,18 @@ async def test_agent_that_a_tool_calls_is_a_member(graphs: ConformanceServer) ->
     assert span["parent"] == "c1"
 
 
+async def test_synchronous_teams_of_teams_are_members(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        run = await run_component(operations, "agent", "hierarchy", "hello")
+        (office,) = await members_of(operations, run)
+        (clerk,) = await members_of(operations, office)
+    assert run["content"] == office["content"] == "clerk: file it"
+    assert (office["agent_id"], clerk["agent_id"]) == ("office", "clerk")
+    assert (clerk["input"], clerk["content"]) == ("file it", "file it")
+    assert run["total_tokens"] == clerk["metrics"]["total_tokens"] == 4
+    assert run["messages"][-1]["member_run_id"] == office["run_id"]
+
+
 async def test_branches_of_another_state_are_members(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         request = RunRequest(input={"subjects": ["cats", "dogs"], "jokes": []})

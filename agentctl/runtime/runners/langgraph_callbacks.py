@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -29,10 +30,14 @@ class _Call:
     """A call of a model, also while the run of its graph does not exist yet.
 
     The stream of a graph is read a little later than its callbacks are called.
+
+    Args:
+        lock: held by changes: callbacks of synchronous nodes are called in threads.
     """
 
-    def __init__(self, key: str, model: object) -> None:
+    def __init__(self, key: str, model: object, lock: threading.RLock) -> None:
         self.key = key
+        self._lock = lock
         self._model = model
         self._started_at = now()
         self._span: ModelSpan | None = None
@@ -42,10 +47,11 @@ class _Call:
 
     def adopt(self, run: HostedRun) -> None:
         """Report the call so far to its run."""
-        span = run.start_model_call(self._model, self._started_at)
-        for report in self._reports:
-            report(run, span)
-        self._run, self._span = run, span
+        with self._lock:
+            span = run.start_model_call(self._model, self._started_at)
+            for report in self._reports:
+                report(run, span)
+            self._run, self._span = run, span
 
     def mark_first_token(self) -> None:
         if not self._has_token:
@@ -53,10 +59,11 @@ class _Call:
             self.report(lambda run, span: span.mark_first_token())
 
     def report(self, report: Callable[[HostedRun, ModelSpan], None]) -> None:
-        if self._run is None or self._span is None:
-            self._reports.append(report)
-        else:
-            report(self._run, self._span)
+        with self._lock:
+            if self._run is None or self._span is None:
+                self._reports.append(report)
+            else:
+                report(self._run, self._span)
 
 
 class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
@@ -89,6 +96,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._run = run
         self._calls: dict[UUID, _Call] = {}
         self._waiting: list[_Call] = []
+        self._lock = threading.RLock()
         self._silent: set[UUID] = set()
 
     def adopt(self, key: str, run: HostedRun) -> None:
@@ -99,12 +107,11 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         """
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            if call.key == key or not key:
-                call.adopt(run)
-            else:
-                self._waiting.append(call)
+        with self._lock:
+            found = [call for call in self._waiting if call.key == key or not key]
+            self._waiting = [call for call in self._waiting if call not in found]
+        for call in found:
+            call.adopt(run)
 
     def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
         metadata = more.get("metadata") or {}
@@ -124,11 +131,13 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._check_cancelled()
         metadata = more.get("metadata") or {}
         key, _, _ = (metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")
-        call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"))
-        if (run := self.find_run(key)) is not None:
+        call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"), self._lock)
+        with self._lock:
+            run = self.find_run(key)
+            if run is None:
+                self._waiting.append(call)
+        if run is not None:
             call.adopt(run)
-        else:
-            self._waiting.append(call)
         options = (more.get("options"), more.get("invocation_params"))
         if any(
             isinstance(option, Mapping) and option.get("ls_structured_output_format")
