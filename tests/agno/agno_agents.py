@@ -11,7 +11,17 @@ from agno.agent import Agent
 from agno.models.openai.like import OpenAILike
 from agno.team import Team
 from agno.tools import tool
-from agno.workflow import Condition, Loop, Parallel, Router, Step, StepInput, StepOutput, Workflow
+from agno.workflow import (
+    Condition,
+    Loop,
+    Parallel,
+    Router,
+    Step,
+    StepInput,
+    StepOutput,
+    Workflow,
+    WorkflowAgent,
+)
 from agno.workflow.types import HumanReview
 from pydantic import BaseModel
 
@@ -182,3 +192,6 @@ async def read_count(run_context: agno.run.RunContext) -> str:
 counter = build_agent("tool:read_count", "counter", tools=[read_count])
 counting_team: Any = build_team("delegate", counter, session_state={"count": 7})
 counting_workflow: Any = build_workflow(Step(name="count", agent=counter))
+agentic: Any = build_workflow(
+    Step(name="shout", executor=shout), agent=WorkflowAgent(model=build_model("tool:run_workflow"))
+)

@@ -170,3 +170,9 @@ def test_continued_member_reads_the_state_of_the_session(server: WaitingServer, 
     run = server.decide_and_wait(run, "approve")
     (member,) = list_members(server, run)
     assert member["content"] == "count 7"
+
+
+def test_agent_starts_the_steps_of_its_workflow(server: WaitingServer) -> None:
+    run = server.start("agentic", '{"query": "tea"}')
+    assert (run["status"], run["content"]) == ("COMPLETED", "TEA")
+    assert [span["name"] for span in run["spans"]] == ["shout"]

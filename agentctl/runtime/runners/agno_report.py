@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from agno.agent import Agent
 from agno.run.team import BaseTeamRunEvent
+from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.agno_failures import to_failure
@@ -294,9 +296,13 @@ def watch_inputs(owners: Iterable[Any]) -> Mapping[str, str]:
     """
     inputs: dict[str, str] = {}
     for owner in owners:
-        for each in walk_members(owner):
+        for each in filter(_is_local, walk_members(owner)):
             each.arun = partial(_start_watched, each.arun, inputs)
     return inputs
+
+
+def _is_local(owner: Any) -> bool:
+    return isinstance(owner, Agent | Team)
 
 
 def _start_watched(

@@ -8,10 +8,12 @@ from contextlib import aclosing
 from typing import Any
 
 import orjson
+from agno.agent import Agent
 from agno.db.in_memory import InMemoryDb
 from agno.run.base import BaseRunOutputEvent, RunStatus
 from agno.run.workflow import BaseWorkflowRunOutputEvent, WorkflowRunOutput
 from agno.session.workflow import WorkflowSession
+from agno.team import Team
 from agno.workflow import Workflow
 
 from agentctl.records.times import now, whole_seconds
@@ -139,7 +141,7 @@ def walk_executors(step: Any) -> Iterator[Any]:
     for each in step if isinstance(step, list | tuple) else (step,):
         for name in ("agent", "team"):
             executor = getattr(each, name, None)
-            if executor is not None:
+            if isinstance(executor, Agent | Team):
                 yield executor
         for name in ("steps", "else_steps", "choices", "workflow"):
             below = getattr(each, name, None)
