@@ -20,6 +20,8 @@ from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
 from agno.team import Team as AgnoTeam
 from agno.tools import tool as agno_tool
+from agno.workflow import Step as AgnoStep
+from agno.workflow import Workflow as AgnoWorkflow
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
@@ -397,6 +399,13 @@ def build_agno_team(model: str, **options: Any) -> Any:
     return AgnoTeam(model=like, members=[member], **options)
 
 
+def build_agno_workflow(model: str, **options: Any) -> Any:
+    """Build a workflow whose only step is an agent."""
+    agent = build_agno_agent(model, name="worker", **options)
+    steps = [AgnoStep(name="work", agent=agent, max_retries=0)]
+    return AgnoWorkflow(name="line", steps=steps, add_workflow_history_to_steps=True)
+
+
 def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
     agents = {
         "echo": build("echo"),
@@ -418,6 +427,7 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
 
 globals().update(build_agno("agno_agent", build_agno_agent))
 globals().update(build_agno("agno_team", build_agno_team))
+globals().update(build_agno("agno_workflow", build_agno_workflow))
 agno_team_started = AgnoTeam(
     model=OpenAILike(id="delegate", base_url=URL, api_key="not-needed"),
     members=[build_agno_agent("tool:start_task", id="starter", tools=[start_task])],

@@ -22,6 +22,7 @@ KINDS = {
     "langgraph-checkpointer": "LangGraph graph with a checkpointer",
     "agno-agent": "agno `Agent`",
     "agno-team": "agno `Team`",
+    "agno-workflow": "agno `Workflow`",
     "openai-agents": "openai-agents `Agent`",
 }
 """The kinds with their names in the table."""
@@ -54,12 +55,12 @@ REASONS = {
     ("function", "tools"): "a function returns a result only; a generator reports its tools",
     ("function", "cancel-text"): "there is no text before the function returns; the run is "
     "cancelled in time",
+    (
+        "agno-workflow",
+        "history",
+    ): "the steps of a workflow get the earlier runs as text, if it asks for them",
     ("langgraph-checkpointer", "elsewhere"): "a checkpointer in memory is not on the other server; "
     "one with a database is",
-    **{
-        ("agno-team", column): "an agno `Team` that pauses ends with `INTERRUPTED`"
-        for column in ("approval", "elsewhere", "rejection", "edit")
-    },
 }
 """Cells that are not yes, with the reason; the test of the column confirms each."""
 

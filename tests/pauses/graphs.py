@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.deployment import create_deployment
 from tests.pauses.waiting import WaitingDeployment
 
-__all__ = ["create_graph_deployment"]
+__all__ = ["create_graph_deployment", "create_library_deployment"]
 
 MODULES = ("waiting_graphs", "waiting_agents")
 
@@ -18,11 +18,17 @@ CALL = '{"amount": 10, "to": "bob"}'
 
 def create_graph_deployment(folder: Path, model_url: str) -> WaitingDeployment:
     """Create a deployment with the agents of `waiting_graphs.py` and `waiting_agents.py`."""
+    sources = [Path(__file__).with_name(f"{module}.py") for module in MODULES]
+    return create_library_deployment(folder, model_url, *sources)
+
+
+def create_library_deployment(folder: Path, model_url: str, *sources: Path) -> WaitingDeployment:
+    """Create a deployment with the agents of modules, which are made by their functions `build`."""
     tables: list[str] = []
-    for module in MODULES:
-        source = Path(__file__).with_name(f"{module}.py").read_text()
-        (folder / f"{module}.py").write_text(source)
-        names = re.findall(r"^(\w+): Any = build", source, re.MULTILINE)
-        tables += [f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"' for name in names]
+    for source in sources:
+        text = source.read_text()
+        (folder / source.name).write_text(text)
+        names = re.findall(r"^(\w+): Any = build", text, re.MULTILINE)
+        tables += [f'[[agents]]\nid = "{name}"\nobject = "{source.stem}:{name}"' for name in names]
     deployment = create_deployment(folder, model_url, extra="\n\n".join(tables))
     return WaitingDeployment(deployment, model_url)

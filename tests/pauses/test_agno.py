@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from tests.pauses.graphs import CALL
-from tests.pauses.waiting import WaitingServer
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 
 def test_rejected_and_edited_calls(shared_graphs: WaitingServer) -> None:
@@ -59,3 +64,101 @@ def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> N
     assert shared_graphs.get_run(run["run_id"])["status"] == "CANCELLED"
     assert [each["status"] for each in shared_graphs.list_approvals(run)] == ["cancelled"]
     assert shared_graphs.deployment.ledger(run) == []
+
+
+def test_agent_asks_for_input(shared_graphs: WaitingServer) -> None:
+    fields = [{"field_name": "city", "field_type": "str", "field_description": "Where to"}]
+    run = shared_graphs.start("agno_asker", json.dumps({"user_input_fields": fields}))
+    (asked,) = shared_graphs.list_approvals(run)
+    assert (asked["kind"], asked["tool_name"]) == ("input", "get_user_input")
+    described = {"type": "string", "description": "Where to"}
+    assert asked["schema"]["properties"] == {"city": described}
+    shared_graphs.decide(run, "answer", answer={"city": "Oslo"})
+    run = shared_graphs.wait_for_end(run)
+    assert run["status"] == "COMPLETED"
+    # The record has what the model has read.
+    (call,) = run["tools"]
+    assert (
+        call["result"]
+        == run["content"]
+        == ('User inputs retrieved: [{"name": "city", "value": "Oslo"}]')
+    )
+
+
+def test_agent_asks_a_question_with_choices(shared_graphs: WaitingServer) -> None:
+    options = [{"label": "left"}, {"label": "right"}]
+    question = {"question": "Which way?", "header": "Way", "options": options}
+    run = shared_graphs.start("agno_chooser", json.dumps({"questions": [question]}))
+    (asked,) = shared_graphs.list_approvals(run)
+    assert (asked["kind"], asked["question"]) == ("input", "Which way?")
+    shared_graphs.decide(run, "answer", answer={"Which way?": ["left"]})
+    run = shared_graphs.wait_for_end(run)
+    assert run["tools"][0]["result"] == run["content"]
+    assert "left" in run["content"]
+
+
+def test_approval_of_agno_needs_a_second_person(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("agno_transferer", CALL)
+    (asked,) = shared_graphs.list_approvals(run)
+    assert (asked["kind"], asked["policy"]) == ("approval", "other")
+    shared_graphs.decide(run, "approve")
+    assert shared_graphs.wait_for_end(run)["content"] == "transferred 10"
+    assert shared_graphs.deployment.ledger(run) == ["transfer 10"]
+
+
+def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs below a run, parents first."""
+    found = []
+    for run_id in run["member_runs"]:
+        member = server.get_run(run_id)
+        found += [member, *list_members(server, member)]
+    return found
+
+
+@pytest.mark.parametrize(("team", "names"), [("agno_crew", 1), ("agno_crews", 2)])
+def test_member_of_a_team_waits_and_goes_on_on_another_server(
+    graphs: WaitingDeployment, team: str, names: int
+) -> None:
+    with graphs.serve() as server:
+        run = server.start(team, CALL, metadata={"tenant": "north"})
+        assert run["status"] == "PAUSED", run
+        members = list_members(server, run)
+        assert [each["status"] for each in members] == ["PAUSED"] * names
+        (asked,) = server.list_approvals(run)
+        assert (asked["tool_name"], asked["arguments"]) == ("agno_pay", json.loads(CALL))
+        assert asked["schema"]["required"] == ["amount", "to"]
+        server.kill()
+    with graphs.serve("second.log") as server:
+        server.decide(run, "approve")
+        run = server.wait_for_end(run)
+        assert run["status"] == "COMPLETED", run
+        assert graphs.ledger(run) == ["pay 10 to bob for north"]
+        after = list_members(server, run)
+        assert [each["run_id"] for each in after] == [each["run_id"] for each in members]
+        assert {each["status"] for each in after} == {"COMPLETED"}
+        (paid,) = after[-1]["tools"]
+        assert (paid["tool_name"], paid["result"], paid["tool_call_error"]) == (
+            "agno_pay", "paid 10", False,
+        )  # fmt: skip
+        for leader in (run, *after[:-1]):
+            (delegation,) = leader["tools"]
+            assert "paid 10" in delegation["result"]
+            assert leader["content"] == delegation["result"]
+        (approval,) = server.list_approvals(run)
+        assert (approval["execution"], approval["result"]) == ("done", "paid 10")
+
+
+def test_two_members_of_a_team_wait(shared_graphs: WaitingServer) -> None:
+    run = shared_graphs.start("agno_pair", json.dumps({"task": CALL}))
+    assert sorted(each["kind"] for each in shared_graphs.list_approvals(run)) == [
+        "approval", "input",
+    ]  # fmt: skip
+    shared_graphs.decide(run, "answer", "agno_mail", answer={"to": "carl"})
+    assert shared_graphs.get_run(run["run_id"])["status"] == "PAUSED"
+    assert shared_graphs.deployment.ledger(run) == []
+    shared_graphs.decide(run, "reject", "agno_pay", note="too much")
+    run = shared_graphs.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run
+    assert shared_graphs.deployment.ledger(run) == ["mail to carl"]
+    assert "mailed carl" in run["content"]
+    assert "too much" in run["content"]

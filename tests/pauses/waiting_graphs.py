@@ -12,8 +12,12 @@ from typing import Any
 
 import agno.run
 from agno.agent import Agent
+from agno.approval import approval
 from agno.models.openai.like import OpenAILike
+from agno.team import Team
 from agno.tools import tool as agno_tool
+from agno.tools.user_control_flow import UserControlFlowTools
+from agno.tools.user_feedback import UserFeedbackTools
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_tool_call
 from langchain_core.runnables import RunnableConfig
@@ -183,12 +187,43 @@ async def agno_open(amount: int, to: str) -> str:
     raise AssertionError
 
 
-def build_agno(model: str) -> Any:
+@approval
+@agno_tool()
+async def agno_transfer(amount: int, to: str, run_context: agno.run.RunContext) -> str:
+    """Transfer an amount, which a second person approves."""
+    record((run_context.dependencies or {})["run_context"], f"transfer {amount}")
+    return f"transferred {amount}"
+
+
+AGNO_TOOLS: list[Any] = [
+    agno_pay, agno_mail, agno_open, agno_transfer, UserControlFlowTools(), UserFeedbackTools(),
+]  # fmt: skip
+
+
+def build_agno(model: str, **options: Any) -> Any:
     like = OpenAILike(id=model, base_url=URL, api_key="not-needed")
-    return Agent(model=like, tools=[agno_pay, agno_mail, agno_open])
+    return Agent(model=like, tools=AGNO_TOOLS, **options)
+
+
+def build_crew(model: str, *members: Any, **options: Any) -> Any:
+    like = OpenAILike(id=model, base_url=URL, api_key="not-needed")
+    return Team(model=like, members=[*members], **options)
 
 
 agno_payer: Any = build_agno("tool:agno_pay")
 agno_two: Any = build_agno("tools:agno_pay")
 agno_mailer: Any = build_agno("tool:agno_mail")
 agno_opener: Any = build_agno("tool:agno_open")
+agno_transferer: Any = build_agno("tool:agno_transfer")
+agno_asker: Any = build_agno("tool:get_user_input")
+agno_chooser: Any = build_agno("tool:ask_user")
+agno_crew: Any = build_crew("delegate", build_agno("tool:agno_pay", name="payer"))
+agno_crews: Any = build_crew(
+    "delegate", build_crew("delegate", build_agno("tool:agno_pay", name="payer"), name="crew")
+)
+agno_pair: Any = build_crew(
+    "tool:delegate_task_to_members",
+    build_agno("tool:agno_pay", name="payer"),
+    build_agno("tool:agno_mail", name="mailer"),
+    delegate_to_all_members=True,
+)

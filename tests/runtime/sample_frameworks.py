@@ -15,8 +15,6 @@ import httpx
 import httpx2
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
-from agno.team import Team as AgnoTeam
-from agno.tools import tool as agno_tool
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableConfig
@@ -395,15 +393,3 @@ def failing_agno_tool() -> Any:
 
 def model_of_agno_fails() -> Any:
     return agno_agent("http-500")
-
-
-@agno_tool(requires_confirmation=True)
-def confirm() -> str:
-    """Need a confirmation."""
-    return "confirmed"
-
-
-def paused_team() -> Any:
-    member = agno_agent("tool:confirm", tools=[confirm])
-    member.name = "helper"
-    return AgnoTeam(model=agno_agent("delegate").model, members=[member])

@@ -1,18 +1,25 @@
-"""Pauses of agents of agno as approvals, and the tools with which a paused run goes on."""
+"""Pauses of agents and teams of agno as approvals, and the calls with which a paused run goes on.
+
+The texts of `get_user_input` and `ask_user` are those that the library gives to the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+from agno.run.base import RunStatus
 from agno.tools import Function, Toolkit
+from agno.utils.team import get_member_id
 
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 
-_ASK_USER = "ask_user"
+_ASK_USER, _GET_INPUT = "ask_user", "get_user_input"
 
 _JSON_TYPES = {
     str: "string",
@@ -24,14 +31,60 @@ _JSON_TYPES = {
 }
 
 
-def list_asks(output: Any, target: Any) -> list[NewApproval]:
-    """Return what a paused run asks for.
+class WaitingCall(NamedTuple):
+    """A call that waits for a decision, an answer or a result.
+
+    Attributes:
+        run_id: the run of agno that makes it: that of the agent, or of a member.
+        owner_id: the agent or team of that run.
+        key: its id in the run of agentctl, which has the approvals of all members.
+    """
+
+    run_id: str
+    owner_id: str
+    key: str
+    tool: Any
+
+
+def list_waiting(output: Any) -> list[WaitingCall]:
+    """Return the calls that wait in a paused run, and in those of its members."""
+    found = [
+        (run, tool) for run in walk_paused(output) for tool in run.tools or () if is_waiting(tool)
+    ]
+    counts = Counter(tool.tool_call_id for _, tool in found)
+    calls = []
+    for run, tool in found:
+        owner_id = getattr(run, "team_id", None) or getattr(run, "agent_id", None) or ""
+        call_id = tool.tool_call_id or ""
+        key = call_id if counts[call_id] == 1 else f"{run.run_id}:{call_id}"
+        calls.append(WaitingCall(run.run_id, owner_id, key, tool))
+    return calls
+
+
+def walk_paused(output: Any) -> Iterator[Any]:
+    """Yield a run, and the paused runs of its members."""
+    yield output
+    for member in getattr(output, "member_responses", None) or ():
+        if member.status == RunStatus.paused:
+            yield from walk_paused(member)
+
+
+def list_asks(waiting: Iterable[WaitingCall], owners: Iterable[Any]) -> list[NewApproval]:
+    """Return what calls wait for.
 
     Args:
-        output: the `RunOutput` of the pause.
-        target: the agent, whose tools have the schemas of their arguments.
+        owners: the agents and teams; their tools have the schemas of their arguments.
     """
-    return [_build_ask(tool, target) for tool in output.tools or () if is_waiting(tool)]
+    by_id = {get_member_id(each): each for owner in owners for each in walk_members(owner)}
+    return [_build_ask(call, by_id.get(call.owner_id)) for call in waiting]
+
+
+def walk_members(target: Any) -> Iterator[Any]:
+    """Yield an agent or team, and the members of a team, nested ones too."""
+    yield target
+    members = getattr(target, "members", None)
+    for member in members if isinstance(members, list) else ():
+        yield from walk_members(member)
 
 
 def is_waiting(tool: Any) -> bool:
@@ -43,19 +96,19 @@ def is_waiting(tool: Any) -> bool:
     )
 
 
-def _build_ask(tool: Any, target: Any) -> NewApproval:
-    call_id, name = tool.tool_call_id or "", tool.tool_name or ""
+def _build_ask(call: WaitingCall, owner: Any) -> NewApproval:
+    tool, name = call.tool, call.tool.tool_name or ""
     arguments = to_json_value(tool.tool_args or {}, 2**31)
     policy: Any = "other" if tool.approval_type == "required" else "user"
     if tool.requires_confirmation:
-        schema = _find_schema(target, name)
-        return NewApproval("approval", call_id, name, arguments, policy=policy, schema=schema)
+        schema = _find_schema(owner, name)
+        return NewApproval("approval", call.key, name, arguments, policy=policy, schema=schema)
     if tool.external_execution_required:
-        return NewApproval("external", call_id, name, arguments, policy=policy)
+        return NewApproval("external", call.key, name, arguments, policy=policy)
     questions = tool.user_feedback_schema or ()
     schema = _build_choices(questions) if questions else _build_fields(tool.user_input_schema or ())
     texts = [question.question for question in questions]
-    return NewApproval("input", call_id, name, arguments, policy, "\n".join(texts) or None, schema)
+    return NewApproval("input", call.key, name, arguments, policy, "\n".join(texts) or None, schema)
 
 
 def _build_fields(fields: Any) -> dict[str, Any]:
@@ -100,11 +153,16 @@ def _find_schema(target: Any, name: str) -> dict[str, Any] | None:
 
 
 def _list_functions(target: Any) -> Iterator[Any]:
-    for tool in target.tools if isinstance(target.tools, list) else ():
+    tools = getattr(target, "tools", None)
+    for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, Toolkit):
             yield from {**tool.functions, **tool.async_functions}.values()
         elif isinstance(tool, Function):
             yield tool
+
+
+CallId = tuple[str, str]
+"""The id of a run of agno, and that of its call."""
 
 
 @dataclass(slots=True)
@@ -112,47 +170,76 @@ class DecidedCalls:
     """The decided calls of a pause.
 
     Attributes:
-        approved: the calls that are to be made, by their ids.
+        approved: the calls that are to be made.
         ended: the text of the calls that are not to be made, and whether they failed.
     """
 
-    approved: dict[str, Decision] = field(default_factory=dict)
-    ended: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    approved: dict[CallId, Decision] = field(default_factory=dict)
+    ended: dict[CallId, tuple[str, bool]] = field(default_factory=dict)
 
 
 def apply_decisions(output: Any, leg: Leg) -> DecidedCalls:
-    """Set the decisions on the calls of a stored `RunOutput`, with the arguments that we stored.
+    """Set the decisions on the calls of a stored run, with the arguments that we stored.
 
-    They are set on its `tools`: its requirements have other objects, which the library does not
-    read. A call with a result is never made again: it becomes one that was executed elsewhere.
+    A call with a result is never made again: it becomes one that was executed elsewhere.
     """
     calls = DecidedCalls()
-    for tool in output.tools or ():
-        decision = leg.find(tool.tool_call_id or "") if is_waiting(tool) else None
+    for call in list_waiting(output):
+        decision = leg.find(call.key)
         if decision is None:
             continue
-        call_id = decision.tool_call_id
-        if decision.kind == "approval" and decision.is_approved and decision.execution is None:
-            tool.confirmed, tool.tool_args = True, dict(decision.arguments)
+        call_id = call.run_id, call.tool.tool_call_id or ""
+        ended = _apply(call.tool, decision)
+        if ended is not None:
+            calls.ended[call_id] = ended
+        elif decision.kind == "approval":
             calls.approved[call_id] = decision
-        elif decision.execution is not None:
-            failed = decision.execution != "done"
-            calls.ended[call_id] = _set_result(tool, _to_text(decision.result), failed=failed)
-        elif decision.status != "answered":
-            calls.ended[call_id] = _set_result(tool, decision.refusal, failed=True)
-        elif tool.tool_name == _ASK_USER:
-            for question in tool.user_feedback_schema or ():
-                question.selected_options = list(_read(decision.answer, question.question) or ())
-        else:
-            for each in tool.user_input_schema or ():
-                value = _read(decision.answer, each.name)
-                each.value = each.value if value is None else value
+        for requirement in _find_requirements(output, call_id):
+            # The library has other objects here, and reads those of members only.
+            if _apply(requirement.tool_execution, decision) is not None:
+                requirement.external_execution_result = requirement.tool_execution.result
     return calls
+
+
+def _find_requirements(output: Any, call_id: CallId) -> Iterator[Any]:
+    for run in walk_paused(output):
+        for requirement in run.requirements or ():
+            run_id = requirement.member_run_id or run.run_id
+            if (run_id, requirement.tool_execution.tool_call_id) == call_id:
+                yield requirement
+
+
+def _apply(tool: Any, decision: Decision) -> tuple[str, bool] | None:
+    """Set a decision on a call; return its text and whether it failed if it is not to be made."""
+    if decision.kind == "approval" and decision.is_approved and decision.execution is None:
+        tool.confirmed, tool.tool_args = True, dict(decision.arguments)
+        return None
+    if decision.execution is not None:
+        failed = decision.execution != "done"
+        return _set_result(tool, _to_text(decision.result), failed=failed)
+    if decision.status != "answered":
+        return _set_result(tool, decision.refusal, failed=True)
+    tool.answered = True
+    if tool.tool_name == _ASK_USER:
+        for question in tool.user_feedback_schema or ():
+            question.selected_options = list(_read(decision.answer, question.question) or ())
+        chosen = [
+            {"question": each.question, "selected": each.selected_options}
+            for each in tool.user_feedback_schema or ()
+        ]
+        return f"User feedback received: {json.dumps(chosen, ensure_ascii=False)}", False
+    for each in tool.user_input_schema or ():
+        value = _read(decision.answer, each.name)
+        each.value = each.value if value is None else value
+    if tool.tool_name == _GET_INPUT:
+        given = [{"name": each.name, "value": each.value} for each in tool.user_input_schema or ()]
+        return f"User inputs retrieved: {json.dumps(given, ensure_ascii=False)}", False
+    return None
 
 
 def _set_result(tool: Any, text: str, *, failed: bool) -> tuple[str, bool]:
     tool.requires_confirmation = tool.requires_user_input = None
-    tool.external_execution_required = True
+    tool.external_execution_required = tool.answered = True
     tool.result, tool.tool_call_error = text, failed
     return text, failed
 

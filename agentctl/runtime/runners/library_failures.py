@@ -51,12 +51,26 @@ class ToolCalls:
             detail = f"The tool {name} failed ({type(error).__name__})"
             self.end(call_id, detail, failed=True)
             return ExecutionError("TOOL_FAILED", detail)
-        for cause in _causes(error):
-            code = _read_code(cause)
-            if code is not None:
-                _log.warning("run %s: the model failed", run_id, exc_info=error)
-                return ExecutionError(code)
-        return error
+        code = find_failure_code(error)
+        if code is None:
+            return error
+        _log.warning("run %s: the model failed", run_id, exc_info=error)
+        return ExecutionError(code)
+
+
+def find_failure_code(error: BaseException) -> FailureCode | None:
+    """Return the code of an exception that a client of a model provider has raised or caused.
+
+    None for an exception of other code.
+    """
+    return next(filter(None, map(_read_code, _causes(error))), None)
+
+
+def read_status(status: int) -> FailureCode:
+    """Return the code of the HTTP status of a model provider."""
+    if status in _TIMEOUTS:
+        return "MODEL_TIMEOUT"
+    return "MODEL_UNAVAILABLE" if status == 429 or status >= 500 else "MODEL_REJECTED"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -74,9 +88,7 @@ def _read_code(error: BaseException) -> FailureCode | None:
         return None
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        if status in _TIMEOUTS:
-            return "MODEL_TIMEOUT"
-        return "MODEL_UNAVAILABLE" if status == 429 or status >= 500 else "MODEL_REJECTED"
+        return read_status(status)
     if any("Timeout" in base.__name__ for base in bases):
         return "MODEL_TIMEOUT"
     return "MODEL_UNAVAILABLE"

@@ -91,6 +91,12 @@ def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
     return OpenAIAgentsRunner(target, options.build_deps)
 
 
+def _build_agno_workflow_runner(target: Any, _: RunnerOptions) -> Runner:
+    from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
+
+    return AgnoWorkflowRunner(target)
+
+
 def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.factory import build_factory_runner
 
@@ -120,6 +126,11 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent or Team of agno",
         lambda target: has_base(target, "agno", "Agent", "Team"),
         _build_agno_runner,
+    ),
+    RunnerKind(
+        "a Workflow of agno",
+        lambda target: has_base(target, "agno", "Workflow"),
+        _build_agno_workflow_runner,
     ),
     RunnerKind(
         "an Agent of openai-agents", _is_openai_agent, _build_openai_agents_runner, takes=("deps",)

@@ -1,0 +1,324 @@
+"""Reports of the events of agno: of a run, and of the runs of its members as runs of members."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from agno.agent import Agent
+from agno.run.team import BaseTeamRunEvent
+from agno.team import Team
+
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners.agno_failures import to_failure
+from agentctl.runtime.runners.agno_pauses import (
+    DecidedCalls,
+    WaitingCall,
+    walk_members,
+    walk_paused,
+)
+from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
+from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.library_members import LibraryMembers
+
+_SERVER_STATE = frozenset(
+    {
+        "current_run_id",
+        "current_session_id",
+        "current_user_id",
+        "run_id",
+        "session_id",
+        "workflow_id",
+        "workflow_name",
+    }
+)
+"""Keys that agno adds to the session state of a run."""
+
+_COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
+
+
+_DELEGATIONS = frozenset(
+    {
+        "delegate_task_to_member",
+        "delegate_task_to_members",
+        "execute_task",
+        "execute_tasks_parallel",
+    }
+)
+"""Tools with which the leader of a team starts members."""
+
+
+class RunReport:
+    """Reports one run of agno: the run itself, or that of a member.
+
+    Attributes:
+        call_id: the call of its parent that started it; None for none.
+        is_paused: True if it waits for decisions, or a member of it.
+        waiting: its open calls whose members wait.
+    """
+
+    def __init__(self, run: HostedRun, call_id: str | None = None) -> None:
+        self.run = run
+        self.call_id = call_id
+        self.is_paused = False
+        self.waiting: set[str] = set()
+        self._calls = ToolCalls(run)
+        self._delegated: dict[str, Mapping[str, Any]] = {}
+        self._resumed: list[Any] = []
+        self._usage: Counter[str] = Counter()
+        self._model_call: ModelSpan | None = None
+
+    def add(self, name: str, event: Any) -> None:
+        """Report one event about the work of the run."""
+        if name == "ModelRequestStarted":
+            while self._resumed:
+                self.end_call(self._resumed.pop(0))
+            self.run.begin_answer()
+            self._model_call = self.run.start_model_call(event.model)
+        elif name == "ModelRequestCompleted":
+            self._add_usage(event)
+        elif name in ("ReasoningContentDelta", "RunContent"):
+            if self._model_call is not None:
+                self._model_call.mark_first_token()
+            self.run.add_thinking(event.reasoning_content or "")
+            if name == "RunContent" and isinstance(event.content, str):
+                self.run.add_text(event.content)
+        elif name == "ToolCallStarted":
+            tool = event.tool
+            self.start_call(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
+        elif name == "ToolCallCompleted":
+            self.end_call(event.tool)
+
+    def _add_usage(self, event: Any) -> None:
+        counts = {counter: getattr(event, counter) or 0 for counter in _COUNTERS}
+        # The library reports zeros for a model that reports nothing.
+        if any(counts.values()):
+            self._usage.update(counts)
+            self.run.set_usage(self._usage)
+        if self._model_call is not None:
+            self._model_call.end(counts)
+
+    def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Report the start of a call, unless the leg before this one has reported it."""
+        if name in _DELEGATIONS:
+            self._delegated[call_id] = arguments
+        if call_id not in self.run.open_calls:
+            self._calls.start(call_id, name, arguments)
+
+    def end_call(self, tool: Any) -> None:
+        """Report the end of a call, unless its member waits."""
+        call_id = tool.tool_call_id or ""
+        if call_id not in self.waiting:
+            self._delegated.pop(call_id, None)
+            text, failed = read_result(tool)
+            self._calls.end(call_id, text, failed=failed)
+
+    def close_call(self, call_id: str, text: str, *, failed: bool) -> None:
+        self._calls.end(call_id, text, failed=failed)
+
+    def await_members(self, output: Any) -> None:
+        """Go on with the calls whose members wait: their results come without an event.
+
+        Args:
+            output: the run of agno, which gets the results when its model is asked again.
+        """
+        tools = {tool.tool_call_id: tool for tool in output.tools or ()}
+        self._resumed = [
+            tools[call_id]
+            for call_id, name in self.run.open_calls.items()
+            if name in _DELEGATIONS and call_id in tools
+        ]
+
+    def find_delegation(self, member: str) -> tuple[str | None, str]:
+        """Return the open call that started a member, and its task."""
+        calls = self._delegated.items()
+        named = [each for each in calls if each[1].get("member_id") == member]
+        for call_id, arguments in named or calls:
+            return call_id, str(arguments.get("task") or self.run.spec.input)
+        return None, self.run.spec.input
+
+    async def set_result(self, content: Any) -> None:
+        """Report the content of the whole run, as far as it was not streamed."""
+        if content is not None and not isinstance(content, str):
+            await self.run.set_output(content)
+            content = self.run.output_text
+        if content and not self.run.content:
+            self.run.add_text(content)
+
+
+class AgnoReport:
+    """Reports the events of a run, and those of its members.
+
+    Args:
+        failed: the exceptions of model calls, by the ids of runs (`keep_failures`).
+        inputs: the inputs of members, by the ids of their runs (`watch_inputs`).
+
+    Attributes:
+        root: the run itself.
+        failure: the last failure of a member; None for none.
+    """
+
+    def __init__(
+        self, run: HostedRun, failed: dict[str, BaseException], inputs: Mapping[str, str]
+    ) -> None:
+        self.root = RunReport(run)
+        self.failure: ExecutionError | None = None
+        self._failed = failed
+        self._inputs = inputs
+        self._members = LibraryMembers(run)
+        self._root_id = run.context.run_id
+        self._reports = {self._root_id: self.root}
+
+    async def add(self, event: Any, *, call_id: str | None = None) -> None:
+        """Report one event. Those of runs that have ended, or have no start, are dropped.
+
+        Args:
+            call_id: the open call or step that started the run of the event, if that is known.
+
+        Raises:
+            ExecutionError: the run has failed.
+        """
+        name = event.event.removeprefix("Team")
+        report = self._reports.get(event.run_id)
+        if report is None and name == "RunStarted":
+            report = self._start(event, call_id)
+        if report is None:
+            return
+        if name == "RunCompleted":
+            await report.set_result(event.content)
+            if report is self.root:
+                self.keep_state(event.session_state)
+            self._end(event.run_id)
+        elif name == "RunError":
+            failure = to_failure(event, self._failed)
+            # The library gives this text to the next step of a workflow.
+            event.content = failure.detail
+            self._end(event.run_id, failure)
+        elif name == "RunCancelled":
+            cancelled = ExecutionError("AGENT_FAILED", "The agent cancelled its run")
+            self._end(event.run_id, cancelled)
+        elif name == "RunPaused":
+            self._pause(report, event.parent_run_id)
+        else:
+            report.add(name, event)
+
+    def _start(self, event: Any, call_id: str | None) -> RunReport:
+        is_team = isinstance(event, BaseTeamRunEvent)
+        member_id, name = (
+            (event.team_id, event.team_name) if is_team else (event.agent_id, event.agent_name)
+        )
+        parent_id = event.parent_run_id if event.parent_run_id in self._reports else self._root_id
+        parent = self._reports.get(parent_id, self.root)
+        found, task = parent.find_delegation(member_id)
+        member = self._members.start(
+            event.run_id,
+            name or member_id,
+            self._inputs.get(event.run_id, task),
+            kind="team" if is_team else "agent",
+            parent=parent_id if parent is not self.root else None,
+            call_id=call_id or found,
+        )
+        report = self._reports[event.run_id] = RunReport(member.run, found)
+        return report
+
+    def _pause(self, report: RunReport, parent_id: str | None) -> None:
+        report.is_paused = True
+        if report is not self.root and report.call_id is not None:
+            self._reports.get(parent_id or "", self.root).waiting.add(report.call_id)
+
+    def _end(self, run_id: str, failure: ExecutionError | None = None) -> None:
+        if run_id == self._root_id:
+            if failure is not None:
+                raise failure
+            return
+        del self._reports[run_id]
+        self.failure = failure or self.failure
+        self._members.end(run_id, failure)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the members that wait, for the state of a pause."""
+        return self._members.to_json()
+
+    async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        """Go on with the members of a pause."""
+        await self._members.restore(stored)
+        for member in self._members.list_open():
+            self._reports[member.key] = RunReport(member.run)
+
+    def start_waiting(self, calls: Iterable[WaitingCall]) -> None:
+        """Report the calls of a pause, whose events come when they are made."""
+        for call in calls:
+            report = self._reports.get(call.run_id, self.root)
+            tool = call.tool
+            report.start_call(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
+
+    def settle(self, output: Any, calls: DecidedCalls) -> None:
+        """Report the calls that were decided about and are not made.
+
+        Args:
+            output: the run with which agno goes on; it fills in the results of delegations.
+        """
+        for (run_id, call_id), (text, failed) in calls.ended.items():
+            self._reports.get(run_id, self.root).close_call(call_id, text, failed=failed)
+        for run in walk_paused(output):
+            if run.run_id in self._reports:
+                self._reports[run.run_id].await_members(run)
+
+    def keep_state(self, values: Mapping[str, Any] | None) -> None:
+        """Take over the state of the session as the agent has changed it."""
+        if values is None:
+            return
+        state = self.root.run.context.state
+        kept = {key: value for key, value in values.items() if key not in _SERVER_STATE}
+        state.clear()
+        state.update(kept)
+
+
+def watch_inputs(owners: Iterable[Any]) -> Mapping[str, str]:
+    """Keep the inputs of the runs that agents and teams, and members of these, start.
+
+    The events of the library do not have them.
+
+    Args:
+        owners: the copies for one run, which are changed.
+
+    Returns:
+        The inputs by the ids of the runs, as they start.
+    """
+    inputs: dict[str, str] = {}
+    for owner in owners:
+        for each in filter(_is_local, walk_members(owner)):
+            each.arun = partial(_start_watched, each.arun, inputs)
+    return inputs
+
+
+def _is_local(owner: Any) -> bool:
+    return isinstance(owner, Agent | Team)
+
+
+def _start_watched(
+    start: Callable[..., Any], inputs: dict[str, str], *args: Any, **options: Any
+) -> Any:
+    given = options.get("input", args[0] if args else None)
+    if isinstance(given, list) and given:
+        given = getattr(given[-1], "content", None)
+    if isinstance(given, str):
+        inputs[options.get("run_id") or ""] = given
+    return start(*args, **options)
+
+
+def read_result(tool: Any) -> tuple[str, bool]:
+    """Return the text of a call that has ended, and whether it failed."""
+    if tool.tool_call_error:
+        # The text of a failed call is that of an exception.
+        return f"The tool {tool.tool_name} failed", True
+    return tool.result or "", False

@@ -1,0 +1,365 @@
+"""Workflows of agno (docs/agents.md "agno"): their steps, and the runs of the agents in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from agno.agent import Agent
+from agno.db.in_memory import InMemoryDb
+from agno.run.base import BaseRunOutputEvent, RunStatus
+from agno.run.workflow import BaseWorkflowRunOutputEvent, WorkflowRunOutput
+from agno.session.workflow import WorkflowSession
+from agno.team import Team
+from agno.workflow import Workflow
+
+from agentctl.records.times import now, whole_seconds
+from agentctl.runtime.events import StepCompleted, StepStarted
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import Paused
+from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
+from agentctl.runtime.runners.agno_failures import keep_failures
+from agentctl.runtime.runners.agno_pauses import DecidedCalls
+from agentctl.runtime.runners.agno_report import AgnoReport, watch_inputs
+from agentctl.runtime.runners.agno_step_pauses import StepPause, decide_step, find_step_pause
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.spans import Span
+
+_log = logging.getLogger("agentctl.runtime")
+
+_PAUSES = frozenset(
+    {
+        "ConditionPaused",
+        "RouterPaused",
+        "StepExecutorPaused",
+        "StepOutputReview",
+        "StepPaused",
+        "WorkflowPaused",
+    }
+)
+"""The last events of a workflow that waits."""
+
+
+class AgnoWorkflowRunner(AgnoBase):
+    """The runner of a workflow of agno. Each run uses a copy of it.
+
+    The storage of the workflow is not used: its session has the earlier runs of our session, which
+    the library gives to the steps that ask for them.
+    """
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Execute a run in the task of the caller."""
+        context = run.context
+        # Without a database the library warns that it cannot keep a history.
+        workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
+        session = _build_session(workflow, run)
+        _replace_storage(workflow, session)
+        given, calls = build_options(workflow, run), DecidedCalls()
+        stream = {"stream": True, "stream_events": True}
+        with keep_failures() as failed:
+            inputs = watch_inputs(walk_executors(workflow.steps))
+            report = WorkflowReport(run, failed, workflow, inputs)
+            if run.leg is None:
+                events: Any = workflow.arun(
+                    self.read_input(message, run),
+                    run_id=context.run_id,
+                    session_id=context.session_id,
+                    user_id=context.user_id,
+                    session_state=dict(context.state),
+                    **given,
+                    **stream,
+                )
+            else:
+                output = WorkflowRunOutput.from_dict(run.leg.state["output"])
+                pause = find_step_pause(output, walk_executors(workflow.steps))
+                if pause is None:
+                    raise ExecutionError("INTERRUPTED")
+                calls = decide_step(pause, run.leg)
+                await report.restore(run.leg.state, pause, calls)
+                session.upsert_run(output)
+                _give_options(workflow, given, run)
+                events = await workflow.acontinue_run(output, **stream)
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        await report.add(event, calls)
+                        await run.take_turn()
+            except (ExecutionError, Paused):
+                raise
+            except Exception as error:
+                _log.warning("run %s: the workflow failed", context.run_id, exc_info=error)
+                raise report.fail() from error
+        if report.is_paused:
+            _pause(report, session, workflow)
+
+
+def _build_session(workflow: Workflow, run: HostedRun) -> WorkflowSession:
+    """Return the session with the earlier runs, as the library stores them."""
+    session = WorkflowSession(
+        session_id=run.context.session_id, user_id=run.context.user_id, workflow_id=workflow.id
+    )
+    session.session_data = {"session_state": dict(run.context.state)}
+    session.runs = []
+    for number, earlier in enumerate(run.earlier_runs):
+        texts = {message["role"]: message["content"] for message in earlier.messages}
+        session.runs.append(
+            WorkflowRunOutput(
+                run_id=f"earlier-{number}",
+                input=texts.get("user"),
+                content=texts.get("assistant"),
+                status=RunStatus.completed,
+            )
+        )
+    return session
+
+
+def _replace_storage(workflow: Any, session: WorkflowSession) -> None:
+    def read_or_create_session(*_: Any, **__: Any) -> WorkflowSession:
+        return session
+
+    async def aget_session(*_: Any, **__: Any) -> WorkflowSession:
+        return session
+
+    workflow.read_or_create_session = read_or_create_session
+    workflow.aget_session = aget_session
+
+
+def _give_options(workflow: Any, given: Mapping[str, Any], run: HostedRun) -> None:
+    """Give the agents of a workflow what a continued run of the library does not pass on."""
+    for executor in walk_executors(workflow.steps):
+        executor.dependencies = {**(executor.dependencies or {}), **given["dependencies"]}
+        executor.metadata = {**(executor.metadata or {}), **given["metadata"]}
+        executor.session_state = run.context.state
+        executor.user_id = run.context.user_id
+
+
+def walk_executors(step: Any) -> Iterator[Any]:
+    """Yield the agents and teams of steps, nested ones too."""
+    for each in step if isinstance(step, list | tuple) else (step,):
+        for name in ("agent", "team"):
+            executor = getattr(each, name, None)
+            if isinstance(executor, Agent | Team):
+                yield executor
+        for name in ("steps", "else_steps", "choices", "workflow"):
+            below = getattr(each, name, None)
+            if below is not None and not callable(below):
+                yield from walk_executors(below)
+
+
+class WorkflowReport:
+    """Reports the events of a workflow: its steps, and the runs of agents in them as members.
+
+    Attributes:
+        is_paused: True if the workflow waits.
+    """
+
+    def __init__(
+        self,
+        run: HostedRun,
+        failed: dict[str, BaseException],
+        workflow: Any,
+        inputs: Mapping[str, str],
+    ) -> None:
+        self.is_paused = False
+        self._run = run
+        self._members = AgnoReport(run, failed, inputs)
+        self._workflow = workflow
+        self._open: dict[str, tuple[int, Any, Span]] = {}
+        self._number = 0
+        self._last = _find_last_step(workflow)
+
+    async def add(self, event: Any, calls: DecidedCalls) -> None:
+        """Report one event.
+
+        Raises:
+            ExecutionError: the workflow has failed.
+        """
+        if not isinstance(event, BaseWorkflowRunOutputEvent):
+            if isinstance(event, BaseRunOutputEvent):
+                await self._add_member_event(event, calls)
+            return
+        name = event.event
+        if event.nested_depth:
+            return
+        if name == "StepStarted":
+            await self._run.begin_effect()
+            self._start_step(event)
+        elif name == "StepCompleted":
+            self._end_step(event)
+        elif name in _PAUSES:
+            self.is_paused = True
+        elif name == "WorkflowCompleted":
+            await self._complete(event)
+        elif name in ("WorkflowError", "StepError"):
+            raise self.fail()
+        elif name == "WorkflowCancelled":
+            raise ExecutionError("AGENT_FAILED", "The workflow was cancelled")
+        else:
+            self._report_progress(name, event)
+
+    async def _add_member_event(self, event: Any, calls: DecidedCalls) -> None:
+        number, span = self._find_step(event)
+        await add_event(event, self._members, calls, span.id if span is not None else None)
+        is_text = event.event in ("RunContent", "TeamRunContent") and isinstance(event.content, str)
+        is_of_step = getattr(event, "parent_run_id", None) is None
+        if is_text and is_of_step and number is not None and event.step_index == self._last:
+            self._run.add_text(event.content)
+
+    def _find_step(self, event: Any) -> tuple[int | None, Span | None]:
+        """Return the open step of an event; that of a workflow in a step is the only open one."""
+        found = self._open.get(_name_step(event))
+        if found is None and len(self._open) == 1:
+            (found,) = self._open.values()
+        return (None, None) if found is None else (found[0], found[2])
+
+    def _start_step(self, event: Any) -> None:
+        for key, (_, index, span) in [*self._open.items()]:
+            if isinstance(index, int) and isinstance(event.step_index, int):
+                # The library does not report the end of a step that failed and was left out.
+                span.end("failed")
+                del self._open[key]
+        environment, number = self._run.environment, self._number
+        self._number += 1
+        environment.emit(StepStarted(event.step_name or "", number))
+        span = environment.transcript.spans.start_step(number, event.step_name or "")
+        self._open[_name_step(event)] = number, event.step_index, span
+
+    def _end_step(self, event: Any) -> None:
+        number, _, span = self._open.pop(_name_step(event), (None, None, None))
+        if number is None or span is None:
+            return
+        is_success = event.step_response is None or event.step_response.success
+        span.end("completed" if is_success else "failed")
+        if is_success:
+            text = _to_text(event.content)
+            self._run.reserve(len(text.encode()))
+            self._run.environment.emit(StepCompleted(event.step_name or "", number, text))
+
+    def _report_progress(self, name: str, event: Any) -> None:
+        step = getattr(event, "step_name", None)
+        texts = {
+            "ConditionExecutionStarted": f"{step}: {getattr(event, 'condition_result', None)}",
+            "LoopIterationStarted": f"{step}: iteration {getattr(event, 'iteration', None)}",
+            "ParallelExecutionStarted": f"{step}: steps at the same time",
+            "RouterExecutionStarted": f"{step}: {', '.join(getattr(event, 'selected_steps', ()))}",
+            "StepProgress": f"{step}: {_to_text(event.content)}" if name == "StepProgress" else "",
+        }
+        if name in texts:
+            self._run.context.progress(texts[name])
+
+    async def _complete(self, event: Any) -> None:
+        failed = _find_failed(event.run_output)
+        if failed is not None:
+            raise self.fail(failed)
+        content = event.content
+        if content is not None and not isinstance(content, str):
+            await self._run.set_output(content)
+            content = self._run.output_text
+        if not self._run.content:
+            self._run.begin_answer()
+            self._run.add_text(content or "")
+        elif self._run.content != content:
+            answer: dict[str, Any] = {
+                "role": "assistant",
+                "content": content or "",
+                "tool_calls": [],
+                "created_at": whole_seconds(now()),
+            }
+            self._run.replace_answers([answer])
+        self.keep_state(self._workflow.read_or_create_session())
+
+    def keep_state(self, session: WorkflowSession) -> None:
+        """Take over the state of the session as the steps have changed it."""
+        self._members.keep_state((session.session_data or {}).get("session_state"))
+
+    def fail(self, step: str | None = None) -> ExecutionError:
+        """Return the failure of the workflow: that of the last member that failed, if one did."""
+        name = step or next((span.name for _, _, span in self._open.values()), None)
+        for _, _, span in self._open.values():
+            span.end("failed")
+        cause = self._members.failure or ExecutionError("AGENT_FAILED")
+        if name is None:
+            return cause
+        return ExecutionError(cause.code, f"The step {name} failed: {cause.detail}")
+
+    def start_waiting(self, pause: StepPause, size: int) -> None:
+        """Report the calls of a pause, and the size of its stored run."""
+        self._run.reserve(size)
+        self._members.start_waiting(pause.calls)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the open members and steps, for the state of a pause."""
+        steps = [[key, number, index] for key, (number, index, _) in self._open.items()]
+        return {"members": self._members.to_json(), "steps": steps, "number": self._number}
+
+    async def restore(
+        self, state: Mapping[str, Any], pause: StepPause, calls: DecidedCalls
+    ) -> None:
+        """Go on with the members and steps of a pause."""
+        await self._members.restore(state["members"])
+        if pause.executor is not None:
+            self._members.settle(pause.executor, calls)
+        self._number = state["number"]
+        for key, number, index in state["steps"]:
+            span = self._run.environment.transcript.spans.find_open(f"step-{number}")
+            if span is not None:
+                self._open[key] = number, index, span
+
+
+def _pause(report: WorkflowReport, session: WorkflowSession, workflow: Any) -> None:
+    """Raise `Paused` with what the workflow waits for.
+
+    Raises:
+        ExecutionError: it waits for something else, or its run cannot be stored.
+    """
+    output = (session.runs or [None])[-1]
+    pause = None if output is None else find_step_pause(output, walk_executors(workflow.steps))
+    if output is None or pause is None:
+        raise ExecutionError("INTERRUPTED")
+    try:
+        # The events are part of the transcript, and large.
+        output.events = None
+        stored = orjson.dumps(output.to_dict(), default=str)
+    except (TypeError, ValueError) as error:
+        raise ExecutionError(
+            "AGENT_FAILED", "The run cannot wait: it has a value that cannot be stored"
+        ) from error
+    report.start_waiting(pause, len(stored))
+    report.keep_state(session)
+    raise Paused(pause.asks, {"output": orjson.loads(stored), **report.to_json()})
+
+
+def _find_last_step(workflow: Any) -> int | None:
+    """Return the index of the last step if its text is the content of the workflow."""
+    steps = workflow.steps
+    if not isinstance(steps, list) or not steps:
+        return None
+    last = steps[-1]
+    is_agent = getattr(last, "agent", None) or getattr(last, "team", None) or hasattr(last, "arun")
+    return len(steps) - 1 if is_agent else None
+
+
+def _find_failed(output: Any) -> str | None:
+    """Return the name of the step whose result would be the content, if it failed."""
+    result = (output.step_results or [None])[-1] if output is not None else None
+    while result is not None:
+        result = result[-1] if isinstance(result, list) else result
+        if not result.success:
+            return result.step_name or "of the workflow"
+        result = (result.steps or [None])[-1]
+    return None
+
+
+def _name_step(event: Any) -> str:
+    return f"{event.step_id}:{event.step_index}"
+
+
+def _to_text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if hasattr(content, "model_dump_json"):
+        return str(content.model_dump_json())
+    return orjson.dumps(content, default=str).decode()

@@ -1,0 +1,1 @@
+"""Agents, teams and workflows of agno on a server."""

@@ -1,0 +1,31 @@
+"""Fixtures: a server with agents, teams and workflows of agno."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.pauses.graphs import create_library_deployment
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+SOURCE = Path(__file__).with_name("agno_agents.py")
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[WaitingServer]:
+    folder = tmp_path_factory.mktemp("agno")
+    with create_library_deployment(folder, model_endpoint.base_url, SOURCE).serve() as process:
+        yield process
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
+    return create_library_deployment(tmp_path, model_endpoint.base_url, SOURCE)

@@ -1,0 +1,130 @@
+"""Teams of agno: the runs of their members, their failures and their input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.deployment import ADMIN
+from tests.endpoint import ModelEndpoint
+from tests.pauses.waiting import SECONDS, WaitingServer
+
+pytestmark = pytest.mark.slow
+
+
+def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs below a run, parents first."""
+    found = []
+    for run_id in run["member_runs"]:
+        member = server.get_run(run_id)
+        found += [member, *list_members(server, member)]
+    return found
+
+
+def test_member_has_a_run_of_its_own(server: WaitingServer) -> None:
+    run = server.start("flat", '{"word": "tea"}')
+    (member,) = list_members(server, run)
+    assert (run["status"], run["content"]) == ("COMPLETED", "found")
+    assert (member["agent_id"], member["parent_run_id"]) == ("Dr. Search", run["run_id"])
+    assert (member["status"], member["input"], member["content"]) == (
+        "COMPLETED", '{"word": "tea"}', "found",
+    )  # fmt: skip
+    (call,) = member["tools"]
+    assert (call["tool_name"], call["tool_args"], call["result"]) == (
+        "look_up", {"word": "tea"}, "found",
+    )  # fmt: skip
+    (delegation,) = run["tools"]
+    assert delegation["result"] == "found"
+    span = next(span for span in run["spans"] if span["kind"] == "member")
+    assert (span["member_run_id"], span["parent"]) == (
+        member["run_id"], delegation["tool_call_id"],
+    )  # fmt: skip
+    # Each token is counted in one run.
+    counted = [each["metrics"]["total_tokens"] for each in (run, member)]
+    assert all(counted)
+    assert run["total_tokens"] == sum(counted)
+
+
+def test_events_of_nested_members_name_their_runs(server: WaitingServer) -> None:
+    run = server.start("nested", '{"word": "tea"}')
+    team, agent = list_members(server, run)
+    assert (team["team_id"], agent["agent_id"]) == ("researchers", "Dr. Search")
+    assert agent["parent_run_id"] == team["run_id"]
+    events = server.read_events(run["run_id"])
+    by_run = {
+        each["run_id"]: [event["event"] for event in events if event["run_id"] == each["run_id"]]
+        for each in (team, agent)
+    }
+    assert by_run[team["run_id"]][0] == "TeamRunStarted"
+    assert "TeamToolCallStarted" in by_run[team["run_id"]]
+    assert by_run[agent["run_id"]][0] == "RunStarted"
+    assert by_run[agent["run_id"]].index("ToolCallCompleted") > 0
+    assert by_run[agent["run_id"]][-1] == "RunCompleted"
+
+
+def test_failure_of_a_member_is_its_own(server: WaitingServer) -> None:
+    run = server.start("failing_member", "hello")
+    (member,) = list_members(server, run)
+    assert run["status"] == "COMPLETED"
+    assert (member["status"], member["error"]["code"]) == ("ERROR", "MODEL_REJECTED")
+    assert "secret" not in json.dumps([run, member])
+
+
+def test_cancel_while_a_member_works(server: WaitingServer, model_endpoint: ModelEndpoint) -> None:
+    sent = {"message": "hello", "stream": False, "background": True}
+    path = "/agents/waiting_member/runs"
+    run_id = request(server, path, sent).json()["run_id"]
+    model_endpoint.wait_for_open(1, SECONDS)
+    server.cancel("waiting_member", run_id)
+    run = server.wait_for_end({"run_id": run_id})
+    model_endpoint.wait_for_open(0, SECONDS)
+    (member,) = list_members(server, run)
+    assert (run["status"], member["status"]) == ("CANCELLED", "CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("agent", "code"),
+    [
+        *((f"refused_{status}", "MODEL_REJECTED") for status in (400, 401, 403, 404)),
+        ("busy_429", "MODEL_UNAVAILABLE"),
+        ("broken_500", "MODEL_UNAVAILABLE"),
+        ("slow", "MODEL_TIMEOUT"),
+        ("refused_team", "MODEL_REJECTED"),
+        ("refused_workflow", "MODEL_REJECTED"),
+    ],
+)
+def test_failures_of_models_are_named(server: WaitingServer, agent: str, code: str) -> None:
+    run = server.start(agent, "hello")
+    assert (run["status"], run["error"]["code"]) == ("ERROR", code)
+    assert "secret" not in json.dumps(run)
+
+
+@pytest.mark.parametrize("agent", ["typed_agent", "typed_team", "typed_workflow"])
+def test_input_is_checked_before_the_run(server: WaitingServer, agent: str) -> None:
+    path = f"/agents/{agent}/runs"
+    for body in ({"input": {"topic": "tea"}}, {"message": '{"topic": "tea"}'}):
+        answer = request(server, path, {"stream": False, **body})
+        assert answer.status_code == 200, answer.text
+        assert "tea" in answer.json()["content"]
+    for body, named in (
+        ({"input": {"number": 2}}, "topic"),
+        ({"input": {"topic": "tea", "number": "many"}}, "input.number"),
+        ({"message": '{"number": 2}'}, "topic"),
+        ({"message": "tea"}, "input is required"),
+    ):
+        answer = request(server, path, {"stream": False, **body})
+        assert answer.status_code == 422, answer.text
+        assert named in answer.text
+    schema = request(server, f"/agents/{agent}").json()["input_schema"]
+    assert schema["required"] == ["topic"]
+
+
+def request(server: WaitingServer, path: str, body: object = None) -> httpx2.Response:
+    headers = {"Authorization": f"Bearer {server.deployment.inner.token('ann', ADMIN)}"}
+    method = "GET" if body is None else "POST"
+    return httpx2.request(
+        method, server.process.url + path, json=body, headers=headers, timeout=SECONDS
+    )
