@@ -88,8 +88,9 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 .peers/mcp-%/.installed: tests/peers/requirements-mcp.txt pyproject.toml
 	@echo 'Creating an environment with mcp $* in .peers'
 	@$(PYTHON) -m venv .peers/mcp-$*
+	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
-		-e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
+		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
 	@touch $@
 
 .peers/openai/.installed: tests/peers/requirements-openai.txt

@@ -37,6 +37,7 @@ SHORT = {
     "agentctl.remote.open": "the choice between two backends, which imports both",
     "agentctl.runs.states": "types that all of `runs` uses, and import nothing of it",
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",
+    "agentctl.runtime.runners.default_values": "the runners of two libraries use it",
     "agentctl.runtime.events": "types that all of `runtime` uses, and import nothing of it",
     "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",
     "agentctl.runtime.mcp.failures": "types that all of `mcp` uses, and import nothing of it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -130,6 +131,24 @@ def test_missing_package_is_one_line_with_the_command(
     assert result.code == 2
     assert "[[mcp_servers]] needs a package that is not installed: mcp" in result.stderr
     assert f"hint: {build_extra_command('mcp')}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [("1.23.3", 2), ("2.2.0", 2), ("1.24.0", 0), ("2.3.0", 0), ("2.10.1", 0)]
+)
+def test_package_that_is_too_old_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: int
+) -> None:
+    find = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: version if name == "mcp" else find(name)
+    )
+    result = run(tmp_path, "config", "check")
+    assert result.code == code, result.stderr
+    if code:
+        expected = f"needs the package mcp in version 1.24 or later, or 2.3 or later, not {version}"
+        assert expected in result.stderr
+        assert f"hint: {build_extra_command('mcp')}" in result.stderr
 
 
 def test_commands_of_the_page_work(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Older versions of the package mcp, each in an environment of its own (docs/mcp.md)."""
+"""Older versions of the package mcp, each in a separate environment (docs/mcp.md)."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def run(client: httpx2.Client, agent: str, **body: Any) -> dict[str, Any]:
 def test_object_is_streamed_while_the_model_writes_it(
     client: httpx2.Client, folder: Path, agent: str
 ) -> None:
-    gate, pieces = folder / "gate", []
-    gate.unlink(missing_ok=True)
+    go_on, pieces = folder / "go-on", []
+    go_on.unlink(missing_ok=True)
     body = {"message": "x", "stream": True}
     with client.stream("POST", f"/agents/{agent}/runs", json=body) as response:
         for line in response.iter_lines():
@@ -72,7 +72,7 @@ def test_object_is_streamed_while_the_model_writes_it(
                 pieces.append(event["content"])
                 # The model writes the rest only after the begin has arrived here.
                 if "".join(pieces) == '{"name": "blue whale", "tons": ':
-                    gate.touch()
+                    go_on.touch()
     assert len(pieces) >= 2
     record = client.get(f"/agents/{agent}/runs/{event['run_id']}").json()
     assert "".join(pieces) == record["content"] == '{"name": "blue whale", "tons": 150}'

@@ -14,8 +14,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 import agentctl
 
-GATE = Path(__file__).with_name("gate")
-"""A file: the last part of a gated answer is written when it exists."""
+GO_ON = Path(__file__).with_name("go-on")
+"""A file: the models write the last part of an object when it exists."""
 
 PIECES = ['{"name": "blue', ' whale",', ' "tons": ', "150}"]
 
@@ -31,12 +31,12 @@ class Fish(BaseModel):
 
 
 async def write_whale(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Write an object in pieces, the last one after the gate is open."""
+    """Write an object in pieces, the last one when the file exists."""
     name = info.output_tools[0].name
     yield {0: DeltaToolCall(name, tool_call_id="out")}
     for piece in PIECES[:-1]:
         yield {0: DeltaToolCall(json_args=piece)}
-    while not GATE.exists():
+    while not GO_ON.exists():
         await asyncio.sleep(0.02)
     yield {0: DeltaToolCall(json_args=PIECES[-1])}
 

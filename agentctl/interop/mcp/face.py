@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, cast
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
@@ -17,14 +18,48 @@ from starlette.types import Message, Receive, Scope, Send
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
-from agentctl.interop.mcp.library import NoSuchTool, build_server
 from agentctl.interop.mcp.settings import MCP_PATH
-from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
+from agentctl.interop.mcp.tools import (
+    CallTool,
+    ListTools,
+    NoSuchTool,
+    RunTool,
+    build_tools,
+    check_arguments,
+    is_allowed,
+)
 from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server.faces import Face, MatchedRoute
 from agentctl.server.state import CALLER_KEY, Call, Caller
 
 _DISCONNECTED_KEY = "agentctl.mcp.disconnected"
+
+
+class LibraryServer(Protocol):
+    """A server of MCP."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Serve while the block is active. It can be entered once."""
+        ...
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a request of an identified caller.
+
+        Raises:
+            AgentctlError: the request is refused.
+        """
+        ...
+
+
+def _build_server(settings: Settings, list_tools: ListTools, call_tool: CallTool) -> LibraryServer:
+    if IS_FIRST:
+        from agentctl.interop.mcp.server_1 import FirstServer
+
+        return FirstServer(settings, list_tools, call_tool)
+    from agentctl.interop.mcp.server_2 import SecondServer
+
+    return SecondServer(settings, list_tools, call_tool)
 
 
 class McpFace(Face):
@@ -32,7 +67,7 @@ class McpFace(Face):
 
     def __init__(self, settings: Settings) -> None:
         self._tools = build_tools(settings)
-        self._server = build_server(settings, self._list_tools, self._call_tool)
+        self._server = _build_server(settings, self._list_tools, self._call_tool)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -1,6 +1,6 @@
 """The server of version 1 of the `mcp` library: older protocols, without sessions of MCP.
 
-Each request has a server of its own, as in the stateless mode of the library. So a client cannot
+Each request has a separate server, as in the stateless mode of the library. So a client cannot
 send a cancel: it ends a call by closing its connection.
 """
 
@@ -18,14 +18,14 @@ from starlette.types import Message, Receive, Scope, Send
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.event_loop import retrieve_exception
-from agentctl.interop.mcp.library import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
+from agentctl.interop.mcp.tools import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
 from agentctl.runtime.mcp.library import ProtocolError, types
 from agentctl.server.bodies import read_content
 from agentctl.server.state import Call
 
 
 class FirstServer:
-    """A server of MCP; see `library.McpServer`."""
+    """A server of MCP; see `face.LibraryServer`."""
 
     def __init__(self, settings: Settings, list_tools: ListTools, call_tool: CallTool) -> None:
         self._list = list_tools

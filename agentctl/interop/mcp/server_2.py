@@ -22,14 +22,14 @@ from starlette.types import Receive, Scope, Send
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.interop.mcp import sessions
-from agentctl.interop.mcp.library import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
+from agentctl.interop.mcp.tools import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
 from agentctl.server.state import CALLER_KEY, Caller
 
 Context = ServerRequestContext[Any, Any]
 
 
 class SecondServer:
-    """A server of MCP; see `library.McpServer`."""
+    """A server of MCP; see `face.LibraryServer`."""
 
     def __init__(self, settings: Settings, list_tools: ListTools, call_tool: CallTool) -> None:
         self._list = list_tools

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
@@ -37,6 +39,20 @@ _LIMIT = {
 }
 
 Arguments = Mapping[str, Any]
+
+INSTRUCTIONS = "Agents and teams as tools. Pass session_id of a result to continue a conversation."
+
+ListTools = Callable[[Request], Awaitable[list[dict[str, Any]]]]
+"""Returns the tools of the caller of a request, as JSON of the protocol."""
+
+CallTool = Callable[[Request, str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
+"""Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
+
+
+class NoSuchTool(Exception):
+    """The caller of a tool may not use it, or it does not exist."""
+
+    TEXT = "There is no such tool"
 
 
 @dataclass(frozen=True, slots=True)

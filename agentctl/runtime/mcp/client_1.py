@@ -34,7 +34,7 @@ _CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStre
 async def open_client(
     transport: Transport, name: tuple[str, str], seconds: float, on_change: OnChange
 ) -> AsyncIterator[FirstClient]:
-    """Connect through a transport; see `library.open_client`."""
+    """Connect through a transport; see `clients.open_client`."""
 
     async def handle(message: Any) -> None:
         if isinstance(getattr(message, "root", None), types.ToolListChangedNotification):
@@ -52,7 +52,7 @@ async def open_client(
 
 
 class FirstClient:
-    """A client on an open connection; see `library.McpClient`."""
+    """A client on an open connection; see `clients.McpClient`."""
 
     def __init__(self, session: Any, opened: Any) -> None:
         self.version = str(opened.protocolVersion)

@@ -28,7 +28,7 @@ _result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequir
 async def open_client(
     transport: Transport, name: tuple[str, str], seconds: float, on_change: OnChange
 ) -> AsyncIterator[SecondClient]:
-    """Connect through a transport; see `library.open_client`."""
+    """Connect through a transport; see `clients.open_client`."""
 
     async def handle(message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -46,7 +46,7 @@ async def open_client(
 
 
 class SecondClient:
-    """A client on an open connection; see `library.McpClient`."""
+    """A client on an open connection; see `clients.McpClient`."""
 
     def __init__(self, client: Client, on_change: OnChange) -> None:
         info, tools = client.server_info, client.server_capabilities.tools

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from agentctl import __version__
+from agentctl.runtime.mcp.clients import McpClient, open_client
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
 from agentctl.runtime.mcp.failures import McpCallFailed, McpSessionLost, McpUnavailable
-from agentctl.runtime.mcp.library import ListedTool, McpClient, ProtocolError, open_client, types
+from agentctl.runtime.mcp.library import ListedTool, ProtocolError, types
 from agentctl.runtime.mcp.watched import CallWatcher, WatchedCall, current_call, watch_calls
 
 if TYPE_CHECKING:

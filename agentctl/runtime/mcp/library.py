@@ -1,6 +1,6 @@
 """The `mcp` library: what its major versions 1 and 2 name differently.
 
-Values of the protocol leave this module and the two modules of clients as JSON, with the names of
+Values of the protocol leave this module, `client_1` and `client_2` as JSON, with the names of
 the protocol, because the attributes of the library's objects differ between the versions.
 """
 
@@ -9,14 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import mcp
 from mcp.shared.message import SessionMessage
-
-if TYPE_CHECKING:
-    from agentctl.runtime.mcp.questions import McpAnswers
-    from agentctl.runtime.mcp.watched import WatchedCall
 
 types: Any = mcp.types
 """The types of the protocol; their attributes have other names in version 1."""
@@ -39,7 +35,7 @@ Transport: TypeAlias = AbstractAsyncContextManager[Streams]
 for _name in ("mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 if IS_FIRST:
-    # Version 1 does so without a logger of its own.
+    # Version 1 logs them with the root logger.
     logging.getLogger().addFilter(lambda record: "mcp/shared/session" not in record.pathname)
 
 
@@ -51,69 +47,7 @@ class ListedTool(NamedTuple):
     schema: Mapping[str, Any]
 
 
-class McpClient(Protocol):
-    """A client on an open connection.
-
-    Attributes:
-        version: the version of the protocol.
-        server: name and version of the server.
-        has_tools: True if the server lists tools.
-    """
-
-    version: str
-    server: str
-    has_tools: bool
-
-    async def list_tools(self, cursor: str | None) -> tuple[list[ListedTool], str | None]:
-        """Return a page of tools, and the cursor of the next one.
-
-        Raises:
-            ProtocolError, RuntimeError: the server refuses it, or the connection has ended.
-            pydantic.ValidationError: the page does not follow the protocol.
-        """
-        ...
-
-    async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        watched: WatchedCall,
-        answers: McpAnswers | None,
-        seconds: float,
-    ) -> dict[str, Any]:
-        """Call a tool, and return the result as JSON. A cancel is sent to the server.
-
-        Raises:
-            ProtocolError, RuntimeError: the server refuses it, or the connection has ended.
-            pydantic.ValidationError: the result does not follow the protocol.
-        """
-        ...
-
-    async def watch_changes(self) -> None:
-        """Report changes of the list of tools, where the protocol has to be asked for them."""
-        ...
-
-
 OnChange = Callable[[], None]
-
-
-def open_client(
-    transport: Transport, name: tuple[str, str], seconds: float, on_change: OnChange
-) -> AbstractAsyncContextManager[McpClient]:
-    """Connect through a transport.
-
-    Args:
-        name: name and version of this client.
-        seconds: maximum time of a request.
-        on_change: called when the server reports that its tools have changed.
-    """
-    if IS_FIRST:
-        from agentctl.runtime.mcp import client_1
-
-        return client_1.open_client(transport, name, seconds, on_change)
-    from agentctl.runtime.mcp import client_2
-
-    return client_2.open_client(transport, name, seconds, on_change)
 
 
 def open_http(url: str, client: Any, message_bytes: int) -> AbstractAsyncContextManager[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""
 
+_FIRST_VERSION, _SECOND_VERSION = (1, 24), (2, 3)
+"""The oldest versions of the package `mcp`, of both of its major versions."""
+
 _log = logging.getLogger("agentctl.mcp")
 
 
@@ -39,13 +43,23 @@ def require_mcp_package(settings: Settings, table: str = "[[mcp_servers]]") -> N
         table: the table of it that does.
 
     Raises:
-        InvalidConfiguration: the package is missing.
+        InvalidConfiguration: the package is missing or too old.
     """
     if importlib.util.find_spec("mcp") is None:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: {table} needs a package that is not "
             "installed: mcp",
             hint=f"{build_extra_command('mcp')}, or remove the entries of {table}",
+        )
+    from importlib import metadata
+
+    installed = metadata.version("mcp")
+    version = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
+    if version < _FIRST_VERSION or (2, 0) <= version < _SECOND_VERSION:
+        raise InvalidConfiguration(
+            f"{settings.path or 'the configuration'}: {table} needs the package mcp in version "
+            f"1.24 or later, or 2.3 or later, not {installed}",
+            hint=build_extra_command("mcp"),
         )
 
 

@@ -9,7 +9,7 @@ from agentctl.agents import RunContext
 
 
 def find_default(declared: Any) -> Callable[[RunContext], Any] | None:
-    """Return a function that makes a value of a class for each run; None if the class needs values.
+    """Return a function that creates a value for each run; None if the class needs values.
 
     Args:
         declared: a dataclass, a pydantic model, a typed dictionary or another class.
@@ -21,7 +21,7 @@ def find_default(declared: Any) -> Callable[[RunContext], Any] | None:
 
 def _can_make(declared: Any) -> bool:
     if getattr(declared, "__module__", "builtins") == "builtins" and declared is not dict:
-        # Such as `str`: an empty text says nothing.
+        # Such as `str`, whose value without arguments has no meaning.
         return False
     try:
         declared()
