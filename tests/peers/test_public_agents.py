@@ -1,0 +1,190 @@
+"""Public agents run against a scripted model: each record equals what model and tools have seen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.peers.agents.model_server import ScriptedModels, serve_models
+from tests.peers.agents.serving import (
+    AgentServer,
+    Library,
+    Turn,
+    create_library,
+    find_differences,
+    find_untold,
+    wait_until,
+)
+from tests.peers.agents.table import AGENTS, PENDING, PublicAgent
+
+EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
+
+FEW = {"tooled", "react", "mapreduce"}
+"""The agents of the normal suite."""
+
+FIRST, SECOND = "first question", "second question"
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ScriptedModels]:
+    with serve_models() as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels
+) -> Library:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    return create_library(request.param, folder, models)
+
+
+@pytest.fixture(scope="session")
+def first_turns(library: Library) -> dict[str, Turn]:
+    """The first run of a session for each agent, in a server that has ended."""
+    with library.serve() as server:
+        return {
+            name: server.turn(name, FIRST, f"{name}-restart")
+            for name in library.agents
+            if (name, "*") not in PENDING and (name, "restart") not in PENDING
+        }
+
+
+@pytest.fixture(scope="session")
+def server(library: Library, first_turns: dict[str, Turn]) -> Iterator[AgentServer]:
+    with library.serve() as served:
+        yield served
+
+
+every_agent = pytest.mark.parametrize(
+    ("library", "agent"),
+    [(library, name) for library, agents in AGENTS.items() for name in agents],
+    indirect=["library"],
+    scope="session",
+)
+
+
+@every_agent
+@pytest.mark.parametrize("mode", ["waiting", "streamed", "background"])
+def test_record_equals_what_was_seen(server: AgentServer, agent: str, mode: str) -> None:
+    skip_pending(agent, mode)
+    turn = server.turn(agent, FIRST, f"{agent}-{mode}", mode)
+    check_equal(server.library.agents[agent], turn)
+
+
+@every_agent
+def test_next_turn_after_a_restart_is_told(
+    server: AgentServer, agent: str, first_turns: dict[str, Turn]
+) -> None:
+    skip_pending(agent, "restart")
+    public = server.library.agents[agent]
+    first = first_turns[agent]
+    check_equal(public, first)
+    second = server.turn(agent, SECOND, f"{agent}-restart")
+    check_equal(public, second)
+    untold = find_untold(public, first, SECOND, second)
+    assert bool(untold) is ("restart" in public.limits), untold
+
+
+@every_agent
+def test_next_turn_is_told(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "history")
+    public = server.library.agents[agent]
+    first = server.turn(agent, FIRST, f"{agent}-history")
+    second = server.turn(agent, SECOND, f"{agent}-history", "streamed")
+    check_equal(public, second)
+    assert find_untold(public, first, SECOND, second) == []
+
+
+@every_agent
+def test_cancel_in_each_model_call(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "cancel-model")
+    public, models = server.library.agents[agent], server.library.models
+    calls = server.turn(agent, FIRST, f"{agent}-calls").calls
+    for number, place in enumerate(dict.fromkeys((call.role, call.number) for call in calls)):
+        session = f"{agent}-cancel-model-{number}"
+        turn, answer = server.cancelled_turn(
+            agent, session, lambda: any(c.state == "open" for c in models.calls), hold=place
+        )
+        check_cancelled(server, agent, session, turn, answer, str(place))
+
+
+@every_agent
+def test_cancel_in_each_tool(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "cancel-tool")
+    start = len(server.read_ledger())
+    server.turn(agent, FIRST, f"{agent}-tools")
+    tools = dict.fromkeys(entry["tool"] for entry in server.read_ledger()[start:])
+    for tool in tools:
+        session = f"{agent}-cancel-{tool}"
+        begun = len(server.read_ledger())
+        with server.held_tool(tool):
+            turn, answer = server.cancelled_turn(
+                agent,
+                session,
+                lambda begun=begun, tool=tool: any(
+                    entry["tool"] == tool for entry in server.read_ledger()[begun:]
+                ),
+            )
+            check_stopped(server, turn, answer, tool)
+        check_cancelled(server, agent, session, turn, answer, tool)
+
+
+def check_stopped(server: AgentServer, turn: Turn, answer: dict[str, Any], place: str) -> None:
+    """Check what is said about a run whose work is still held."""
+    assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED"), (place, answer)
+    if answer["stopped_at"] is not None:
+        assert server.library.models.open_calls() == [], place
+        ended = {each["call"] for each in server.read_ledger() if each["event"] != "begin"}
+        assert {each["call"] for each in turn.entries} <= ended, place
+
+
+def check_cancelled(
+    server: AgentServer, agent: str, session: str, turn: Turn, answer: dict[str, Any], place: str
+) -> None:
+    """Check a cancelled run, and that the session goes on with what has happened."""
+    public, models = server.library.agents[agent], server.library.models
+    check_stopped(server, turn, answer, place)
+    models.release()
+    run_id = turn.record["run_id"]
+    wait_until(lambda: server.get_run(run_id)["stopped_at"] is not None)
+    pieces = [each["content"] for each in turn.events if each["event"] == "RunContent"]
+    assert (turn.record["content"] or "").startswith("".join(pieces)), place
+    last = "RunCancelled" if public.decision is None else turn.events[-1]["event"]
+    assert turn.events[-1]["event"] == last, place
+    second = server.turn(agent, SECOND, session)
+    # Calls that the cancelled run still made would be counted here.
+    check_equal(public, second, place)
+    assert find_untold(public, turn, SECOND, second) == [], place
+
+
+@every_agent
+def test_failure_of_each_model_call(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "failure")
+    calls = server.turn(agent, FIRST, f"{agent}-failing").calls
+    for place in dict.fromkeys((call.role, call.number) for call in calls):
+        for status, code in ((500, "MODEL_UNAVAILABLE"), (400, "MODEL_REJECTED")):
+            refuse, session = (*place, status), f"{agent}-failing-{place}-{status}"
+            run = server.turn(agent, FIRST, re.sub(r"[^\w-]+", "-", session), refuse=refuse)
+            error = (run.record["error"] or {}).get("code")
+            expected = server.library.agents[agent].failure or code
+            assert (run.record["status"], error) == ("ERROR", expected), refuse
+            assert "secret" not in str(run.record), refuse
+
+
+def check_equal(public: PublicAgent, turn: Turn, place: str = "") -> None:
+    """Check that the record of a run equals what its models and tools have seen."""
+    found = find_differences(public, turn)
+    assert not found, "\n".join(["", place, *found])
+
+
+def skip_pending(agent: str, case: str) -> None:
+    """Skip a cell that needs another branch."""
+    for key in ((agent, "*"), (agent, case)):
+        if key in PENDING:
+            pytest.skip(PENDING[key])
