@@ -4,7 +4,8 @@ The name of the model is a role, such as `trip` or `trip/hotels`. The script of 
 of its answers in the order of its calls; a script by text chooses the list whose key occurs in the
 last message. An answer is a text, or a list of calls `(tool, arguments)`.
 
-The stub serves OpenAI's chat completions (streamed and plain) and Anthropic's messages (streamed).
+The stub serves OpenAI's chat completions and responses (streamed and plain) and Anthropic's
+messages (streamed).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _read_text, _Server
+from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _Server
+from tests.peers.agents.responses import build_response, count_words, encode_event, list_events
 from tests.vendor_server import _Answer, _Anthropic
 
 Answer = str | Sequence[tuple[str, Mapping[str, Any]]]
@@ -98,7 +100,7 @@ class ScriptedModels(_Server):
             answers = self.script[role]
             key = role
             if isinstance(answers, Mapping):
-                last = _read_text(body["messages"][-1])
+                last = json.dumps((body.get("messages") or body["input"])[-1])
                 key = next(text for text in answers if text in last)
                 answers = answers[key]
             number, order = self.counts[key], self.counts[role + "#"]
@@ -127,7 +129,7 @@ def serve_models() -> Iterator[ScriptedModels]:
 class _ScriptedHandler(_Handler):
     server: ScriptedModels  # type: ignore[assignment]
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body: Body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         call = self.server.choose(body)
         refuse = self.server.refuse
@@ -140,6 +142,8 @@ class _ScriptedHandler(_Handler):
                 self._hold(call)
             elif self.path.startswith("/v1/messages"):
                 self._stream_messages(call)
+            elif self.path.startswith("/v1/responses"):
+                self._respond(call)
             else:
                 usage = _count_usage(body, call.message)
                 call.input_tokens = usage["prompt_tokens"]
@@ -152,7 +156,7 @@ class _ScriptedHandler(_Handler):
             call.state = state
 
     def _hold(self, call: ModelCall) -> None:
-        if call.text and call.body.get("stream") and "messages" not in self.path:
+        if call.text and call.body.get("stream") and "completions" in self.path:
             self._start_stream()
             delta = {"role": "assistant", "content": call.text.split()[0] + " "}
             choice = {"index": 0, "delta": delta, "finish_reason": None}
@@ -161,6 +165,19 @@ class _ScriptedHandler(_Handler):
         while self.server.hold is not None:
             self._pause(0.02)
         raise _Disconnected
+
+    def _respond(self, call: ModelCall) -> None:
+        call.input_tokens = count_words(call.body)
+        call.output_tokens = len(call.text.split()) + len(call.calls)
+        tokens = call.input_tokens, call.output_tokens
+        response = build_response(call.role, call.message, tokens)
+        if not call.body.get("stream"):
+            self._send(200, json.dumps(response).encode())
+            return
+        self._start_stream()
+        for event in list_events(response):
+            self._chunk(encode_event(event))
+        self._chunk(b"")
 
     def _stream_messages(self, call: ModelCall) -> None:
         made = [(name, json.dumps(arguments)) for name, arguments in call.calls]

@@ -53,14 +53,14 @@ class Library:
         return self.folder / "ledger.jsonl"
 
     @contextlib.contextmanager
-    def serve(self, path: str = "") -> Iterator[AgentServer]:
-        """Run a server process with `path` as `PYTHONPATH`."""
+    def serve(self, packages: str) -> Iterator[AgentServer]:
+        """Run a server process; `packages` is a folder of packages that it may import."""
         environment = {
             **os.environ,
             "MODEL_URL": self.models.url,
             "OPENAI_API_KEY": "none",
             "LEDGER": str(self.ledger),
-            **({"PYTHONPATH": path} if path else {}),
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages])),
         }
         options = ("--config", str(self.deployment.inner.path), "--port", "0")
         log = self.folder / "server.log"
@@ -219,7 +219,11 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
     made = [call for each in visible for call in each.calls if call[0] not in public.hidden]
     # Calls of inner agents may be in the record, too.
     inner = [call for each in turn.calls if each.role in public.inner for call in each.calls]
-    called = [(tool["tool_name"], tool["tool_args"]) for tool in tools]
+    called = [
+        (tool["tool_name"], tool["tool_args"])
+        for tool in tools
+        if tool["tool_name"] not in public.hidden
+    ]
     outer = [call for call in called if call in made or call not in inner]
     # A call that waits for an approval comes after those that do not.
     ordered = len(turn.runs) == 1 and public.decision is None
@@ -251,7 +255,10 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
     if turn.events and public.decision is None:
         own = [each for each in turn.events if each["run_id"] == record["run_id"]]
         pieces = [each["content"] for each in own if each["event"] == "RunContent"]
-        compare("joined stream", "".join(pieces), record["content"] or "")
+        joined = "".join(pieces)
+        if "stream" in public.limits:
+            joined = "".join(each for each in [public.content] if each in joined)
+        compare("joined stream", joined, record["content"] or "")
     return found
 
 
@@ -279,9 +286,9 @@ def find_untold(public: PublicAgent, first: Turn, message: str, second: Turn) ->
         for each in first.record["messages"]
         if each["role"] in ("user", "assistant") and each["content"]
     ]
-    return [
-        text for text in (*texts, *results) if text and json.dumps(text)[1:-1] not in sent
-    ]
+    # Structured output is sent in the form in which the model has written it.
+    told = [text for text in (*texts, *results) if text and not isinstance(_read_result(text), dict | list)]
+    return [text for text in told if json.dumps(text, ensure_ascii=False)[1:-1] not in sent]
 
 
 def _read_result(result: Any) -> Any:

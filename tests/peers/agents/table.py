@@ -21,7 +21,7 @@ class PublicAgent:
         script: the answers of the models.
         content: the text of the run.
         inner: roles whose answers are not messages of the record: their results go to code.
-        hidden: tools whose calls are an output, not calls of the record.
+        hidden: tools whose calls are an output, or are made by the library itself.
         config: lines for the table of the agent in the configuration.
         body: fields of the request beside the message.
         decision: the decision about each approval of the run, if it waits.
@@ -45,6 +45,9 @@ class PublicAgent:
     limits: dict[str, str] = field(default_factory=dict)
 
 
+STREAMED = "text that a node does not return is streamed, too, and is no content"
+
+
 def inner(*roles: str) -> frozenset[str]:
     """Return a set of roles."""
     return frozenset(roles)
@@ -58,7 +61,10 @@ LANGGRAPH = {
     "remembering": PublicAgent(
         "quick start: chatbot with a checkpointer", {"chatbot": ["Hello, I am a bot."]},
         "Hello, I am a bot.",
-        limits={"restart": "its checkpointer is in memory"},
+        limits={
+            "restart": "its checkpointer is in memory",
+            "cancel": "its checkpointer has no text of a cancelled call",
+        },
     ),
     "tooled": PublicAgent(
         "quick start: tools and `tools_condition`, not compiled",
@@ -96,6 +102,7 @@ LANGGRAPH = {
         },
         "joke: A joke of cats\npoem: A poem of cats\nstory: A story of cats",
         inner=inner("parallel/joke", "parallel/poem", "parallel/story"),
+        limits={"stream": STREAMED},
     ),
     "fanout": PublicAgent(
         "branching: parallel nodes that both answer",
@@ -111,6 +118,7 @@ LANGGRAPH = {
         },
         "The best: a bear walks in.",
         inner=inner("mapreduce", "mapreduce/joke"),
+        limits={"stream": STREAMED},
     ),
     "reflection": PublicAgent(
         "reflection: a writer and a critic",
@@ -120,6 +128,7 @@ LANGGRAPH = {
         },
         "first essay about spring\n\nsecond essay about spring",
         inner=inner("reflection/critic"),
+        limits={"stream": STREAMED},
     ),
     "retrieval": PublicAgent(
         "RAG: retrieve, grade, answer",
@@ -163,6 +172,7 @@ LANGGRAPH = {
         "messages as tuples, `context_schema`, `get_stream_writer`", {"tuples": ["Good morning"]},
         "Good morning!",
         inner=inner("tuples"),
+        limits={"stream": STREAMED},
     ),
     "report": PublicAgent(
         "workflows: orchestrator and workers",
@@ -172,6 +182,7 @@ LANGGRAPH = {
         },
         "The future is open.\n---\nThe past was good.",
         inner=inner("report", "report/writer"),
+        limits={"stream": STREAMED},
     ),
     "evaluator": PublicAgent(
         "workflows: evaluator and optimizer",
@@ -233,7 +244,10 @@ LANGCHAIN = {
         },
         "Warm.",
         inner=inner("summarizing/summary"),
-        limits={"history": "its middleware sends a summary instead of the history"},
+        limits={
+            "history": "its middleware sends a summary instead of the history",
+            "stream": STREAMED,
+        },
     ),
     "retrying": PublicAgent(
         "middleware: repeated tools",
@@ -359,6 +373,7 @@ PYDANTIC_AI = {
         },
         "How far is the moon? right",
         inner=inner("quiz/ask", "quiz/judge"),
+        limits={"history": "its code sends no history"},
         failure="AGENT_FAILED", traced=False,
     ),
 }  # fmt: skip
@@ -476,6 +491,7 @@ FUNCTIONS = {
             [("get_weather", {"city": "Rome"}), ("get_time", {"city": "Rome"})], "Warm at noon.",
         ]},
         "Warm at noon.",
+        limits={"history": "its code sends texts of the history only"},
         failure="AGENT_FAILED", traced=False,
     ),
     "claude": PublicAgent(
@@ -499,18 +515,82 @@ FUNCTIONS = {
     ),
 }  # fmt: skip
 
+PACKAGES = {
+    "team_lead": PublicAgent(
+        "`langgraph-supervisor` 0.0.31: two agents",
+        {
+            "team_lead": [
+                [("transfer_to_research_expert", {})], [("transfer_to_math_expert", {})],
+                "The sum is 3.",
+            ],
+            "team_lead/research": [[("web_search", {"query": "sums"})], "There are 1 and 2."],
+            "team_lead/math": [[("add", {"a": 1, "b": 2})], "It is 3."],
+        },
+        "There are 1 and 2.\n\nTransferring back to supervisor\n\nIt is 3.\n\n"
+        "Transferring back to supervisor\n\nThe sum is 3.",
+        inner=inner("team_lead/research", "team_lead/math"),
+        hidden=frozenset({"transfer_back_to_supervisor"}),
+    ),
+    "swarm": PublicAgent(
+        "`langgraph-swarm` 0.1.0: two agents",
+        {
+            "swarm/alice": [[("add", {"a": 1, "b": 2})], [("transfer_to_bob", {})]],
+            "swarm/bob": ["Ahoy, it is 3."],
+        },
+        "Ahoy, it is 3.",
+    ),
+    "deep": PublicAgent(
+        "`deepagents` 0.7.32: to-dos, files, a subagent",
+        {
+            "deep": [
+                [("write_file", {"file_path": "/notes.md", "content": "to search"})],
+                [("web_search", {"query": "plans"})],
+                [("task", {"description": "criticize", "subagent_type": "critic"})],
+                "The report is ready.",
+            ],
+            "deep/critic": ["It is too short."],
+        },
+        "The report is ready.",
+        inner=inner("deep/critic"),
+    ),
+    "bank_support": PublicAgent(
+        "`pydantic-ai-examples` 2.62: `bank_support`",
+        {"bank_support": [
+            [("customer_balance", {})],
+            [("final_result", {"support_advice": "123.45", "block_card": False, "risk": 1})],
+        ]},
+        '{"support_advice":"123.45","block_card":false,"risk":1}',
+        output={"support_advice": "123.45", "block_card": False, "risk": 1},
+        config='deps = "packages_agents:build_bank_support"',
+    ),
+    "time_range": PublicAgent(
+        "`pydantic-ai-examples` 2.62: `evals.agent`",
+        {"time_range": [
+            [("get_current_time", {})],
+            [("final_result_TimeRangeBuilderError", {"error_message": "Which day?"})],
+        ]},
+        '{"error_message":"Which day?"}',
+        output={"error_message": "Which day?"},
+        hidden=frozenset(
+            {"final_result_TimeRangeBuilderError", "final_result_TimeRangeBuilderSuccess"}
+        ),
+    ),
+}  # fmt: skip
+
 AGENTS: dict[str, dict[str, PublicAgent]] = {
     "langgraph": LANGGRAPH,
     "langchain": LANGCHAIN,
     "pydantic_ai": PYDANTIC_AI,
     "agno": AGNO,
     "functions": FUNCTIONS,
+    "packages": PACKAGES,
 }
 """Agents by library and name."""
 
 PENDING: dict[tuple[str, str], str] = {
     ("mail_input", "*"): "branch input: the field `input` of a request",
     ("weather", "*"): "branch code: deps classes with defaults",
+    ("time_range", "*"): "branch code: deps classes with defaults",
     ("roulette", "*"): "branch code: deps classes with defaults",
 }
 """Cells by agent and case (`*`: all) that another branch makes work, with the reason."""
