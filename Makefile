@@ -71,7 +71,8 @@ bench-hostile: $(VENV)/.installed-test
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm.
-test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed
+# Run public agents of all libraries against scripted models.
+test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed .peers/agents/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
@@ -86,6 +87,11 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@if command -v npm >/dev/null; then \
 		npm install --silent --prefix .peers/openai openai@6.49.0; fi
+	@touch $@
+
+.peers/agents/.installed: tests/peers/requirements-agents.txt
+	@echo 'Installing public agents in .peers'
+	@$(PIP) install --no-deps --upgrade --target .peers/agents -r $<
 	@touch $@
 
 # Kill servers at each statement of approved calls, and at MOMENTS (default 100) random moments, on

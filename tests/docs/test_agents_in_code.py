@@ -17,7 +17,7 @@ from tests.process import start_server
 
 PAGE = page("docs/agents.md")
 
-POSTGRES = '''
+POSTGRES = """
 import sys
 import types
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ class AsyncPostgresSaver:
 for name in ("langgraph.checkpoint.postgres", "langgraph.checkpoint.postgres.aio"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["langgraph.checkpoint.postgres.aio"].AsyncPostgresSaver = AsyncPostgresSaver
-'''
+"""
 """The checkpointer of the example of factories, without a database."""
 
 SCRIPTS: dict[str, Script] = {

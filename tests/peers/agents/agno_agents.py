@@ -78,13 +78,9 @@ async def _retrieve(
 
 knowing = Agent(model=chat("knowing"), knowledge_retriever=_retrieve, search_knowledge=True)
 
-reading = Agent(
-    model=chat("reading"), knowledge_retriever=_retrieve, add_knowledge_to_context=True
-)
+reading = Agent(model=chat("reading"), knowledge_retriever=_retrieve, add_knowledge_to_context=True)
 
-hooked = Agent(
-    model=chat("hooked"), parser_model=chat("hooked/parser"), output_schema=Script
-)
+hooked = Agent(model=chat("hooked"), parser_model=chat("hooked/parser"), output_schema=Script)
 
 
 @tool(requires_confirmation=True)

@@ -45,7 +45,11 @@ def build_messages(message: str, context: RunContext) -> list[Any]:
         for each in context.history
         if each["role"] in ("user", "assistant")
     ]
-    return [{"role": "system", "content": "Be brief."}, *earlier, {"role": "user", "content": message}]
+    return [
+        {"role": "system", "content": "Be brief."},
+        *earlier,
+        {"role": "user", "content": message},
+    ]
 
 
 def count(context: RunContext, usage: Any) -> None:
@@ -119,9 +123,7 @@ async def loop(message: str, context: RunContext) -> AsyncIterator[Any]:
 async def claude(message: str, context: RunContext) -> AsyncIterator[Any]:
     """Stream an answer of Anthropic's Messages API."""
     messages: Any = build_messages(message, context)[1:]
-    async with CLAUDE.messages.stream(
-        model="claude", max_tokens=1000, messages=messages
-    ) as stream:
+    async with CLAUDE.messages.stream(model="claude", max_tokens=1000, messages=messages) as stream:
         async for text in stream.text_stream:
             yield text
         used = (await stream.get_final_message()).usage

@@ -503,7 +503,9 @@ async def _section(state: dict[str, Any], config: RunnableConfig) -> Any:
 
 
 def _synthesize(state: Report) -> Any:
-    return {"messages": [{"role": "assistant", "content": "\n---\n".join(sorted(state["written"]))}]}
+    return {
+        "messages": [{"role": "assistant", "content": "\n---\n".join(sorted(state["written"]))}]
+    }
 
 
 _builder = StateGraph(Report)

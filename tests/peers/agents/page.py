@@ -28,6 +28,7 @@ TITLES = {
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "answer": ("waiting", "background"),
     "stream": ("streamed", "stream"),
+    "tokens": ("tokens",),
     "next turn": ("history",),
     "after a restart": ("restart",),
     "cancel in a model call": ("cancel-model", "cancel"),
@@ -49,16 +50,14 @@ def format_tables() -> str:
         for name, public in agents.items():
             cells = [_format_cell(name, public, cases, reasons) for cases in COLUMNS.values()]
             if not _list_calls(public) & tools:
-                cells[list(COLUMNS).index("cancel in a tool")] = "–"
+                cells[list(COLUMNS).index("cancel in a tool")] = "-"
             lines.append(f"| {public.shape} | {' | '.join(cells)} |")
         lines.append("")
     lines += [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]
     return "\n".join(lines).rstrip()
 
 
-def _format_cell(
-    name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]
-) -> str:
+def _format_cell(name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]) -> str:
     pending = [PENDING[name, case] for case in (*cases, "*") if (name, case) in PENDING]
     limits = [public.limits[case] for case in cases if case in public.limits]
     for reason in (*pending, *limits):
