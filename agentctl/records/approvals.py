@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
@@ -37,8 +37,6 @@ VERBS: dict[ApprovalKind, tuple[Verb, ...]] = {
     "outcome": ("complete", "fail", "retry"),
 }
 """The decisions that each kind of approval takes."""
-
-POLICIES: tuple[ApprovalPolicy, ...] = get_args(ApprovalPolicy)
 
 MAXIMUM_NOTE_LENGTH = 500
 """Characters of the note of a decision."""

@@ -204,8 +204,13 @@ def _settle_outcome(row: ApprovalRow) -> Steps[None]:
     )
 
 
-async def expire_approvals(database: Database) -> list[str]:
+async def expire_approvals(
+    database: Database, count_decision: Callable[[ApprovalRow], None] | None = None
+) -> list[str]:
     """Reject the pending approvals that have expired.
+
+    Args:
+        count_decision: called with each approval that this call has rejected.
 
     Returns:
         Ids of the root runs that may go on.
@@ -219,6 +224,9 @@ async def expire_approvals(database: Database) -> list[str]:
             )
         except errors.Conflict:
             continue
+        if count_decision is not None:
+            for expired in decided.rows:
+                count_decision(expired)
         if decided.continues:
             released.append(row.root_run_id)
     return released

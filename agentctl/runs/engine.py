@@ -39,7 +39,7 @@ from agentctl.runs.background import (
 )
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
-from agentctl.runs.supervision import RunCounters, Supervision
+from agentctl.runs.supervision import DATABASE_UNAVAILABLE, RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots, Starts
 from agentctl.runs.worker import Worker
@@ -316,22 +316,30 @@ class Engine:
             await self._worker.register()
             # A claim with an unknown outcome is repeated: no one else would execute its leg.
             claimed = await retry_while_unavailable(
-                lambda: database.write(legs.claim_leg(run_id, self._worker.id)),
-                stopped=asyncio.get_running_loop().create_future(),
+                lambda: database.write(legs.claim_leg(run_id, self._worker.id))
             )
             if claimed is None:
                 return None
             spec, continuation = legs.build_continuation(claimed)
             spec = replace(spec, dependencies=dependencies)
             run = self._build_run(spec, component, None, continuation)
-            if claimed.has_effects:
-                run.stop(_WORKER_LOST)
-            elif await self._databases.system.read(legs.is_revoked(spec.actor, now())):
-                run.stop(_REVOKED)
+            if (ending := await self._check_leg(spec, claimed)) is not None:
+                run.stop(ending)
             await self._execute_leg(run, claimed)
             return run
         finally:
             self._claiming.discard(run_id)
+
+    async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
+        """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
+        if claimed.has_effects:
+            return _WORKER_LOST
+        with contextlib.suppress(errors.Unavailable):
+            revoked = await retry_while_unavailable(
+                lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))
+            )
+            return _REVOKED if revoked else None
+        return DATABASE_UNAVAILABLE
 
     async def _start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.

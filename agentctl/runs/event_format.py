@@ -56,6 +56,22 @@ class RunIdentity:
         return name, data % (head, whole_seconds(at), time, rest, orjson.dumps(text), tail)
 
 
+def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
+    """Return the fields of the events of a stored run.
+
+    Args:
+        component_name: None if it is unknown: the component may not be configured here.
+    """
+    return RunIdentity(
+        run.run_id,
+        run.session_id,
+        run.parent_run_id,
+        cast(ComponentKind, run.component_type),
+        run.component_id,
+        component_name or run.component_id,
+    )
+
+
 def format_started(run: RunIdentity) -> tuple[str, bytes]:
     """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
     return _format(run, EventKind.STARTED, {})
@@ -140,14 +156,7 @@ def format_stored_run(
         died may have delivered events of its run, so the end of such a run has a number after all
         of those.
     """
-    identity = RunIdentity(
-        run.run_id,
-        run.session_id,
-        run.parent_run_id,
-        cast(ComponentKind, run.component_type),
-        run.component_id,
-        component_name,
-    )
+    identity = identify_run(run, component_name)
     content = run.content or ""
     at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
     before = [(0, *identity.format_content(content, at))] if content else []

@@ -17,7 +17,7 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
-from agentctl.runs.legs import cancel_waiting_run, close_approvals, prepare_pause, write_pause
+from agentctl.runs.legs import cancel_waiting_members, close_approvals, prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
@@ -195,20 +195,13 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
     if run.leg is not None or any(child.is_paused for child in run.children):
-        yield from _end_waiting_parts(run.run_id, ending.actor or "system", end.finished_at)
+        yield from cancel_waiting_members(run.run_id, end.finished_at)
+        yield from close_approvals(run.run_id, ending.actor or "system", end.finished_at)
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return ending
-
-
-@unit
-def _end_waiting_parts(run_id: str, actor: str, at: int) -> Steps[None]:
-    """End the members that wait below a run that has ended, and close its approvals."""
-    for child_id in (yield from run_reads.list_paused_children(run_id)):
-        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
-    yield from close_approvals(run_id, actor, at)
 
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:

@@ -15,7 +15,6 @@ import orjson
 from agentctl.config.settings import Approvals
 from agentctl.records.approvals import hash_call
 from agentctl.records.ids import new_id
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
@@ -343,8 +342,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     if state is None or is_final(state.status) or state.owner is not None:
         return False
     at = now()
-    for child_id in (yield from run_reads.list_paused_children(run_id)):
-        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
+    yield from cancel_waiting_members(run_id, at)
     checkpoint = yield from approvals.load_checkpoint(run_id)
     body = orjson.loads(checkpoint.body) if checkpoint is not None else None
     row = yield from run_reads.get_for_update(run_id)
@@ -356,7 +354,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     transcript.close_open_calls(at)
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
-        identity = identify_run(row, (body or {}).get("component_name"))
+        identity = event_format.identify_run(row, (body or {}).get("component_name"))
         event = event_format.format_end(identity, ending, transcript, at)
         yield from append_event(row, last + 1, event)
     previous = (body or {}).get("previous_instructions")
@@ -372,18 +370,6 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     ended = yield from runs.finish(end)
     yield from close_approvals(run_id, ending.actor or "system", at)
     return ended
-
-
-def identify_run(run: RunRow, component_name: str | None) -> event_format.RunIdentity:
-    """Return the fields that the events of a root run have, whose component may not be here."""
-    return event_format.RunIdentity(
-        run.run_id,
-        run.session_id,
-        None,
-        cast(ComponentKind, run.component_type),
-        run.component_id,
-        component_name or run.component_id,
-    )
 
 
 def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
@@ -404,6 +390,13 @@ def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> 
         state.cancel_requested_by or actor, state.cancel_reason, state.cancel_requested_at
     )
     return (yield from end_waiting_run(run_id, ending))
+
+
+@unit
+def cancel_waiting_members(run_id: str, at: int) -> Steps[None]:
+    """End the members that wait below a run that ends."""
+    for member_id in (yield from run_reads.list_paused_children(run_id)):
+        yield from cancel_waiting_run(member_id, "system:parent", "The parent run ended", at)
 
 
 @unit

@@ -24,13 +24,7 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.finish import AlreadyFinished
-from agentctl.runs.legs import (
-    append_event,
-    cancel_waiting_run,
-    close_approvals,
-    describe,
-    identify_run,
-)
+from agentctl.runs.legs import append_event, cancel_waiting_members, close_approvals, describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
@@ -153,8 +147,7 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
         raise AlreadyFinished
     if run.attempt > 1:
         yield from close_approvals(run_id, ending.actor or "system", at)
-    for child_id in (yield from run_reads.list_paused_children(run_id)):
-        yield from cancel_waiting_run(child_id, "system:parent", "The parent run ended", at)
+    yield from cancel_waiting_members(run_id, at)
     return True
 
 
@@ -199,7 +192,7 @@ def _append_pause_event(root_id: str, asked: list[ApprovalRow]) -> Steps[None]:
         return
     name = orjson.loads(checkpoint.body)["component_name"]
     described = [describe(row) for row in asked]
-    event = event_format.format_paused(identify_run(run, name), described, now())
+    event = event_format.format_paused(event_format.identify_run(run, name), described, now())
     yield from append_event(run, last + LOST_SEQ_STEP, event)
 
 
@@ -257,5 +250,6 @@ def _append_end_event(
     last = yield from events.get_last_seq(run.run_id)
     if last < 0:
         return
-    event = event_format.format_end(identify_run(run, component_name), ending, transcript)
+    identity = event_format.identify_run(run, component_name)
+    event = event_format.format_end(identity, ending, transcript)
     yield from append_event(run, last + LOST_SEQ_STEP, event)

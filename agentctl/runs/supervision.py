@@ -59,7 +59,7 @@ is a step of the event loop."""
 
 _INTERRUPTED = Ending.failed("INTERNAL", "The run was interrupted inside the server")
 _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
-_DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
+DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -207,7 +207,7 @@ class Supervision:
             await _stop_children(run)
             return _ending_of_work(run, work)
         except errors.Unavailable:
-            return run.requested_end or _DATABASE_UNAVAILABLE
+            return run.requested_end or DATABASE_UNAVAILABLE
         except Exception:
             _log.exception("run %s could not be executed", run.run_id)
             return _FAILED
@@ -355,6 +355,6 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
     if isinstance(failure, ExecutionError):
         return Ending.failed(failure.code, failure.detail)
     if isinstance(failure, errors.Unavailable):
-        return _DATABASE_UNAVAILABLE
+        return DATABASE_UNAVAILABLE
     _log.error("run %s failed", run.run_id, exc_info=failure)
     return _FAILED

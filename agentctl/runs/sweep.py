@@ -74,7 +74,8 @@ async def watch_workers(
     Args:
         audit_days: days that audit entries are kept; None for no limit.
         continue_run: claims the next leg of a run, if this process can execute it.
-        counters: receive the numbers of what waits, every `COUNT_SECONDS`; None for no counts.
+        counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
+            waits; None for no counts.
     """
     clock, guard, compared = asyncio.get_running_loop().time, ClockGuard(), False
     next_cleanup = clock() + cleanup_seconds
@@ -91,7 +92,7 @@ async def watch_workers(
                 compared = True
             await sweep_dead_workers(databases, monitor, worker.id)
             if continue_run is not None:
-                await continue_waiting_runs(databases, continue_run)
+                await continue_waiting_runs(databases, continue_run, counters)
             if counters is not None and clock() >= next_count:
                 next_count = clock() + COUNT_SECONDS
                 await count_waiting_runs(databases, counters)
@@ -115,14 +116,19 @@ async def count_waiting_runs(databases: Databases, counters: RunCounters) -> Non
         counters.waiting[database_id] = await database.read(approvals.count_waiting())
 
 
-async def continue_waiting_runs(databases: Databases, continue_run: ContinueRun) -> None:
+async def continue_waiting_runs(
+    databases: Databases, continue_run: ContinueRun, counters: RunCounters | None = None
+) -> None:
     """Expire approvals, and go on with the runs that no process has claimed yet.
+
+    Args:
+        counters: receive the expired approvals; None for no counts.
 
     Raises:
         Unavailable: a database does not answer.
     """
     for database in databases.get_open().values():
-        await expire_approvals(database)
+        await expire_approvals(database, counters.count_decision if counters else None)
         for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_LEGS)):
             await continue_run(database, state.run_id)
 

@@ -52,14 +52,14 @@ class Tasks:
 async def retry_while_unavailable(
     attempt: Callable[[], Awaitable[T]],
     *,
-    stopped: asyncio.Future[None],
+    stopped: asyncio.Future[None] | None = None,
     seconds: float = RETRY_LIMIT_SECONDS,
 ) -> T:
     """Retry `attempt` until the database answers, and return its result.
 
     Args:
         attempt: the action; a repetition must have no further effect.
-        stopped: done when the result is no longer needed.
+        stopped: done when the result is no longer needed; None if it is needed in any case.
         seconds: time after which no further attempt is made.
 
     Raises:
@@ -71,6 +71,9 @@ async def retry_while_unavailable(
         try:
             return await attempt()
         except errors.Unavailable:
-            if stopped.done() or clock() >= deadline:
+            if (stopped is not None and stopped.done()) or clock() >= deadline:
                 raise
-        await asyncio.wait({stopped}, timeout=RETRY_PAUSE_SECONDS)
+        if stopped is None:
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+        else:
+            await asyncio.wait({stopped}, timeout=RETRY_PAUSE_SECONDS)

@@ -217,9 +217,12 @@ class ApprovalOperations(OperationFamily):
         note = await prepare_keyed_entry(self.hosting, call, database, identity)
         with call.change():
             try:
-                return await database.write(_write_once(root_run_id, changes, note, identity))
+                decided = await database.write(_write_once(root_run_id, changes, note, identity))
             except IdempotentReplay:
                 return None
+        for row in decided.rows:
+            self.hosting.engine.counters.count_decision(row)
+        return decided
 
     def _continue_soon(self, database: Database, run_id: str) -> None:
         self.hosting.background.start(self._try_to_continue(database, run_id, None))

@@ -8,7 +8,7 @@ migration 3 (docs/decisions/0036).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Generic, Literal, TypeVar
@@ -20,6 +20,13 @@ MAXIMUM_TOTAL = 10_000
 
 MAXIMUM_SURPLUS = 1_000
 """Rows above `MAXIMUM_TOTAL` that are counted at most, for `ListTotals`."""
+
+GROUP_SIZE = 20
+"""Ids that one statement looks up. A smaller last group is filled with NULL, so that the statement
+has one text, which the database prepares once."""
+
+ID_GROUP = ", ".join(f":id_{number}" for number in range(GROUP_SIZE))
+"""The parameters of `group_ids`, for a condition such as `run_id IN (…)`."""
 
 R = TypeVar("R")
 
@@ -267,3 +274,11 @@ def _page_sql(
 
 def _where(conditions: tuple[str, ...]) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def group_ids(ids: Sequence[str]) -> Iterator[dict[str, Value]]:
+    """Yield the values of `ID_GROUP` for each group of ids."""
+    for first in range(0, len(ids), GROUP_SIZE):
+        group = ids[first : first + GROUP_SIZE]
+        parameters: dict[str, Value] = {f"id_{number}": None for number in range(GROUP_SIZE)}
+        yield parameters | {f"id_{number}": each for number, each in enumerate(group)}

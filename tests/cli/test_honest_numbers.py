@@ -13,40 +13,13 @@ from typing import Any
 import pytest
 
 from agentctl.server import create_app
+from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import Result, run_command
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["model_endpoint"]
-
-HOLD = """
-import time
-from pathlib import Path
-
-
-def hold(name: str) -> str:
-    \"\"\"Block the thread until a file exists.\"\"\"
-    place = Path(__file__).parent / name
-    place.with_suffix(".began").touch()
-    while not place.exists():
-        time.sleep(0.02)
-    return "let go"
-"""
-
-EXTRA = """
-[[models]]
-id = "hold"
-provider = "openai"
-model = "tool:hold"
-base_url = "{url}"
-
-[[agents]]
-id = "napper"
-name = "Napper"
-model = "hold"
-tools = ["holding_tools:hold"]
-"""
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -96,7 +69,7 @@ def commands(
 ) -> Iterator[Commands]:
     folder = tmp_path_factory.mktemp("numbers")
     (folder / "holding_tools.py").write_text(HOLD)
-    extra = EXTRA.format(url=model_endpoint.base_url)
+    extra = NAPPER.format(url=model_endpoint.base_url, module="holding_tools")
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         yield Commands(host, folder)

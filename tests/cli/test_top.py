@@ -33,6 +33,7 @@ from agentctl.top.texts import build_cells, draw_facts, draw_runs
 from agentctl.top.tree import Row, arrange_runs, matches
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import shift_clock
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
@@ -44,34 +45,7 @@ pytestmark = pytest.mark.slow
 
 DEADLINE = 60.0
 
-HOLD = """
-import time
-from pathlib import Path
-
-
-def hold(name: str) -> str:
-    \"\"\"Block the thread until a file exists.\"\"\"
-    place = Path(__file__).parent / name
-    place.with_suffix(".began").touch()
-    while not place.exists():
-        time.sleep(0.02)
-    return "let go"
-"""
-"""A tool that cannot be interrupted and that a test ends."""
-
 EXTRA = """
-[[models]]
-id = "hold"
-provider = "openai"
-model = "tool:hold"
-base_url = "{url}"
-
-[[agents]]
-id = "napper"
-name = "Napper"
-model = "hold"
-tools = ["top_tools:hold"]
-
 [[agents]]
 id = "clerk"
 name = "Clerk"
@@ -154,7 +128,9 @@ def server(
     folder, url = tmp_path_factory.mktemp("top"), model_endpoint.base_url
     (folder / "top_tools.py").write_text(HOLD)
     shutil.copy(Path(__file__).parents[1] / "approvals" / "paying_agent.py", folder)
-    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
+    deployment = create_deployment(
+        folder, url, extra=NAPPER.format(url=url, module="top_tools") + EXTRA
+    )
     with serve_in_thread(deployment, create_server(deployment.settings)) as host:
         yield host
 

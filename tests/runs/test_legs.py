@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
+from agentctl import errors
 from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.runs import legs
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.supervision import RunCounters
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
 from agentctl.service.runs_doctor.find import RunsDoctor
 from agentctl.service.service import Service
-from agentctl.store.database import Database, Sql
+from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, events, runs
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.visibility import EVERYONE
@@ -153,7 +156,10 @@ async def test_expired_approval_counts_as_rejected(deployment: Deployment, payer
         row = await approval_of(service, run["run_id"])
         expire = Sql("UPDATE approvals SET expires_at = 1 WHERE approval_id = :id")
         await database_of(service).write(expire.execute(id=row.approval_id))
-        assert await expire_approvals(database_of(service)) == [run["run_id"]]
+        counters = RunCounters()
+        released = await expire_approvals(database_of(service), counters.count_decision)
+        assert released == [run["run_id"]]
+        assert counters.decided["expired"] == 1
         await service.hosting.engine.continue_run(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == []
@@ -188,6 +194,25 @@ async def test_two_claims_of_a_leg_execute_it_once(deployment: Deployment, payer
         assert sum(claim is not None for claim in claims) == 1
         await wait_for_status(first, run["run_id"], "COMPLETED")
         assert payer.ledger == [{"amount": 10, "to": "bob"}]
+
+
+async def test_claimed_leg_executes_after_a_failed_read(
+    deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_revoked, failures = legs.is_revoked, [errors.Unavailable("no answer")] * 2
+
+    def read(actor: str | None, at: int) -> Work[bool]:
+        if failures:
+            raise failures.pop()
+        return is_revoked(actor, at)
+
+    monkeypatch.setattr(legs, "is_revoked", read)
+    async with open_service(deployment) as service:
+        run = await start(service)
+        await decide(service, run["run_id"], "approve")
+        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await wait_for_status(service, run["run_id"], "COMPLETED")
+    assert payer.ledger == [{"amount": 10, "to": "bob"}]
 
 
 async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: Payer) -> None:

@@ -24,6 +24,8 @@ TOOLS = '''
 import logging
 import time
 
+import agentctl
+
 
 async def hold(seconds: float) -> str:
     """Hold the whole process up."""
@@ -36,6 +38,12 @@ def explode() -> str:
     text = "tool-text\\n1999-01-01T00:00:00.000Z ERROR forged: line"
     logging.getLogger("agentctl.tool").warning("%s", text + "\\x1b[2J\\x9b2J\\u202e")
     raise RuntimeError(text + "\\x1b[2J\\x9b2J\\u202e")
+
+
+@agentctl.tool(approve="user")
+def pay() -> str:
+    """Wait for an approval."""
+    return "paid"
 '''
 
 MODEL = """
@@ -110,7 +118,7 @@ def serve_observed(
     folder: Path, url: str, *options: str, form: str = "json", level: str = "info", more: str = ""
 ) -> Iterator[ObservedServer]:
     """Serve a separate deployment with the models of an endpoint."""
-    tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
+    tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode", "pay"))
     (folder / "watched_tools.py").write_text(TOOLS)
     extra = tools + more + LOG.format(form=form, level=level)
     deployment = create_deployment(folder, url, extra=extra)

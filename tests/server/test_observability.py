@@ -247,8 +247,33 @@ def test_runs_are_counted(seen: ObservedServer) -> None:
     assert run_id not in seen.anybody.get(seen.metrics_url).text
 
 
+def test_decisions_are_counted(seen: ObservedServer) -> None:
+    def counts() -> list[float]:
+        statuses = ("approved", "rejected", "expired", "answered")
+        name = "agentctl_approvals_decided_total"
+        return [
+            *(seen.value(name, decision=status) for status in statuses),
+            seen.value("agentctl_approval_wait_seconds_count"),
+        ]
+
+    before = counts()
+    for decision in ("approve", "reject"):
+        form = {"message": "{}", "stream": "false"}
+        (approval,) = seen.client.post("/agents/pay/runs", data=form).json()["approvals"]
+        decided = seen.client.post(
+            f"/agents/pay/approvals/{approval['approval_id']}/decide",
+            json={"decision": decision, "arguments_hash": approval["arguments_hash"]},
+        )
+        assert decided.status_code == 200, decided.text
+    more = [now - then for now, then in zip(counts(), before, strict=True)]
+    assert more == [1, 1, 0, 0, 2]
+    assert seen.value("agentctl_approval_wait_seconds_sum") > 0
+
+
 def test_documentation_lists_every_metric(seen: ObservedServer) -> None:
-    """Compare names, types and labels."""
+    """Compare names, types and labels, when the first sweep has counted what waits."""
+    counted = "agentctl_approvals_pending"
+    wait_for(lambda: any(sample.name == counted for sample in seen.scrape()))
     page = (ROOT / "docs/observability.md").read_text()
     listed = {name: (kind, labels) for name, kind, labels in ROW.findall(page)}
     samples = seen.scrape()

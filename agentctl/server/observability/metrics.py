@@ -130,7 +130,7 @@ class ServerMetrics:
         decided = [
             ((status,), counters.decided[status])
             for status in get_args(ApprovalStatus)
-            if status != "pending"
+            if status not in ("pending", "cancelled")  # no decision: their run has ended
         ]
         text = "Decisions about approvals."
         yield _build_counter("approvals_decided", text, ("decision",), decided)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from starlette.responses import Response
 
@@ -85,11 +85,7 @@ async def continue_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of the other kinds."""
     operations = call.operations
-    try:
-        body = await BODIES["continue_run"].read(call)
-    except (BadRequest, TooLarge, UnsupportedMediaType):
-        await operations.require_run(kind, component_id, run_id, None)
-        raise
+    body = await _read_body("continue_run", call, kind, component_id, run_id)
     request = build_continue_request(body, idempotency_key)
     goes_on = await operations.begin_continuation(kind, component_id, run_id, request)
     if goes_on is not None and body.get("stream", True):
@@ -112,11 +108,7 @@ async def resume_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
-    try:
-        body = await BODIES["resume_run"].read(call)
-    except (BadRequest, TooLarge, UnsupportedMediaType):
-        await operations.require_run(kind, component_id, run_id, session_id)
-        raise
+    body = await _read_body("resume_run", call, kind, component_id, run_id, session_id)
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
     sessions = {session_id, body.get("session_id")}
     after = _single_value("last_event_index", indexes)
@@ -146,6 +138,22 @@ def _build_resume(session_id: str | None, after: int | None, view: str) -> Resum
     if after is None or view == "items":  # items are built from all events of a run
         after = BEFORE_FIRST_EVENT
     return ResumeRequest(session_id, after)
+
+
+async def _read_body(
+    name: str,
+    call: Call,
+    kind: ComponentKind,
+    component_id: str,
+    run_id: str,
+    session_id: str | None = None,
+) -> dict[str, Any]:
+    """Return the body of a request about a run. A run that is not found is a 404 before a 422."""
+    try:
+        return await BODIES[name].read(call)
+    except (BadRequest, TooLarge, UnsupportedMediaType):
+        await call.operations.require_run(kind, component_id, run_id, session_id)
+        raise
 
 
 def _single_value(name: str, values: set[T | None]) -> T | None:

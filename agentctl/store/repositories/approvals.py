@@ -22,7 +22,7 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice, narrow
+from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -98,15 +98,13 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM approvals WHERE approval_id = :approval_id A
 _OF_RUN = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
 )
-_PARENTS = 20
-_GROUP = ", ".join(f":run_{number}" for number in range(_PARENTS))
 _SUMMARY_NAMES = (
     "approval_id", "run_id", "kind", "policy", "tool_call_id", "tool_name", "arguments_hash",
     "status", "execution", "created_at", "decided_at", "decided_by", "note",
 )  # fmt: skip
 _SUMMARIES = Sql(
     f"SELECT created_at, root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
-    f" WHERE run_id IN ({_GROUP}) OR root_run_id IN ({_GROUP})"
+    f" WHERE run_id IN ({ID_GROUP}) OR root_run_id IN ({ID_GROUP})"
 )
 _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
@@ -211,10 +209,7 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
     They are oldest first. A run without one has no entry.
     """
     summaries: dict[str, list[dict[str, Value]]] = {}
-    for first in range(0, len(run_ids), _PARENTS):
-        group = run_ids[first : first + _PARENTS]
-        parameters: dict[str, Value] = {f"run_{number}": None for number in range(_PARENTS)}
-        parameters |= {f"run_{number}": run_id for number, run_id in enumerate(group)}
+    for parameters in group_ids(run_ids):
         # Sorted here: two indexes find the rows, and there are few.
         rows = yield Statement(_SUMMARIES, parameters)
         for _, root_run_id, *values in sorted(rows, key=lambda row: (row[0], row[2])):
@@ -222,7 +217,7 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
             for name in ("created_at", "decided_at"):
                 at = summary[name]
                 summary[name] = None if at is None else format_rfc3339(at)
-            for run_id in {root_run_id, summary["run_id"]}.intersection(group):
+            for run_id in {root_run_id, summary["run_id"]}.intersection(parameters.values()):
                 summaries.setdefault(run_id, []).append(summary)
     return summaries
 

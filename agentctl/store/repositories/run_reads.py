@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
-from agentctl.store.database import (
-    ListTotals,
-    Sql,
-    Statement,
-    Steps,
-    Value,
-    Work,
-    single_unit,
-    unit,
-)
-from agentctl.store.listing import Listing, Order, RowPage, Slice, narrow
+from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work, single_unit, unit
+from agentctl.store.listing import ID_GROUP, Listing, Order, RowPage, Slice, group_ids, narrow
 from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -155,23 +146,19 @@ _LIVE_WITHOUT_OWNER = Sql(
     f" {_CHILDREN_FIRST}"
 )
 
-_PARENTS = 20
-"""Parents in one statement of `list_children`. A smaller last group is filled with NULL."""
-
 _CHILDREN_USAGE = Sql(
-    "SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN"
-    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    f"SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN ({ID_GROUP})"
 )
 
 _CHILD_ROWS = Sql(
     f"SELECT {SUMMARY_COLUMNS.replace(_SUMMARY['input'], 'input')} FROM runs"
-    f" WHERE parent_run_id IN ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    f" WHERE parent_run_id IN ({ID_GROUP})"
     " ORDER BY parent_run_id, seq"
 )
 
 _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
-    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    f" ({ID_GROUP})"
     " ORDER BY parent_run_id, seq"
 )
 
@@ -182,7 +169,7 @@ _NEWEST = Sql(
     f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
     " FROM runs AS turns WHERE turns.session_id = listed.session_id AND turns.parent_run_id IS NULL"
     " ORDER BY turns.seq DESC LIMIT 1) FROM sessions AS listed WHERE listed.session_id IN"
-    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))}))"
+    f" ({ID_GROUP}))"
 )
 
 _COUNT_TURNS = Sql(
@@ -221,7 +208,7 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState |
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
     children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
-    for parameters in _group_parents(run_ids):
+    for parameters in group_ids(run_ids):
         rows = yield Statement(_CHILDREN, parameters)
         for parent_run_id, run_id in rows:
             children[parent_run_id].append(run_id)
@@ -232,7 +219,7 @@ def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
 def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
     """Return the children of some runs, with `SUMMARY_COLUMNS` and the whole input."""
     rows: list[RunRow] = []
-    for parameters in _group_parents(run_ids):
+    for parameters in group_ids(run_ids):
         rows += [RunRow(*row) for row in (yield Statement(_CHILD_ROWS, parameters))]
     return rows
 
@@ -241,17 +228,10 @@ def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
 def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
     """Return parent, id and metrics (JSON, or None) of the children of some runs."""
     usage: list[tuple[str, str, str | None]] = []
-    for parameters in _group_parents(run_ids):
+    for parameters in group_ids(run_ids):
         rows = yield Statement(_CHILDREN_USAGE, parameters)
         usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
     return usage
-
-
-def _group_parents(run_ids: Sequence[str]) -> Iterator[dict[str, Value]]:
-    for first in range(0, len(run_ids), _PARENTS):
-        group = run_ids[first : first + _PARENTS]
-        parameters: dict[str, Value] = {f"parent_{n}": None for n in range(_PARENTS)}
-        yield parameters | {f"parent_{n}": run_id for n, run_id in enumerate(group)}
 
 
 def list_in_session(
@@ -365,7 +345,7 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
 def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, RunState]]:
     """Return the newest top-level run of each session that has one, by the id of the session."""
     newest: dict[str, RunState] = {}
-    for parameters in _group_parents(session_ids):
+    for parameters in group_ids(session_ids):
         for row in (yield Statement(_NEWEST, parameters)):
             run = RunState(*row)
             newest[run.session_id] = run
