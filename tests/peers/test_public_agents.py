@@ -127,7 +127,7 @@ def test_next_turn_is_told(server: AgentServer, agent: str) -> None:
     skip_pending(agent, "history")
     public = server.library.agents[agent]
     first = server.turn(agent, FIRST, f"{agent}-history")
-    second = server.turn(agent, SECOND, f"{agent}-history", "streamed")
+    second = server.turn(agent, SECOND, f"{agent}-history")
     check_equal(public, second)
     assert find_untold(public, first, SECOND, second) == []
 

@@ -2,7 +2,8 @@
 
 The name of the model is a role, such as `trip` or `trip/hotels`. The script of a role is the list
 of its answers in the order of its calls; a script by text chooses the list whose key occurs in the
-last message. An answer is a text, or a list of calls `(tool, arguments)`.
+last message. The role `*` stands for all models without a script. An answer is a text, or a list
+of calls `(tool, arguments)`.
 
 The stub serves OpenAI's chat completions and responses (streamed and plain) and Anthropic's
 messages (streamed).
@@ -97,7 +98,7 @@ class ScriptedModels(_Server):
         """Record a request and choose its answer."""
         role = body["model"]
         with self.lock:
-            answers = self.script[role]
+            answers = self.script[role] if role in self.script else self.script["*"]
             key = role
             if isinstance(answers, Mapping):
                 last = json.dumps((body.get("messages") or body["input"])[-1])

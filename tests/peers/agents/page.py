@@ -20,6 +20,7 @@ TITLES = {
     "langchain": "langchain",
     "pydantic_ai": "pydantic-ai",
     "agno": "agno",
+    "openai_agents": "openai-agents",
     "functions": "Functions with the SDKs of providers",
     "packages": "Agents of packages, unchanged",
 }

@@ -211,7 +211,7 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
             found.append(f"{name}: the record has {recorded!r}, seen was {seen!r}")
 
     compare("status", (record["status"], record["error"]), ("COMPLETED", None))
-    compare("content", record["content"], public.content)
+    compare("content", _read_result(record["content"]), _read_result(public.content))
     compare("output", record["output"], public.output)
     for kind in ("input_tokens", "output_tokens"):
         counted = [run["metrics"][kind] for run in turn.runs]

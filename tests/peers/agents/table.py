@@ -527,6 +527,46 @@ FUNCTIONS = {
     ),
 }  # fmt: skip
 
+OPENAI_AGENTS = {
+    "hello": PublicAgent("hello world", {"hello": ["Code in the spring."]}, "Code in the spring."),
+    "tools": PublicAgent(
+        "tools, synchronous and not",
+        {"tools": [
+            [("get_weather", {"city": "Rome"})], [("add_seat", {"seat": "1A"})], "All is done.",
+        ]},
+        "All is done.",
+    ),
+    "calendar": PublicAgent(
+        "structured output", {"calendar": ['{"name": "fair", "day": "Monday"}']},
+        '{"name": "fair", "day": "Monday"}', output={"name": "fair", "day": "Monday"},
+    ),
+    "airline": PublicAgent(
+        "customer service: handoffs",
+        {
+            "airline": [[("transfer_to_seats", {})]],
+            "airline/seats": [[("add_seat", {"seat": "2B"})], "You sit on 2B."],
+        },
+        "You sit on 2B.",
+        inner=inner("airline/seats"),
+    ),
+    "translators": PublicAgent(
+        "agents as tools",
+        {
+            "translators": [[("to_spanish", {"input": "hello"})], "In Spanish: hola."],
+            "translators/spanish": ["hola"],
+        },
+        "In Spanish: hola.",
+        inner=inner("translators/spanish"),
+    ),
+    "tutor": PublicAgent(
+        "input guardrail with an agent of its own",
+        {"tutor/check": ['{"is_homework": true}'], "tutor": ["The answer is 4."]},
+        "The answer is 4.",
+        inner=inner("tutor/check"),
+        limits={"tokens": "the tokens of an agent that a guardrail runs are not counted"},
+    ),
+}  # fmt: skip
+
 PACKAGES = {
     "team_lead": PublicAgent(
         "`langgraph-supervisor` 0.0.31: two agents",
@@ -594,21 +634,26 @@ AGENTS: dict[str, dict[str, PublicAgent]] = {
     "langchain": LANGCHAIN,
     "pydantic_ai": PYDANTIC_AI,
     "agno": AGNO,
+    "openai_agents": OPENAI_AGENTS,
     "functions": FUNCTIONS,
     "packages": PACKAGES,
 }
 """Agents by library and name."""
 
+_KIND = "agents of openai-agents are no kind yet"
 _INPUT = "the field `input` of a request is not there yet"
 _DEPS = "a class of deps with defaults still needs a function"
 _VALIDATOR = "an agent with an output validator ends with `AGENT_FAILED`"
 _REJECTED = "agno: a request that the provider rejects is `MODEL_UNAVAILABLE`"
+_PIECES = "the first pieces of the second of two parallel answers may be missing"
 _TASKS = "tasks that the code has started go on after a cancel"
 
 PENDING: dict[tuple[str, str], str] = {
+    **{(name, "*"): _KIND for name in OPENAI_AGENTS},
     ("mail_input", "*"): _INPUT,
     **{(name, "*"): _DEPS for name in ("weather", "roulette", "time_range")},
     ("sql", "*"): _VALIDATOR,
+    ("fanout", "streamed"): _PIECES,
     **{(name, "failure"): _REJECTED for name in AGNO},
     **{
         (name, case): _TASKS
