@@ -168,7 +168,7 @@ def test_cancel_in_each_tool(server: AgentServer, agent: str) -> None:
 
 
 def check_stopped(server: AgentServer, turn: Turn, answer: dict[str, Any], place: str) -> None:
-    """Check what is said about a run whose work is still held."""
+    """Check the response to the cancel of a run whose work is still held."""
     assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED"), (place, answer)
     if answer["stopped_at"] is not None:
         assert server.library.models.open_calls() == [], place
@@ -211,7 +211,7 @@ def test_failure_of_each_model_call(server: AgentServer, agent: str) -> None:
             error = (run.record["error"] or {}).get("code")
             expected = {public.failure or code}
             if place[0] in public.inner:
-                # The tool that runs an inner agent fails, or its library tells the model.
+                # The tool that runs an inner agent fails, or its library reports it to the model.
                 expected |= {"TOOL_FAILED", "AGENT_FAILED", None}
             assert error in expected, refuse
 

@@ -117,7 +117,7 @@ approved: Any = create_agent(
 )
 
 
-# Subagents as tools: an inner agent behind a tool of the outer one
+# Subagents as tools: an inner agent in a tool of the outer one
 
 _inner: Any = create_agent(chat("delegating/calendar"), [search])
 

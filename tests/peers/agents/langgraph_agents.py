@@ -81,7 +81,7 @@ tooled = _builder  # not compiled, as in a notebook
 
 
 class Route(BaseModel):
-    """Who works next."""
+    """The next worker."""
 
     next: Literal["researcher", "coder", "FINISH"]
 
@@ -346,7 +346,7 @@ memory = _builder.compile(store=InMemoryStore())
 
 
 class Triage(BaseModel):
-    """What to do with a mail."""
+    """The decision about a mail."""
 
     decision: Literal["respond", "ignore"]
 

@@ -1,4 +1,4 @@
-"""The ledger of the tools of public agents: what was called, with what, and how it ended.
+"""The ledger of the tools of public agents: each call with its arguments and its end.
 
 The modules of the agents import it from the folder of the server. `LEDGER` names the file; while
 the file `LEDGER.hold` exists, calls of the tool that it names wait.

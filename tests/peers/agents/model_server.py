@@ -2,7 +2,7 @@
 
 The name of the model is a role, such as `trip` or `trip/hotels`. The script of a role is the list
 of its answers in the order of its calls; a script by text chooses the list whose key occurs in the
-last message. The role `*` stands for all models without a script. An answer is a text, or a list
+last message. Models without a script use that of the role `*`. An answer is a text, or a list
 of calls `(tool, arguments)`.
 
 The stub serves OpenAI's chat completions and responses (streamed and plain) and Anthropic's

@@ -1,4 +1,4 @@
-"""A server with the public agents of a library, and what a run of one of them left behind."""
+"""A server with the public agents of a library, and the traces of their runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass
 class Turn:
-    """One run with those of its members, its events if it was streamed, and what was seen."""
+    """One run with those of its members, its events, its model calls and entries of the ledger."""
 
     record: dict[str, Any]
     runs: list[dict[str, Any]]
@@ -217,7 +217,7 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
         counted = [run["metrics"][kind] for run in turn.runs]
         seen = sum(getattr(call, kind) for call in turn.calls)
         if "tokens" in public.limits:
-            # What is said to be missing is missing.
+            # The documented limit exists.
             compare(f"part of {kind}", sum(each or 0 for each in counted) < seen, True)
         else:
             compare(kind, sum(each or 0 for each in counted), seen)

@@ -1,4 +1,4 @@
-"""The public agents that the tests run: their shapes, what their models answer, what is expected.
+"""The public agents that the tests run: their shapes, the answers of their models, the results.
 
 The agent `NAME` of a library is the object `NAME` of the module `LIBRARY_agents.py`. Its script has
 the answers of its models by role (tests/peers/agents/model_server.py).
@@ -14,7 +14,7 @@ from tests.peers.agents.model_server import Script
 
 @dataclass(frozen=True)
 class PublicAgent:
-    """An agent and what is expected of each of its runs.
+    """An agent, and the expected result of each of its runs.
 
     Attributes:
         shape: where the shape is from, in the table of the page.
@@ -23,7 +23,7 @@ class PublicAgent:
         inner: roles whose answers are not messages of the record: their results go to code.
         hidden: tools whose calls are an output, or are made by the library itself.
         config: lines for the table of the agent in the configuration.
-        body: fields of the request beside the message.
+        body: fields of the request next to the message.
         decision: the decision about each approval of the run, if it waits.
         output: the structured output.
         failure: the code of a failed model call, if it is not that of models.
@@ -161,7 +161,7 @@ LANGGRAPH = {
         limits={"tokens": NO_USAGE},
     ),
     "mail_input": PublicAgent(
-        "email assistant with an input schema of its own", {"mail_input": ["Thank you, Bob."]},
+        "email assistant with its own input schema", {"mail_input": ["Thank you, Bob."]},
         "Thank you, Bob.",
         body={"input": {"email": {"subject": "hello", "body": "how are you"}}},
     ),
@@ -522,7 +522,7 @@ FUNCTIONS = {
         failure="AGENT_FAILED", traced=False,
     ),
     "queue": PublicAgent(
-        "a task of its own that fills a queue", {"queue": ["One two three."]}, "One two three.",
+        "a task that fills a queue", {"queue": ["One two three."]}, "One two three.",
         failure="AGENT_FAILED", traced=False,
     ),
 }  # fmt: skip
@@ -559,7 +559,7 @@ OPENAI_AGENTS = {
         inner=inner("translators/spanish"),
     ),
     "tutor": PublicAgent(
-        "input guardrail with an agent of its own",
+        "input guardrail with an agent",
         {"tutor/check": ['{"is_homework": true}'], "tutor": ["The answer is 4."]},
         "The answer is 4.",
         inner=inner("tutor/check"),
