@@ -74,9 +74,11 @@ bench-hostile: $(VENV)/.installed-test
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm,
 # and the interfaces of MCP with older versions of the package mcp. Run the wrappers of
-# docs/other-libraries.md, each with its library.
+# docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
+# models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed \
-		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed)
+		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
+		.peers/agents/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
@@ -105,6 +107,11 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@echo 'Creating an environment with $* in .peers'
 	@$(PYTHON) -m venv .peers/other-$*
 	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $< -e .
+	@touch $@
+
+.peers/agents/.installed: tests/peers/requirements-agents.txt
+	@echo 'Installing public agents in .peers'
+	@$(PIP) install --no-deps --upgrade --target .peers/agents -r $<
 	@touch $@
 
 # Kill servers at each statement of approved calls, and at MOMENTS (default 100) random moments, on

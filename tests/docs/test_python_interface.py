@@ -60,6 +60,16 @@ def test_tool_of_the_page_hides_the_context(examples: dict[str, Any]) -> None:
     assert (listed.contexts, indexed.contexts) == (("context",), ("context",))
 
 
+def test_tools_of_the_page_return_their_results(examples: dict[str, Any]) -> None:
+    context = agentctl.RunContext(claims={"tenant": "globex"}, state={"listed": 4})
+    assert examples["list_orders"](context, limit=5) == ["G-1"]
+    assert context.state == {"listed": 5}
+    assert examples["list_orders"](agentctl.RunContext()) == []
+    assert examples["index_files"](context, ["a.txt", "b.txt"]) == 2
+    paid = examples["transfer"]("A-1", 250, context)
+    assert paid == f"transferred 250 to A-1 with the key {context.call_id}"
+
+
 def test_waiting_function_of_the_page_takes_replies(examples: dict[str, Any]) -> None:
     examples["test_clerk"]()
 

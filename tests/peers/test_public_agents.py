@@ -1,0 +1,228 @@
+"""Public agents run against a scripted model: each record equals what model and tools have seen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.peers.agents.model_server import ScriptedModels, serve_models
+from tests.peers.agents.page import PAGE, replace_tables
+from tests.peers.agents.serving import (
+    AgentServer,
+    Library,
+    Turn,
+    create_library,
+    find_differences,
+    find_untold,
+    wait_until,
+)
+from tests.peers.agents.table import AGENTS, PENDING, PublicAgent
+
+EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
+
+PACKAGES = str(Path(__file__).parents[2] / ".peers" / "agents")
+"""The folder of packages that `make test-peers` installs."""
+
+FEW = {"tooled", "handoff", "bank", "jokes", "loop", "voting"}
+"""The agents of the normal suite; `make test-peers` runs all."""
+
+pytestmark = pytest.mark.slow
+
+FIRST, SECOND = "first question", "second question"
+
+
+def is_tested(agent: str) -> bool:
+    """Return True if the agent works, and is one of the few of the normal suite or all are run."""
+    return (agent, "*") not in PENDING and (EVERY or agent in FEW)
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ScriptedModels]:
+    with serve_models() as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels
+) -> Library:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    tested = [name for name in AGENTS[request.param] if is_tested(name)]
+    return create_library(request.param, tested, folder, models)
+
+
+@pytest.fixture(scope="session")
+def agents(library: Library) -> list[str]:
+    """The agents of the library that are tested, and are in its configuration."""
+    return [name for name in library.agents if is_tested(name)]
+
+
+@pytest.fixture(scope="session")
+def first_turns(library: Library, agents: list[str]) -> dict[str, Turn | Exception]:
+    """The first run of a session for each agent, in a server that has ended."""
+    turns: dict[str, Turn | Exception] = {}
+    with library.serve(PACKAGES) as server:
+        for name in agents:
+            try:
+                turns[name] = server.turn(name, FIRST, f"{name}-restart")
+            except Exception as error:
+                turns[name] = error
+    return turns
+
+
+@pytest.fixture(scope="session")
+def server(library: Library, request: pytest.FixtureRequest) -> Iterator[AgentServer]:
+    if EVERY:
+        request.getfixturevalue("first_turns")
+    with library.serve(PACKAGES) as served:
+        yield served
+
+
+def test_tables_of_the_page_are_current() -> None:
+    text = PAGE.read_text()
+    assert text == replace_tables(text), "run: python -m tests.peers.agents.page"
+
+
+slower = pytest.mark.skipif(not EVERY, reason="takes minutes: make test-peers")
+
+every_agent = pytest.mark.parametrize(
+    ("library", "agent"),
+    [(library, name) for library, agents in AGENTS.items() for name in agents if is_tested(name)],
+    indirect=["library"],
+    scope="session",
+)
+
+
+@every_agent
+@pytest.mark.parametrize("mode", ["waiting", "streamed", "background"] if EVERY else ["streamed"])
+def test_record_equals_what_was_seen(server: AgentServer, agent: str, mode: str) -> None:
+    skip_pending(agent, mode)
+    turn = server.turn(agent, FIRST, f"{agent}-{mode}", mode)
+    check_equal(server.library.agents[agent], turn)
+
+
+@slower
+@every_agent
+def test_next_turn_after_a_restart_is_told(
+    server: AgentServer, agent: str, first_turns: dict[str, Turn | Exception]
+) -> None:
+    skip_pending(agent, "restart")
+    public = server.library.agents[agent]
+    first = first_turns[agent]
+    assert isinstance(first, Turn), first
+    check_equal(public, first)
+    second = server.turn(agent, SECOND, f"{agent}-restart")
+    check_equal(public, second)
+    untold = find_untold(public, first, SECOND, second)
+    assert bool(untold) is ("restart" in public.limits), untold
+
+
+@every_agent
+def test_next_turn_is_told(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "history")
+    public = server.library.agents[agent]
+    first = server.turn(agent, FIRST, f"{agent}-history")
+    second = server.turn(agent, SECOND, f"{agent}-history")
+    check_equal(public, second)
+    assert find_untold(public, first, SECOND, second) == []
+
+
+@every_agent
+def test_cancel_in_each_model_call(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "cancel-model")
+    models = server.library.models
+    calls = server.turn(agent, FIRST, f"{agent}-calls").calls
+    for number, place in enumerate(dict.fromkeys((call.role, call.number) for call in calls)):
+        session = f"{agent}-cancel-model-{number}"
+        turn, answer = server.cancelled_turn(
+            agent, session, lambda: any(c.state == "open" for c in models.calls), hold=place
+        )
+        check_cancelled(server, agent, session, turn, answer, str(place))
+
+
+@slower
+@every_agent
+def test_cancel_in_each_tool(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "cancel-tool")
+    start = len(server.read_ledger())
+    server.turn(agent, FIRST, f"{agent}-tools")
+    tools = dict.fromkeys(entry["tool"] for entry in server.read_ledger()[start:])
+    for tool in tools:
+        session = f"{agent}-cancel-{tool}"
+        begun = len(server.read_ledger())
+        with server.held_tool(tool):
+            turn, answer = server.cancelled_turn(
+                agent,
+                session,
+                lambda begun=begun, tool=tool: any(
+                    entry["tool"] == tool for entry in server.read_ledger()[begun:]
+                ),
+            )
+            check_stopped(server, turn, answer, tool)
+        check_cancelled(server, agent, session, turn, answer, tool)
+
+
+def check_stopped(server: AgentServer, turn: Turn, answer: dict[str, Any], place: str) -> None:
+    """Check the response to the cancel of a run whose work is still held."""
+    assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED"), (place, answer)
+    if answer["stopped_at"] is not None:
+        assert server.library.models.open_calls() == [], place
+        ended = {each["call"] for each in server.read_ledger() if each["event"] != "begin"}
+        assert {each["call"] for each in turn.entries} <= ended, place
+
+
+def check_cancelled(
+    server: AgentServer, agent: str, session: str, turn: Turn, answer: dict[str, Any], place: str
+) -> None:
+    """Check a cancelled run, and that the session goes on with what has happened."""
+    public, models = server.library.agents[agent], server.library.models
+    check_stopped(server, turn, answer, place)
+    models.release()
+    run_id = turn.record["run_id"]
+    wait_until(lambda: server.get_run(run_id)["stopped_at"] is not None)
+    own = [each for each in turn.events if each["run_id"] == run_id]
+    pieces = [each["content"] for each in own if each["event"] == "RunContent"]
+    assert (turn.record["content"] or "").startswith("".join(pieces)), place
+    last = "RunCancelled" if public.decision is None else turn.events[-1]["event"]
+    assert turn.events[-1]["event"] == last, place
+    second = server.turn(agent, SECOND, session)
+    # Calls that the cancelled run still made would be counted here.
+    check_equal(public, second, place)
+    untold = find_untold(public, turn, SECOND, second)
+    assert bool(untold) is False or "cancel" in public.limits, (place, untold)
+
+
+@slower
+@every_agent
+def test_failure_of_each_model_call(server: AgentServer, agent: str) -> None:
+    skip_pending(agent, "failure")
+    public = server.library.agents[agent]
+    calls = server.turn(agent, FIRST, f"{agent}-failing").calls
+    for place in dict.fromkeys((call.role, call.number) for call in calls):
+        for status, code in ((500, "MODEL_UNAVAILABLE"), (400, "MODEL_REJECTED")):
+            refuse, session = (*place, status), f"{agent}-failing-{place}-{status}"
+            run = server.turn(agent, FIRST, re.sub(r"[^\w-]+", "-", session), refuse=refuse)
+            assert "secret" not in str(run.record), refuse
+            error = (run.record["error"] or {}).get("code")
+            expected = {public.failure or code}
+            if place[0] in public.inner:
+                # The tool that runs an inner agent fails, or its library reports it to the model.
+                expected |= {"TOOL_FAILED", "AGENT_FAILED", None}
+            assert error in expected, refuse
+
+
+def check_equal(public: PublicAgent, turn: Turn, place: str = "") -> None:
+    """Check that the record of a run equals what its models and tools have seen."""
+    found = find_differences(public, turn)
+    assert not found, "\n".join(["", place, *found])
+
+
+def skip_pending(agent: str, case: str) -> None:
+    """Skip a cell that does not work yet."""
+    if (agent, case) in PENDING:
+        pytest.skip(PENDING[agent, case])
