@@ -106,7 +106,9 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 .peers/other-%/.installed: tests/peers/requirements-other-%.txt pyproject.toml
 	@echo 'Creating an environment with $* in .peers'
 	@$(PYTHON) -m venv .peers/other-$*
-	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $< -e .
+	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
+	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install \
+		--no-build-isolation -r $< -e .
 	@touch $@
 
 .peers/agents/.installed: tests/peers/requirements-agents.txt
