@@ -168,9 +168,9 @@ class GraphReport:
             origin = {"node": node, "message_id": message.id or ""}
             space.stream(message, origin)
             if space is not self._root and self._is_public(names):
-                origin["node"], _, _ = names[0].partition(":")
-                origin["member_run_id"] = space.run.environment.spec.run_id
-                self._root.stream(message, origin)
+                node, _, _ = names[0].partition(":")
+                member = {"node": node, "member_run_id": space.run.environment.spec.run_id}
+                self._root.stream(message, {**origin, **member})
         elif isinstance(message, AIMessage):
             space.think(message)
 
