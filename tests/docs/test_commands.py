@@ -52,6 +52,7 @@ GUIDES = (
     "docs/guides/follow-a-team.md",
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
+PAGE_WITH_AGENT = "docs/python.md"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?Z")
@@ -163,6 +164,18 @@ def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path) -> 
         run_commands(page(name), shell, None)
 
 
+def test_commands_of_a_page_work_with_its_agent(tmp_path: Path) -> None:
+    tested, binaries = page(PAGE_WITH_AGENT), Path(sys.executable).parent
+    code = next(block.text for block in tested.blocks("python") if "def price(" in block.text)
+    with Shell(tmp_path, {"PATH": f"{binaries}:{os.defpath}"}) as shell:
+        (tmp_path / "work" / "my_agents.py").write_text(code)
+        (tmp_path / "work" / "agentctl.toml").write_text(
+            '[[databases]]\nid = "main"\nurl = "sqlite:///main.db"\n\n'
+            '[[agents]]\nid = "price"\nobject = "my_agents:price"\n'
+        )
+        run_commands(tested, shell, None)
+
+
 def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path) -> None:
     with start_demo(tmp_path / "demo") as demo:
         for number, name in enumerate(GUIDES):
@@ -184,6 +197,12 @@ def test_every_guide_has_a_picture_of_its_commands(name: str) -> None:
 
 def test_every_page_with_commands_is_tested() -> None:
     with_commands = {tested.name for tested in pages() if tested.commands()}
-    assert with_commands == {*DEMO_PAGES, *CONTINUED.values(), *GUIDES, *PAGES_WITHOUT_SERVER}
+    assert with_commands == {
+        *DEMO_PAGES,
+        *CONTINUED.values(),
+        *GUIDES,
+        *PAGES_WITHOUT_SERVER,
+        PAGE_WITH_AGENT,
+    }
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()
