@@ -27,7 +27,7 @@ __all__ = [
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")

@@ -129,11 +129,6 @@ class Event:
         return str(self.data.get(field) or "") if self.kind in TEXT_KINDS else ""
 
     @property
-    def is_of_member(self) -> bool:
-        """True for content of a run that a member has written, whose own events have it, too."""
-        return self.data.get("member_run_id") is not None
-
-    @property
     def tool(self) -> Mapping[str, Any]:
         """The tool call of the event; empty without one."""
         return self.data.get("tool") or {}

@@ -171,8 +171,10 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
     for message in run.get("messages") or []:
         role, content = message.get("role"), str(message.get("content") or "")
         if (member := message.get("member_run_id")) is not None:
-            # The texts and calls of a member are in its own run.
+            # The calls of a member are in its own run. Its text is part of the answer.
             yield from children.take_run(str(member))
+            if role == "assistant" and content:
+                yield {"type": "text", "text": content}
             placed |= {str(call.get("id")) for call in message.get("tool_calls") or ()}
         elif role == "assistant":
             if content:

@@ -43,11 +43,9 @@ class RunSoFar:
 
     Attributes:
         record: the fields of its summary that are known.
-        has_content: True if an event had a part of its content.
     """
 
     record: dict[str, Any]
-    has_content: bool = False
     _items: list[Item] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     """The parts of the last text, joined once: a long text is not copied for each event."""
@@ -124,9 +122,7 @@ class RunReader:
             changes += [Change(event.run_id, None), *self._place_run(run)]
         match event.kind:
             case EventKind.CONTENT:
-                run.has_content = True
-                if not event.is_of_member:
-                    changes.append(run.add_text("text", event.text))
+                changes.append(run.add_text("text", event.text))
             case EventKind.THINKING:
                 changes.append(run.add_text("thinking", event.text))
             case EventKind.TOOL_CALL_STARTED:
@@ -205,7 +201,7 @@ class RunReader:
                     changes.append(run.replace(position, {**item, "status": "done"}))
                     continue
                 changes.append(run.replace(position, {**item, "status": "cancelled"}))
-        if data.get("content") and not run.has_content:
+        if data.get("content") and run.find(type="text") is None:
             changes.append(run.add({"type": "text", "text": str(data["content"])}))
         return [*changes, *self._find_place(run)]
 
@@ -243,8 +239,7 @@ def _continue_run(run: RunSoFar, event: Event) -> list[Change]:
                 changes.append(run.replace(position, {**item, "text": text}))
         elif item["type"] == "tool_call" and item["status"] == "running":
             changes.append(run.replace(position, {**item, "status": "cancelled"}))
-    if content and not run.has_content:  # the stream has no events of earlier legs
-        run.has_content = True
+    if content and not kept:  # the stream has no events of earlier legs
         changes.append(run.add({"type": "text", "text": content}))
     for approval in event.data.get("approvals") or ():
         changes.append(run.set_approval(cast(ApprovalSummary, approval)))

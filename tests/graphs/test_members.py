@@ -243,15 +243,17 @@ async def test_members_have_their_place_among_the_items(graphs: ConformanceServe
         message = json.dumps([call("ask_planner", "c1", request=plan), {"content": "done"}])
         asked = await run_component(operations, "agent", "subagents", message)
         below = dict((await operations.get_run(asked["run_id"], form=RunView("items"))).value)
-    assert [(each["type"], each["run"]["agent_id"]) for each in run["items"]] == [
-        ("member", "supervisor"), ("member", "researcher"), ("member", "supervisor"),
+    placed = [(each["type"], each.get("text") or each["run"]["agent_id"]) for each in run["items"]]
+    assert placed == [
+        ("member", "supervisor"), ("member", "researcher"), ("text", "cats are fine"),
+        ("member", "supervisor"), ("text", "I say: cats are fine"),
     ]  # fmt: skip
     assert [each["type"] for each in below["items"]] == ["tool_call", "member", "text"]
     reader = RunReader()
     for event in events:
         reader.apply(parse_event(event["event"], json.dumps(event)))
-    live = reader.runs[run_id].items
-    assert [each["run_id"] for each in live] == [each["run_id"] for each in run["items"]]
+    live = [each.get("text", "").strip() or each["run_id"] for each in reader.runs[run_id].items]
+    assert live == [each.get("text") or each["run_id"] for each in run["items"]]
 
 
 def test_transcripts_show_who_has_spoken(graphs: ConformanceServer) -> None:
@@ -273,8 +275,11 @@ def test_transcripts_show_who_has_spoken(graphs: ConformanceServer) -> None:
     text = show("runs", "get", ids[0], "--members", "--full", "-o", "text")
     timeline = show("runs", "get", ids[0], "--timeline", "-o", "text")
     markdown = show("sessions", "export", "shown", "--format", "markdown")
-    # The export repeats the plan, which is the message of the user.
+    # In the part of the member, and in the answer of the run. The export repeats the plan, which is
+    # the message of the user.
     for transcript, repeated in ((text, 0), (markdown, 1)):
         assert transcript.index("Transferred to researcher") < transcript.index("results for cats")
-        assert transcript.count("I say: cats are fine") == 1 + repeated
+        assert transcript.count("I say: cats are fine") == 2 + repeated
+    folded = show("sessions", "get", "shown", "-o", "text")
+    assert folded.count("I say: cats are fine") == 1
     assert "→ researcher" in timeline
