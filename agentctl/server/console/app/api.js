@@ -344,6 +344,11 @@ export function componentOf(record) {
   return record.agent_id || record.team_id || record.workflow_id || "";
 }
 
+/** Return the tokens of a run with those of its members, or its own while these are not known. */
+export function tokensOf(run) {
+  return run.total_tokens ?? run.metrics?.total_tokens;
+}
+
 document.addEventListener("visibilitychange", () => {
   const long = hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT;
   // A page is also hidden when it ends, which is no later beginning.

@@ -2,7 +2,8 @@
 // and the strip that shows the two facts about a cancel.
 
 import {
-  call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, withQuery,
+  call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, tokensOf,
+  withQuery,
 } from "./api.js";
 import { follow } from "./stream.js";
 import { DecidedLine, Waits } from "./waits.js";
@@ -146,7 +147,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
   const items = streamed.length ? streamed : run.items || [];
   // After a decision the stored record is newer than the state of this page.
   const decided = () => void (run.unread ? setRun((old) => ({ ...old, status: "RUNNING", phase: null, unread: false })) : refresh().catch(() => null));
-  const tokens = run.metrics?.total_tokens;
+  const tokens = tokensOf(run);
   return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
     <div class="asked">
@@ -364,7 +365,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
   const label = item.type === "background" ? `${item.name} · ` : "";
   const task = item.task ?? item.run?.input;
   const time = run.started_at && (run.finished_at || live) ? tookMilliseconds(run, now) : null;
-  const tokens = run.metrics?.total_tokens;
+  const tokens = tokensOf(run);
   return html`<div class="fold" data-member=${item.run_id}>
     <button type="button" class="line" aria-expanded=${Boolean(shown)} onClick=${() => setOpen(!shown)}>
       <span class="call">${cut(label, 60)}<b>${cut(name, 60)}</b>${task ? `: ${cut(task, 160)}` : ""}</span>

@@ -1,6 +1,6 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
-import { call, can, componentOf, isFinal, kindOf, withQuery } from "../app/api.js";
+import { call, can, componentOf, isFinal, kindOf, tokensOf, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
 import {
   cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatTotal, html, Loaded, LoadMore, Page,
@@ -231,7 +231,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
     <td class="opt" dir="auto">${printable(run.user_id ?? "–")}</td>
     <td class="far mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>
     <td class="mid right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
-    <td class="full right">${formatNumber(run.total_tokens ?? run.metrics?.total_tokens)}</td>
+    <td class="full right">${formatNumber(tokensOf(run))}</td>
     <td class="full" dir="auto"><span class=${color} title=${phase.sentence || null}>${detail}</span></td>
     ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
       ? html`<button type="button" disabled=${!allowed} title=${allowed ? null : `needs ${kind}s:${componentOf(run)}:run`}

@@ -1,6 +1,6 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { can, componentOf, kindOf, path, startRun, withQuery } from "../app/api.js";
+import { can, componentOf, kindOf, path, startRun, tokensOf, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import { countPhases, describeCounts, SessionActions, useRuns } from "../app/session.js";
 import {
@@ -182,7 +182,7 @@ function Entry({ run, number, current, onSelect }) {
     title=${cut(run.input, 80)}>
     <span class="dim">${number && formatNumber(number)}</span>
     <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
-    ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(run.metrics?.total_tokens)}</span></a></li>`;
+    ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(tokensOf(run))}</span></a></li>`;
 }
 
 function Compose({ session, id, onStarted }) {
