@@ -5,6 +5,7 @@ Decided by the files and modules of functions and of frames, so only in the code
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures.thread
 import functools
 import inspect
@@ -125,6 +126,14 @@ def find_name(coroutine: Any) -> str | None:
     if code is None or _is_library(code.co_filename):
         return None
     return str(code.co_name)[:_MAXIMUM_NAME]
+
+
+def is_closing(task: asyncio.Task[Any]) -> bool:
+    """Return True for a task with which Python closes an asynchronous generator.
+
+    It starts one when a generator that was not read to its end is deleted.
+    """
+    return type(task.get_coro()).__name__ == "async_generator_athrow"
 
 
 def _find_pending_calls(thread: threading.Thread) -> dict[int, Any] | None:

@@ -89,6 +89,8 @@ class StartedWork:
         if self._is_cancelled and self._unstopped.has_ended:
             # For the record the work has stopped: a timer has started this task.
             task.cancel()
+        elif origins.is_closing(task):
+            self._loop.call_later(GRACE_SECONDS, self._name_rest)
         else:
             self._name_rest()
 
@@ -117,10 +119,9 @@ class StartedWork:
         A task that was cancelled already is not cancelled again: that would interrupt its end.
         """
         self._has_ended, self._is_cancelled = True, cancel
-        if self._tasks:
-            # What the end of the agent has ended or cancelled has its turns first.
-            for _ in range(3):
-                await asyncio.sleep(0)
+        # What the end of the agent has ended or cancelled has its turns first.
+        await _take_turns()
+        await self._wait_for_generators()
         if cancel:
             # A task that was cancelled with the agent has had its time.
             works: set[asyncio.Future[Any]] = {
@@ -131,6 +132,18 @@ class StartedWork:
                 await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
         self._earlier_threads = set()
+
+    async def _wait_for_generators(self) -> None:
+        """Wait until the generators are closed that the code of the run did not read to the end.
+
+        One that is closed may leave another one.
+        """
+        deadline = self._loop.time() + GRACE_SECONDS
+        while closing := {task for task in self._tasks if origins.is_closing(task)}:
+            await wait_until_done(cast("set[asyncio.Future[Any]]", closing), GRACE_SECONDS)
+            await _take_turns()
+            if self._loop.time() > deadline:
+                return
 
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
         """Cancel the tasks and end the processes of a scope, or all. Return these processes."""
@@ -302,6 +315,11 @@ class CodeScope:
         call = current_call.get()
         if call is not None:
             self._names[work] = call.name
+
+
+async def _take_turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
