@@ -1,4 +1,4 @@
-"""Functions that call models with the clients of vendors and leave nothing behind on purpose.
+"""Functions that call models with the clients of vendors, and plainly end.
 
 The server of `test_plain_runs` imports this module.
 """
