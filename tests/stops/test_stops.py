@@ -100,11 +100,10 @@ async def test_thread_of_another_run_is_not_named(server: StopServer) -> None:
         await server.wait_for_work(plain_tag)
         owner, tag = await start_run(operations, "function", form="thread", seconds=15.0)
         await server.wait_for_work(tag)
-        await cancel_run(operations, "function", owner)
-        run = await server.wait_for_stop(operations, plain)
-        assert (run["status"], run["holding"]) == ("COMPLETED", [])
-        named = (await operations.get_run(owner)).value
+        named = await cancel_run(operations, "function", owner)
         assert (named["stopped_at"], named["holding"]) == (None, ["thread beat"])
+        run = await server.wait_for_stop(operations, plain)
+        assert (run["status"], run["stopped_at"]) == ("COMPLETED", run["finished_at"])
 
 
 async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> None:
