@@ -5,6 +5,7 @@ Decided by the files and modules of functions and of frames, so only in the code
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures.thread
 import functools
 import inspect
@@ -94,19 +95,6 @@ def is_pool_worker(frame: FrameType | None) -> bool:
     return False
 
 
-def is_of_user(thread: threading.Thread) -> bool:
-    """Return True if a thread executes a function that is not one of a library or of the server."""
-    if _find_pending_calls(thread) is not None:
-        return True
-    code = _find_code(thread)
-    if code is _POOL_WORKER:
-        return any(not _is_library(file) for file in _list_files(thread))
-    if code is None:
-        # A function in C.
-        return True
-    return not _is_library(code.co_filename)
-
-
 def is_working(thread: threading.Thread) -> bool:
     """Return True if a thread has not ended and, as a worker of a pool, does not wait for work."""
     if not thread.is_alive():
@@ -127,6 +115,14 @@ def find_name(coroutine: Any) -> str | None:
     return str(code.co_name)[:_MAXIMUM_NAME]
 
 
+def is_closing(task: asyncio.Task[Any]) -> bool:
+    """Return True for a task with which Python closes an asynchronous generator.
+
+    It starts one when a generator that was not read to its end is deleted.
+    """
+    return type(task.get_coro()).__name__ == "async_generator_athrow"
+
+
 def _find_pending_calls(thread: threading.Thread) -> dict[int, Any] | None:
     """Return the calls of a pool of processes; None if the thread is not that of such a pool."""
     if type(thread).__module__ in _PROCESS_POOLS and hasattr(thread, "pending_work_items"):
@@ -139,14 +135,6 @@ def _find_code(thread: threading.Thread) -> CodeType | None:
     while isinstance(target, functools.partial):
         target = target.func
     return getattr(inspect.unwrap(target), "__code__", None)
-
-
-def _list_files(thread: threading.Thread) -> list[str]:
-    files, frame = [], sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        files.append(frame.f_code.co_filename)
-        frame = frame.f_back
-    return files
 
 
 @functools.cache

@@ -8,14 +8,16 @@ costs one read of a variable.
 
 - Tasks are seen by the task factory of the event loop, and calls in executors by its method
   `run_in_executor`.
-- Threads (since Python 3.12) and processes are seen by an audit hook (PEP 578), and forks by
-  `os.register_at_fork`. Both execute in the thread and context that start them.
+- Threads and processes are seen by an audit hook (PEP 578), and forks by `os.register_at_fork`.
+  Both execute in the thread and context that start them. Python 3.11 has no event for threads:
+  there `threading.Thread.start` is wrapped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import os
 import subprocess
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 from agentctl import child_processes
@@ -76,7 +79,6 @@ class StartedWork:
         self._processes: list[tuple[StartedProcess, CodeScope]] = []
         self._open: dict[ProcessIdentity, ChildProcess] = {}
         self._named: dict[Any, asyncio.Future[Any]] = {}
-        self._earlier_threads = set() if _REPORTS_THREADS else set(threading.enumerate())
         self._has_ended = self._is_cancelled = False
         # True while a repetition is scheduled.
         self._repeats = self._polls = False
@@ -89,6 +91,8 @@ class StartedWork:
         if self._is_cancelled and self._unstopped.has_ended:
             # For the record the work has stopped: a timer has started this task.
             task.cancel()
+        elif origins.is_closing(task):
+            self._loop.call_later(GRACE_SECONDS, self._name_rest)
         else:
             self._name_rest()
 
@@ -117,10 +121,9 @@ class StartedWork:
         A task that was cancelled already is not cancelled again: that would interrupt its end.
         """
         self._has_ended, self._is_cancelled = True, cancel
-        if self._tasks:
-            # What the end of the agent has ended or cancelled has its turns first.
-            for _ in range(3):
-                await asyncio.sleep(0)
+        # What the end of the agent has ended or cancelled has its turns first.
+        await _take_turns()
+        await self._wait_for_generators()
         if cancel:
             # A task that was cancelled with the agent has had its time.
             works: set[asyncio.Future[Any]] = {
@@ -130,7 +133,18 @@ class StartedWork:
             if works:
                 await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
-        self._earlier_threads = set()
+
+    async def _wait_for_generators(self) -> None:
+        """Wait until the generators are closed that the code of the run did not read to the end.
+
+        One that is closed may leave another one.
+        """
+        deadline = self._loop.time() + GRACE_SECONDS
+        while closing := {task for task in self._tasks if origins.is_closing(task)}:
+            await wait_until_done(cast("set[asyncio.Future[Any]]", closing), GRACE_SECONDS)
+            await _take_turns()
+            if self._loop.time() > deadline:
+                return
 
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
         """Cancel the tasks and end the processes of a scope, or all. Return these processes."""
@@ -161,12 +175,12 @@ class StartedWork:
                 self._add(call, ended, scope.find_name(call), has_result=self._is_cancelled)
         for process, scope in self._open_processes():
             self._add(process, process.ended, scope.find_name(process))
-        for thread, scope_of_thread in self._find_threads():
-            if thread not in self._named and origins.is_working(thread):
-                name = format_thread(thread)
-                if scope_of_thread is not None:
-                    name = scope_of_thread.find_name(thread)
-                self._add(thread, self._loop.create_future(), name)
+        for reference, scope in self._threads:
+            thread = reference()
+            if thread is None or thread in self._named:
+                continue
+            if origins.is_working(thread):
+                self._add(thread, self._loop.create_future(), scope.find_name(thread))
         if not self._polls:
             self._poll_threads()
 
@@ -214,17 +228,6 @@ class StartedWork:
             if identity is not None and process is not None:
                 self._open[identity] = process
                 yield process, scope
-
-    def _find_threads(self) -> Iterator[tuple[threading.Thread, CodeScope | None]]:
-        for reference, scope in self._threads:
-            thread = reference()
-            if thread is not None:
-                yield thread, scope
-        if self._earlier_threads:
-            # A thread that began during the run, perhaps that of another run.
-            for thread in threading.enumerate():
-                if thread not in self._earlier_threads and origins.is_of_user(thread):
-                    yield thread, None
 
     def _poll_threads(self) -> None:
         watched = [each for each in self._named if isinstance(each, threading.Thread)]
@@ -292,7 +295,7 @@ class CodeScope:
         if (tool := self._names.get(work)) is not None:
             return tool
         if isinstance(work, threading.Thread):
-            return format_thread(work)
+            return f"thread {work.name}"[:100]
         if isinstance(work, ChildProcess):
             return f"process {work.name}"
         name = origins.find_name(work.get_coro()) if isinstance(work, asyncio.Task) else None
@@ -304,13 +307,14 @@ class CodeScope:
             self._names[work] = call.name
 
 
+async def _take_turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("a task that a completed run has left failed", exc_info=error)
-
-
-def format_thread(thread: threading.Thread) -> str:
-    return f"thread {thread.name}"[:100]
 
 
 class _RunLoop:
@@ -383,6 +387,8 @@ def install() -> None:
         _installed = True
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
         sys.addaudithook(_audit)
+        if not _REPORTS_THREADS:
+            _wrap_thread_start()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -391,12 +397,28 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         process = sys._getframe(1).f_locals.get("self") if scope is not None else None
         if scope is not None and isinstance(process, subprocess.Popen):
             scope.add_process(weakref.ref(process))
-    elif event in _THREAD_EVENTS and (scope := current_scope.get()) is not None:
+    elif event in _THREAD_EVENTS and current_scope.get() is not None:
         thread = getattr(arguments[0], "__self__", None)
-        if not isinstance(thread, threading.Thread):
-            return
-        if not origins.is_started_by_library(thread, sys._getframe(1)):
-            scope.add_thread(thread)
+        if isinstance(thread, threading.Thread):
+            _add_thread(thread, sys._getframe(1))
+
+
+def _wrap_thread_start() -> None:
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_in_run(thread: threading.Thread) -> None:
+        if current_scope.get() is not None:
+            _add_thread(thread, sys._getframe(1))
+        start(thread)
+
+    threading.Thread.start = start_in_run  # type: ignore[assignment, method-assign]
+
+
+def _add_thread(thread: threading.Thread, frame: FrameType) -> None:
+    scope = current_scope.get()
+    if scope is not None and not origins.is_started_by_library(thread, frame):
+        scope.add_thread(thread)
 
 
 def _before_fork() -> None:

@@ -93,6 +93,19 @@ async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> 
         await check_each(check, [*ENDING, *GOING_ON])
 
 
+async def test_thread_of_another_run_is_not_named(server: StopServer) -> None:
+    async with server.connect() as operations:
+        options = {"form": "nothing", "seconds": 2.0, "leave": True}
+        plain, plain_tag = await start_run(operations, "function", **options)
+        await server.wait_for_work(plain_tag)
+        owner, tag = await start_run(operations, "function", form="thread", seconds=15.0)
+        await server.wait_for_work(tag)
+        named = await cancel_run(operations, "function", owner)
+        assert (named["stopped_at"], named["holding"]) == (None, ["thread beat"])
+        run = await server.wait_for_stop(operations, plain)
+        assert (run["status"], run["stopped_at"]) == ("COMPLETED", run["finished_at"])
+
+
 async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> None:
     async with server.connect() as operations:
         run_id, tag = await start_run(operations, "function", form="shared", seconds=1.0)

@@ -168,6 +168,10 @@ async def start_command_in_thread(tag: str, seconds: float) -> None:
     _kept.append(asyncio.create_task(asyncio.to_thread(subprocess.run, line)))
 
 
+async def start_nothing(tag: str, seconds: float) -> None:
+    await work(tag, seconds)
+
+
 async def start_shared(tag: str, seconds: float) -> None:
     with outside_run():
         _kept.append(asyncio.create_task(work(tag, seconds)))
