@@ -132,7 +132,7 @@ class Order:
     Args:
         shown: returns the published text so far.
         steps: `NAME:PIECE`, `NAME:end`, `shown:TEXT` (this text is published), or `block` and
-            `unblock` (what is between them is sent while nothing can be read).
+            `unblock` (pieces between them are sent while nothing can be read).
     """
 
     def __init__(self, shown: Callable[[], str], steps: list[str]) -> None:
