@@ -90,7 +90,8 @@ class AnswerStream:
             self._publish(following, texts, thinking, pieces.origin)
 
     def _publish(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
-        self._run.add_thinking(thinking)
+        if thinking:
+            self._run.add_thinking(thinking)
         if text:
             if answer not in self.begun:
                 self.begun.add(answer)
