@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
-from langchain_core.messages import AIMessage
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -19,10 +26,10 @@ url = ""
 """Base URL of the model endpoint; the tests set it."""
 
 
-def build_chat() -> Any:
-    """Build a model that repeats the message."""
+def build_chat(name: str = "echo") -> Any:
+    """Build a model; by default one that repeats the message."""
     options: dict[str, Any] = {"base_url": url, "api_key": "not-needed", "stream_usage": True}
-    return ChatOpenAI(model="echo", http_async_client=http_client(), **options)
+    return ChatOpenAI(model=name, http_async_client=http_client(), **options)
 
 
 async def ask(text: str, config: RunnableConfig) -> Any:
@@ -117,6 +124,116 @@ def branches() -> Any:
         return branch
 
     return build(*(build_branch(name) for name in "abc"), parallel=True)
+
+
+class Order:
+    """The order in which models that answer at the same time send their pieces.
+
+    Args:
+        shown: returns the published text so far.
+        steps: `NAME:PIECE`, `NAME:end`, `shown:TEXT` (this text is published), or `block` and
+            `unblock` (pieces between them are sent while nothing can be read).
+    """
+
+    def __init__(self, shown: Callable[[], str], steps: list[str]) -> None:
+        self._shown = shown
+        self._steps = steps
+        self._lock = threading.Lock()
+
+    def pieces(self, name: str) -> list[str]:
+        steps = [step.partition(":") for step in self._steps]
+        return [piece for owner, _, piece in steps if owner == name and piece != "end"]
+
+    def take(self, step: str) -> None:
+        """Wait for the turn of a step."""
+        deadline = time.monotonic() + 30
+        while not self.is_next(step):
+            assert time.monotonic() < deadline, f"{step} waits for {self._steps}"
+            time.sleep(0.002)
+
+    def is_next(self, step: str) -> bool:
+        """Return True, and go on, if it is the turn of a step."""
+        with self._lock:
+            kind, _, text = self._steps[0].partition(":")
+            if kind == "shown" and self._shown().startswith(text):
+                del self._steps[0]
+            if self._steps[0] != step:
+                return False
+            del self._steps[0]
+            return True
+
+    async def block(self) -> None:
+        """Let nothing be read between the steps `block` and `unblock`."""
+        if "block" in self._steps:
+            while not self.is_next("block"):
+                await asyncio.sleep(0.002)
+            self.take("unblock")
+
+
+order = Order(str, [])
+"""The order of the graph `ordered`; the tests set it."""
+
+
+class OrderedChat(BaseChatModel):
+    """A model that sends its pieces in their order."""
+
+    name: str
+
+    @property
+    def _llm_type(self) -> str:
+        return "ordered"
+
+    def _generate(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def _stream(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **_: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        for piece in order.pieces(self.name):
+            order.take(f"{self.name}:{piece}")
+            yield ChatGenerationChunk(message=AIMessageChunk(piece))
+
+
+def ordered() -> Any:
+    """Return a graph with two nodes that answer at the same time, in the order `order`."""
+
+    def build_node(name: str) -> Callable[..., Any]:
+        def node(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+            answer = OrderedChat(name=name).invoke("x", config)
+            order.take(f"{name}:end")
+            return {"messages": [answer]}
+
+        node.__name__ = name
+        return node
+
+    async def reader(state: MessagesState) -> dict[str, Any]:
+        await order.block()
+        return {}
+
+    return build(build_node("left"), build_node("right"), reader, parallel=True)
+
+
+def structured() -> Any:
+    """Return a graph with a structured answer, which the message describes."""
+
+    async def route(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        schema = Route.model_json_schema()
+        chat = build_chat("script").with_structured_output(schema, method="json_schema")
+        await chat.ainvoke(state["messages"], config)
+        return {}
+
+    return build(route)
+
+
+def summarizing() -> Any:
+    """Return an agent that replaces earlier messages by a summary."""
+    summary = SummarizationMiddleware(
+        build_chat(),
+        trigger=("messages", 3),
+        keep=("messages", 1),
+        summary_prompt="Summary of {messages}",
+    )
+    return create_agent(build_chat(), middleware=[summary])
 
 
 class Route(BaseModel):

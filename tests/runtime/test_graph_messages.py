@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.events import Progress
+from agentctl.runtime.events import Content, Progress
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
@@ -25,14 +27,22 @@ def models(model_endpoint: ModelEndpoint) -> None:
     importlib.import_module(MODULE).url = model_endpoint.base_url
 
 
-async def run(reference: str, **options: Any) -> FakeContext:
+async def run(
+    reference: str,
+    message: str = "hi",
+    history: list[dict[str, Any]] | None = None,
+    steps: list[str] | None = None,
+    **options: Any,
+) -> FakeContext:
     """Run a graph to its end."""
     agent = Agent("code", object=reference)
     catalog = Catalog.from_settings(settings(agents=(agent,), **options))
     context = FakeContext(catalog)
     context.change_spec(user_id="ann")
+    graphs = importlib.import_module(MODULE)
+    graphs.order = graphs.Order(lambda: context.joined_deltas, steps or [])
     try:
-        await context.execute("agent", "code", "hi", [])
+        await context.execute("agent", "code", message, history or [])
     finally:
         await catalog.close()
     return context
@@ -86,16 +96,71 @@ async def test_answers_of_parallel_nodes_are_kept_apart() -> None:
     assert ended.transcript.metrics["input_tokens"] == 120
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["left:left ", "shown:left ", "right:right ", "left:one", "shown:left one", "left:end",
+         "right:two"],
+        ["left:left ", "shown:left ", "block", "right:right ", "left:one", "left:end", "unblock",
+         "right:two"],
+        ["left:left ", "shown:left ", "right:right ", "right:two", "right:end", "left:one"],
+    ],
+    ids=["first_ends", "end_is_read_late", "second_ends"],
+)  # fmt: skip
+async def test_pieces_of_parallel_answers_are_complete(steps: list[str]) -> None:
+    steps += [f"{name}:end" for name in ("left", "right") if f"{name}:end" not in steps]
+    ended = await run(f"{MODULE}:ordered", steps=steps)
+    assert ended.joined_deltas == ended.transcript.content == "left one\n\nright two"
+    texts, nodes = defaultdict[str, str](str), {}
+    for event in ended.events:
+        if isinstance(event, Content) and event.origin is not None:
+            texts[event.origin["message_id"]] += event.delta
+            nodes[event.origin["message_id"]] = event.origin["node"]
+    assert {nodes[key]: texts[key].strip() for key in texts} == {
+        "left": "left one", "right": "right two",
+    }  # fmt: skip
+
+
+async def test_text_of_a_summary_is_progress() -> None:
+    texts = {"user": "one", "assistant": "two"}
+    history = [{"role": role, "content": texts[role], "created_at": 1} for role in texts]
+    ended = await run(f"{MODULE}:summarizing", history=history)
+    assert ended.joined_deltas == ended.transcript.content == "hi"
+    (progress,) = [event.text for event in ended.events if isinstance(event, Progress)]
+    assert str(progress).startswith("Summary of ")
+
+
+async def test_details_of_the_tokens_of_structured_answers_count() -> None:
+    usage = {
+        "prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }  # fmt: skip
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "script"}
+    delta = {"role": "assistant", "content": '{"step": "poem"}'}
+    chunks: list[dict[str, Any]] = [
+        {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {**chunk, "choices": [], "usage": usage},
+    ]
+    pieces = [f"data: {json.dumps(each)}\n\n" for each in chunks]
+    message = json.dumps({"headers": {}, "pieces": [*pieces, "data: [DONE]\n\n"]})
+    ended = await run(f"{MODULE}:structured", message)
+    names = ("input", "output", "total", "cache_read", "reasoning")
+    metrics = ended.transcript.metrics
+    assert [metrics[f"{name}_tokens"] for name in names] == [9, 4, 13, 5, 3]
+
+
 async def test_inner_answers_are_progress_and_their_tokens_count() -> None:
     ended = await run(f"{MODULE}:routing")
     assert ended.transcript.content == ended.joined_deltas == "the poem"
     assert said(ended)[1:] == [("assistant", "the poem")]
     progress = [event.text for event in ended.events if isinstance(event, Progress)]
     assert progress == ['{"step": "poem"}']
-    # LangChain reports no tokens of a structured answer that it streams.
     spans = [span for span in ended.transcript.spans.records() if span["kind"] == "model"]
-    assert [span["input_tokens"] for span in spans] == [None, 2]
-    assert ended.transcript.metrics["input_tokens"] == 2
+    tokens = [span["input_tokens"] for span in spans]
+    assert tokens == [2, 2]
+    assert ended.transcript.metrics["input_tokens"] == 4
     (member,) = ended.reported
     assert (member.spec.component_id, member.spec.input) == ("answer", "x")
     assert member.transcript.content == member.joined_deltas == "inner words"

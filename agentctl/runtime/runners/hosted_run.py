@@ -194,7 +194,7 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
-        self._check_room(delta)
+        self.check_room(len(delta))
         delta = replace_unstorable(delta)
         if not delta:
             return
@@ -230,7 +230,7 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
-        self._check_room(delta)
+        self.check_room(len(delta))
         delta = replace_unstorable(delta)
         if not delta:
             return
@@ -400,16 +400,20 @@ class HostedRun:
 
     def _convert_argument(self, value: object) -> Any:
         if isinstance(value, str):
-            self._check_room(value)
+            self.check_room(len(value))
             return replace_unstorable(str.__str__(value))
         try:
             return to_json_value(value, ARGUMENT_CHARACTERS)
         except NotSerializable:
             return f"a {type(value).__name__}"
 
-    def _check_room(self, text: str) -> None:
-        """Refuse a text that cannot fit before any work on it."""
-        if self._kept_bytes + len(text) > self._environment.limits.run_bytes:
+    def check_room(self, characters: int) -> None:
+        """Refuse a text that cannot fit before any work on it.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        if self._kept_bytes + characters > self._environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
 
     def reserve(self, size: int) -> None:

@@ -15,12 +15,15 @@ from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
-from agentctl.runtime.runners.langgraph_messages import extract_usage, read_text
+from agentctl.runtime.runners.langgraph_messages import read_text, read_usage
 
 _HIDDEN_TAG = "nostream"
 
 _PROGRESS_CHARACTERS = 4_096
 """Maximum JSON of a custom event; the text of progress is cut anyway."""
+
+_MIDDLEWARE = ("summarization", "tool_emulation")
+"""Names of calls of LangChain's middleware whose text is no answer (`lc_source`)."""
 
 _PREFIX = "lc_run--"
 """LangChain gives an answer without an id the id of its call with this prefix."""
@@ -75,8 +78,9 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             `asyncio.wait_for`, which drops it in Python 3.11 if the part arrives at that moment
             (https://github.com/python/cpython/issues/81839).
         find_run: returns the run of the graph with a `checkpoint_ns`; None if it has none yet.
-        inner: ids of the answers of structured output. Their text is progress.
-        ended: ids of the answers that are complete.
+        inner: ids of the answers whose text is progress: structured output, and calls of middleware
+            such as a summary.
+        failed: ids of the answers of calls that failed.
         graph_names: names of the graphs that nodes call, by their `checkpoint_ns`.
         tool_calls: ids of the calls of tools, by the `checkpoint_ns` of their nodes.
         has_usage: True if a call has reported its tokens.
@@ -89,7 +93,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self.is_cancelled = False
         self.find_run: Callable[[str], HostedRun | None] = {"": run}.get
         self.inner: set[str] = set()
-        self.ended: set[str] = set()
+        self.failed: set[str] = set()
         self.graph_names: dict[str, str] = {}
         self.tool_calls: dict[str, str] = {}
         self.has_usage = False
@@ -98,6 +102,14 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._waiting: list[_Call] = []
         self._lock = threading.RLock()
         self._silent: set[UUID] = set()
+        self._answers: dict[str, str] = {}
+
+    def find_answer(self, message_id: str) -> str:
+        """Return the id of the answer with a message.
+
+        Pieces of one answer can have two ids: that of LangChain, and that of the provider.
+        """
+        return self._answers.get(message_id, message_id)
 
     def adopt(self, key: str, run: HostedRun) -> None:
         """Report the calls that a graph has made before its run existed.
@@ -139,10 +151,11 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         if run is not None:
             call.adopt(run)
         options = (more.get("options"), more.get("invocation_params"))
-        if any(
+        is_structured = any(
             isinstance(option, Mapping) and option.get("ls_structured_output_format")
             for option in options
-        ):
+        )
+        if is_structured or metadata.get("lc_source") in _MIDDLEWARE:
             self.inner.add(f"{_PREFIX}{run_id}")
         if _HIDDEN_TAG in (more.get("tags") or ()):
             self._silent.add(run_id)
@@ -151,15 +164,16 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._check_cancelled()
         if run_id in self._calls:
             self._calls[run_id].mark_first_token()
+            self._add_answer(getattr(more.get("chunk"), "message", None), run_id)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
         call = self._calls.pop(run_id, None)
         if call is None:
             return
         messages = [choice.message for choices in response.generations for choice in choices]
-        self.ended |= {f"{_PREFIX}{run_id}", *(message.id for message in messages)}
-        found = (message.usage_metadata for message in messages)
-        usage = next((extract_usage(usage) for usage in found if usage), None)
+        for message in messages:
+            self._add_answer(message, run_id)
+        usage = next(filter(None, map(read_usage, messages)), None)
         is_inner = f"{_PREFIX}{run_id}" in self.inner and run_id not in self._silent
         texts = [text for text in map(read_text, messages) if text] if is_inner else []
         self.has_usage = self.has_usage or usage is not None
@@ -176,11 +190,16 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         call = self._calls.pop(run_id, None)
         if call is not None:
+            self.failed.add(f"{_PREFIX}{run_id}")
             call.report(lambda run, span: span.end(failed=True))
 
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
         key, _, _ = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "").rpartition("|")
         publish_progress(self.find_run(key) or self._run, data, name)
+
+    def _add_answer(self, message: Any, run_id: UUID) -> None:
+        if (key := getattr(message, "id", None)) and not key.startswith(_PREFIX):
+            self._answers[key] = f"{_PREFIX}{run_id}"
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled:

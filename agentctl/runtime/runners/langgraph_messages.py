@@ -60,6 +60,37 @@ def read_thinking(message: Any) -> str:
     return "".join(pieces)
 
 
+def read_usage(message: Any) -> dict[str, int] | None:
+    """Return the nine counters of a message; None if it has none.
+
+    langchain-openai puts those of a streamed structured answer into the metadata of the response,
+    as its provider sends them.
+    """
+    if message.usage_metadata:
+        return extract_usage(message.usage_metadata)
+    raw = message.response_metadata.get("token_usage")
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("prompt_tokens"), int):
+        return None
+    prompt, answer = raw["prompt_tokens"], raw.get("completion_tokens") or 0
+    before, after = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
+    before, after = before or {}, after or {}
+    usage = {
+        "input_tokens": prompt,
+        "output_tokens": answer,
+        "total_tokens": raw.get("total_tokens") or prompt + answer,
+        "input_token_details": {
+            "audio": before.get("audio_tokens"),
+            "cache_read": before.get("cached_tokens"),
+            "cache_creation": before.get("cache_write_tokens"),
+        },
+        "output_token_details": {
+            "audio": after.get("audio_tokens"),
+            "reasoning": after.get("reasoning_tokens"),
+        },
+    }
+    return extract_usage(usage)
+
+
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Return the nine counters of the `usage_metadata` of a message."""
     prompt, answer = usage.get("input_token_details", {}), usage.get("output_token_details", {})

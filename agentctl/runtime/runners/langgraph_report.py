@@ -162,10 +162,13 @@ class GraphReport:
         if isinstance(message, ToolMessage):
             space.end_tool(message)
         elif isinstance(message, AIMessageChunk):
-            if message.id in self._model_calls.inner:
+            if message.id is None:
+                return
+            answer = self._model_calls.find_answer(message.id)
+            if answer in self._model_calls.inner:
                 return
             node = str(metadata.get("langgraph_node") or "")
-            origin = {"node": node, "message_id": message.id or ""}
+            origin = {"node": node, "message_id": answer}
             space.stream(message, origin)
             if space is not self._root and self._is_public(names):
                 node, _, _ = names[0].partition(":")

@@ -24,6 +24,7 @@ from agentctl.runtime.runners.langgraph_messages import (
     read_text,
     read_thinking,
 )
+from agentctl.runtime.runners.langgraph_stream import AnswerStream
 from agentctl.runtime.runners.library_failures import ToolCalls
 
 MAXIMUM_ARGUMENTS = 2**31
@@ -84,11 +85,11 @@ class GraphSpace:
         self.failure: ExecutionError | None = None
         self.state: Any = None
         self._facts = facts
-        self._live: str | None = None
         self._has_input = stored is not None
         self._seen: set[str] = set(stored["seen"]) if stored else set()
         self._given: set[str] = set(stored["given"]) if stored else set()
-        self._streamed: set[str] = set(stored["streamed"]) if stored else set()
+        begun = set(stored["streamed"]) if stored else set()
+        self._answers = AnswerStream(run, facts.model_calls, begun)
         self._called: set[str] = set(stored["called"]) if stored else set()
         self._kept: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
 
@@ -97,35 +98,23 @@ class GraphSpace:
         return {
             "seen": sorted(self._seen),
             "given": sorted(self._given),
-            "streamed": sorted(self._streamed),
+            "streamed": sorted(self._answers.begun),
             "called": sorted(self._called),
             "root": self._kept,
         }
 
     def stream(self, piece: Any, origin: Mapping[str, str]) -> None:
-        """Publish a piece of an answer, unless another answer arrives at this time.
-
-        The others are published as a whole, when they reach the state.
+        """Publish a piece of an answer, after the answers that came before it.
 
         Args:
             origin: the fields `node`, `message_id` and `member_run_id` of the event.
         """
-        if piece.id is None or piece.id in self._seen:
-            return
-        if piece.id != self._live:
-            if self._live is not None and self._live not in self._facts.model_calls.ended:
-                return
-            self._live = piece.id
-        self.run.add_thinking(read_thinking(piece))
-        if text := read_text(piece):
-            if piece.id not in self._streamed:
-                self._streamed.add(piece.id)
-                self.run.begin_answer()
-            self.run.add_text(text, origin)
+        if (answer := origin["message_id"]) not in self._seen:
+            self._answers.add(piece, answer, origin)
 
     def think(self, message: AIMessage) -> None:
         """Publish the thinking of a whole answer that was not streamed."""
-        if message.id not in self._streamed:
+        if message.id not in self._answers.begun:
             self.run.add_thinking(read_thinking(message))
 
     def add_state(self, state: Any) -> None:
@@ -167,14 +156,17 @@ class GraphSpace:
         if member is not None and member != self.run.environment.spec.run_id:
             entry["member_run_id"] = member
         self._kept[key] = entry
-        if kept is None and entry["role"] == "assistant" and key not in self._streamed:
-            self._streamed.add(key)
-            if entry["content"]:
-                origin = {"message_id": key} if message.id else {}
-                if "member_run_id" in entry:
-                    origin["member_run_id"] = entry["member_run_id"]
-                self.run.begin_answer()
-                self.run.add_text(entry["content"], origin)
+        if kept is None and entry["role"] == "assistant":
+            answer = self._facts.model_calls.find_answer(key)
+            if answer not in self._answers.begun:
+                self._answers.begun.add(answer)
+                if entry["content"]:
+                    origin = {"message_id": answer} if message.id else {}
+                    if "member_run_id" in entry:
+                        origin["member_run_id"] = entry["member_run_id"]
+                    self.run.begin_answer()
+                    self.run.add_text(entry["content"], origin)
+            self._answers.drop(answer)
 
     def _build_entry(self, message: Any, created_at: int) -> dict[str, Any] | None:
         if isinstance(message, ToolMessage):

@@ -48,9 +48,6 @@ class PublicAgent:
 STREAMED = "text that a node does not return is streamed, too, and is no content"
 
 
-NO_USAGE = "LangChain reports the tokens of streamed structured output in another place"
-
-
 def inner(*roles: str) -> frozenset[str]:
     """Return a set of roles."""
     return frozenset(roles)
@@ -87,7 +84,6 @@ LANGGRAPH = {
         },
         "",
         inner=inner("boss", "boss/researcher", "boss/coder"),
-        limits={"tokens": NO_USAGE},
     ),
     "handoff": PublicAgent(
         "multi-agent: network with handoffs",
@@ -123,7 +119,7 @@ LANGGRAPH = {
         },
         "The best: a bear walks in.",
         inner=inner("mapreduce", "mapreduce/joke"),
-        limits={"stream": STREAMED, "tokens": NO_USAGE},
+        limits={"stream": STREAMED},
     ),
     "reflection": PublicAgent(
         "reflection: a writer and a critic",
@@ -143,7 +139,6 @@ LANGGRAPH = {
         },
         "It is 384,400 km away.",
         inner=inner("retrieval/grade"),
-        limits={"tokens": NO_USAGE},
     ),
     "memory": PublicAgent(
         "memory agent with a store",
@@ -158,7 +153,6 @@ LANGGRAPH = {
         },
         "The mail is sent.",
         inner=inner("email/triage"),
-        limits={"tokens": NO_USAGE},
     ),
     "mail_input": PublicAgent(
         "email assistant with its own input schema", {"mail_input": ["Thank you, Bob."]},
@@ -189,7 +183,7 @@ LANGGRAPH = {
         },
         "The future is open.\n---\nThe past was good.",
         inner=inner("report", "report/writer"),
-        limits={"stream": STREAMED, "tokens": NO_USAGE},
+        limits={"stream": STREAMED},
     ),
     "evaluator": PublicAgent(
         "workflows: evaluator and optimizer",
@@ -201,7 +195,6 @@ LANGGRAPH = {
         },
         "A dull joke.\n\nA good joke.",
         inner=inner("evaluator/grade"),
-        limits={"tokens": NO_USAGE},
     ),
 }  # fmt: skip
 
@@ -226,7 +219,6 @@ LANGCHAIN = {
         {"native_contact": [[("search", {"query": "Ann"})], '{"name": "Ann", "city": "Rome"}']},
         '{"name": "Ann", "city": "Rome"}',
         output={"name": "Ann", "city": "Rome"},
-        limits={"tokens": NO_USAGE},
     ),
     "limited": PublicAgent(
         "middleware: dynamic prompt, limit of model calls",
