@@ -109,6 +109,7 @@ LANGGRAPH = {
         "joke: A joke of cats\npoem: A poem of cats\nstory: A story of cats",
         inner=inner("parallel/joke", "parallel/poem", "parallel/story"),
         limits={"stream": STREAMED},
+        conversation=False,
     ),
     "fanout": PublicAgent(
         "branching: parallel nodes that both answer",
@@ -166,6 +167,7 @@ LANGGRAPH = {
         "email assistant with its own input schema", {"mail_input": ["Thank you, Bob."]},
         "Thank you, Bob.",
         body={"input": {"email": {"subject": "hello", "body": "how are you"}}},
+        conversation=False,
     ),
     "ask": PublicAgent(
         "human in the loop: `interrupt` in a node", {"ask": ["I propose Tuesday."]},
@@ -182,6 +184,7 @@ LANGGRAPH = {
         "Good morning!",
         inner=inner("tuples"),
         limits={"stream": STREAMED},
+        conversation=False,
     ),
     "report": PublicAgent(
         "workflows: orchestrator and workers",
@@ -204,6 +207,7 @@ LANGGRAPH = {
         "A dull joke.\n\nA good joke.",
         inner=inner("evaluator/grade"),
         limits={"tokens": NO_USAGE},
+        conversation=False,
     ),
 }  # fmt: skip
 
@@ -642,5 +646,8 @@ AGENTS: dict[str, dict[str, PublicAgent]] = {
 }
 """Agents by library and name."""
 
-PENDING: dict[tuple[str, str], str] = {}
+PENDING: dict[tuple[str, str], str] = {
+    ("sql", "*"): "an agent with an output validator ends with `AGENT_FAILED`",
+    ("fanout", "streamed"): "the first pieces of the second of two parallel answers may be missing",
+}
 """Cells by agent and case (`*`: all) that do not work yet, with the reason: they are skipped."""
