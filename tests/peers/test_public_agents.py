@@ -245,7 +245,7 @@ def check_equal(public: PublicAgent, turn: Turn, place: str = "") -> None:
 def check_told(
     public: PublicAgent, first: Turn, second: Turn, *cases: str, place: str = ""
 ) -> None:
-    """Check that models get what happened in the turn before, unless a limit for a case excludes it."""
+    """Check that models get what happened in the turn before, except where a limit is known."""
     untold = find_untold(public, first, SECOND, second)
     assert (untold is not None) is public.conversation, place
     if public.conversation:
