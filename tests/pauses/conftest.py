@@ -30,16 +30,22 @@ def waiting(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
     return create_waiting_deployment(tmp_path, model_endpoint.base_url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_graphs(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
 ) -> Iterator[WaitingServer]:
-    """A server with the agents of LangGraph and agno, for all tests that kill none."""
-    folder = tmp_path_factory.mktemp("graphs")
-    with create_graph_deployment(folder, model_endpoint.base_url).serve() as server:
+    """A server with the `AGENTS` of a module of tests, which import one library only."""
+    folder: Path = tmp_path_factory.mktemp("graphs")
+    deployment = create_graph_deployment(folder, model_endpoint.base_url, *request.module.AGENTS)
+    with deployment.serve() as server:
         yield server
 
 
 @pytest.fixture
-def graphs(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
-    return create_graph_deployment(tmp_path, model_endpoint.base_url)
+def graphs(
+    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> WaitingDeployment:
+    """A deployment with the `AGENTS` of a module of tests."""
+    return create_graph_deployment(tmp_path, model_endpoint.base_url, *request.module.AGENTS)

@@ -10,15 +10,13 @@ from tests.pauses.waiting import WaitingDeployment
 
 __all__ = ["create_graph_deployment", "create_library_deployment"]
 
-MODULES = ("waiting_graphs", "waiting_agents")
-
 CALL = '{"amount": 10, "to": "bob"}'
 """The message for which the model of the endpoint calls a tool with these arguments."""
 
 
-def create_graph_deployment(folder: Path, model_url: str) -> WaitingDeployment:
-    """Create a deployment with the agents of `waiting_graphs.py` and `waiting_agents.py`."""
-    sources = [Path(__file__).with_name(f"{module}.py") for module in MODULES]
+def create_graph_deployment(folder: Path, model_url: str, *modules: str) -> WaitingDeployment:
+    """Create a deployment with the agents of modules in this folder."""
+    sources = [Path(__file__).with_name(f"{module}.py") for module in modules]
     return create_library_deployment(folder, model_url, *sources)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
+
+AGENTS = ("waiting_agno",)
 
 
 def test_rejected_and_edited_calls(shared_graphs: WaitingServer) -> None:
@@ -115,37 +115,42 @@ def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, A
     return found
 
 
-@pytest.mark.parametrize(("team", "names"), [("agno_crew", 1), ("agno_crews", 2)])
-def test_member_of_a_team_waits_and_goes_on_on_another_server(
-    graphs: WaitingDeployment, team: str, names: int
-) -> None:
+def test_members_of_teams_wait_and_go_on_on_another_server(graphs: WaitingDeployment) -> None:
+    started = []
     with graphs.serve() as server:
-        run = server.start(team, CALL, metadata={"tenant": "north"})
-        assert run["status"] == "PAUSED", run
-        members = list_members(server, run)
-        assert [each["status"] for each in members] == ["PAUSED"] * names
-        (asked,) = server.list_approvals(run)
-        assert (asked["tool_name"], asked["arguments"]) == ("agno_pay", json.loads(CALL))
-        assert asked["schema"]["required"] == ["amount", "to"]
+        for team, names in (("agno_crew", 1), ("agno_crews", 2)):
+            run = server.start(team, CALL, metadata={"tenant": "north"})
+            assert run["status"] == "PAUSED", run
+            members = list_members(server, run)
+            assert [each["status"] for each in members] == ["PAUSED"] * names
+            (asked,) = server.list_approvals(run)
+            assert (asked["tool_name"], asked["arguments"]) == ("agno_pay", json.loads(CALL))
+            assert asked["schema"]["required"] == ["amount", "to"]
+            started.append((run, members))
         server.kill()
     with graphs.serve("second.log") as server:
-        server.decide(run, "approve")
-        run = server.wait_for_end(run)
-        assert run["status"] == "COMPLETED", run
-        assert graphs.ledger(run) == ["pay 10 to bob for north"]
-        after = list_members(server, run)
-        assert [each["run_id"] for each in after] == [each["run_id"] for each in members]
-        assert {each["status"] for each in after} == {"COMPLETED"}
-        (paid,) = after[-1]["tools"]
-        assert (paid["tool_name"], paid["result"], paid["tool_call_error"]) == (
-            "agno_pay", "paid 10", False,
-        )  # fmt: skip
-        for leader in (run, *after[:-1]):
-            (delegation,) = leader["tools"]
-            assert "paid 10" in delegation["result"]
-            assert leader["content"] == delegation["result"]
-        (approval,) = server.list_approvals(run)
-        assert (approval["execution"], approval["result"]) == ("done", "paid 10")
+        for run, members in started:
+            server.decide(run, "approve")
+            check_team(server, server.wait_for_end(run), members)
+
+
+def check_team(server: WaitingServer, run: dict[str, Any], members: list[dict[str, Any]]) -> None:
+    """Check a team whose last member has paid on another server."""
+    assert run["status"] == "COMPLETED", run
+    assert server.deployment.ledger(run) == ["pay 10 to bob for north"]
+    after = list_members(server, run)
+    assert [each["run_id"] for each in after] == [each["run_id"] for each in members]
+    assert {each["status"] for each in after} == {"COMPLETED"}
+    (paid,) = after[-1]["tools"]
+    assert (paid["tool_name"], paid["result"], paid["tool_call_error"]) == (
+        "agno_pay", "paid 10", False,
+    )  # fmt: skip
+    for leader in (run, *after[:-1]):
+        (delegation,) = leader["tools"]
+        assert "paid 10" in delegation["result"]
+        assert leader["content"] == delegation["result"]
+    (approval,) = server.list_approvals(run)
+    assert (approval["execution"], approval["result"]) == ("done", "paid 10")
 
 
 def test_two_members_of_a_team_wait(shared_graphs: WaitingServer) -> None:

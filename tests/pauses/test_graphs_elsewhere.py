@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tests.pauses.graphs import CALL
-from tests.pauses.waiting import WaitingDeployment
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.endpoint import ModelEndpoint
+from tests.pauses.graphs import CALL, create_graph_deployment
+from tests.pauses.waiting import WaitingServer
 
 FORMS = {
     "batched": 1,
@@ -18,70 +26,88 @@ FORMS = {
 checkpointer, in a subgraph; agents of agno and of openai-agents."""
 
 
-def test_approved_calls_are_made_once_on_another_server(graphs: WaitingDeployment) -> None:
-    with graphs.serve() as server:
-        runs = {form: server.start(form, CALL, metadata={"tenant": "north"}) for form in FORMS}
-        assert {run["status"] for run in runs.values()} == {"PAUSED"}
-        for form, run in runs.items():
+@dataclass(frozen=True)
+class Moved:
+    """A second server, with runs that waited and runs that called a tool in the first one."""
+
+    server: WaitingServer
+    waiting: dict[str, dict[str, Any]]
+    calling: dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def moved(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Moved]:
+    folder: Path = tmp_path_factory.mktemp("elsewhere")
+    modules = ("waiting_graphs", "waiting_agno", "waiting_agents")
+    deployment = create_graph_deployment(folder, model_endpoint.base_url, *modules)
+    hold = folder / "hold"
+    hold.touch()
+    with deployment.serve() as server:
+        waiting = {form: server.start(form, CALL, metadata={"tenant": "north"}) for form in FORMS}
+        assert {run["status"] for run in waiting.values()} == {"PAUSED"}
+        for form, run in waiting.items():
             asked = server.list_approvals(run)
             assert len(asked) == FORMS[form]
             for each in asked:
                 assert (each["kind"], each["policy"]) == ("approval", "user")
                 assert each["arguments"] == {"amount": 10, "to": "bob"}
                 assert each["schema"]["required"] == ["amount", "to"]
-            assert graphs.ledger(run) == []
-        server.kill()
-    with graphs.serve("second.log") as server:
-        for run in runs.values():
-            server.decide(run, "approve")
-        for form, run in runs.items():
-            number = FORMS[form]
-            ended = server.wait_for_end(run)
-            assert ended["status"] == "COMPLETED", ended
-            assert ended["content"] == " | ".join(["paid 10"] * number)
-            # The metadata of the request are those of the first leg.
-            assert graphs.ledger(run) == ["pay 10 to bob for north"] * number
-            for each in server.list_approvals(run):
-                assert (each["execution"], each["result"]) == ("done", "paid 10")
-            roles = [message["role"] for message in ended["messages"]]
-            assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
-            # The calls of the agent in a subgraph are those of a member.
-            names = [
-                event["event"]
-                for event in server.read_events(run["run_id"])
-                if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
-            ]
-            assert [name for name in names if name != "RunContent"] == [
-                "RunStarted", *["ToolCallStarted"] * number, "RunPaused", "RunContinued",
-                *["ToolCallCompleted"] * number, "RunCompleted",
-            ]  # fmt: skip
-
-
-def test_call_of_a_lost_server_is_not_made_again(graphs: WaitingDeployment) -> None:
-    hold = graphs.inner.folder / "hold"
-    hold.touch()
-    with graphs.serve() as server:
-        runs = {
+            assert deployment.ledger(run) == []
+        calling = {
             form: server.start(form, CALL)
             for form in ("batched", "kept", "agno_payer", "openai_payer")
         }
-        for run in runs.values():
+        for run in calling.values():
             server.decide(run, "approve")
-            while not graphs.ledger(run):
+            while not deployment.ledger(run):
                 server.wait_for(run["run_id"], "RUNNING", "PENDING")
         server.kill()
     hold.unlink()
-    with graphs.serve("second.log") as server:
-        for run in runs.values():
-            server.wait_for(run["run_id"], "PAUSED")
-            asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
-            assert asked == [("approval", "unknown"), ("outcome", None)]
-            server.decide(run, "complete", result="receipt 7")
-        batched, kept, agno, openai = (server.wait_for_end(run) for run in runs.values())
+    with deployment.serve("second.log") as server:
+        yield Moved(server, waiting, calling)
+
+
+def test_approved_calls_are_made_once_on_another_server(moved: Moved) -> None:
+    server = moved.server
+    for run in moved.waiting.values():
+        server.decide(run, "approve")
+    for form, run in moved.waiting.items():
+        number = FORMS[form]
+        ended = server.wait_for_end(run)
+        assert ended["status"] == "COMPLETED", ended
+        assert ended["content"] == " | ".join(["paid 10"] * number)
+        # The metadata of the request are those of the first leg.
+        assert server.deployment.ledger(run) == ["pay 10 to bob for north"] * number
+        for each in server.list_approvals(run):
+            assert (each["execution"], each["result"]) == ("done", "paid 10")
+        roles = [message["role"] for message in ended["messages"]]
+        assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
+        # The calls of the agent in a subgraph are those of a member.
+        names = [
+            event["event"]
+            for event in server.read_events(run["run_id"])
+            if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
+        ]
+        assert [name for name in names if name != "RunContent"] == [
+            "RunStarted", *["ToolCallStarted"] * number, "RunPaused", "RunContinued",
+            *["ToolCallCompleted"] * number, "RunCompleted",
+        ]  # fmt: skip
+
+
+def test_call_of_a_lost_server_is_not_made_again(moved: Moved) -> None:
+    server, runs = moved.server, moved.calling
+    for run in runs.values():
+        server.wait_for(run["run_id"], "PAUSED")
+        asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
+        assert asked == [("approval", "unknown"), ("outcome", None)]
+        server.decide(run, "complete", result="receipt 7")
+    batched, kept, agno, openai = (server.wait_for_end(run) for run in runs.values())
     for run in (batched, agno, openai):
         assert (run["status"], run["content"]) == ("COMPLETED", "receipt 7")
     # A checkpointer of the graph keeps the approval that was given: the run stops before the call.
     assert (kept["status"], kept["error"]["code"]) == ("ERROR", "AGENT_FAILED")
     assert "it is not made again" in kept["error"]["detail"]
     for run in runs.values():
-        assert graphs.ledger(run) == ["pay 10 to bob for None"]
+        assert server.deployment.ledger(run) == ["pay 10 to bob for None"]

@@ -7,6 +7,8 @@ import pytest
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingServer
 
+AGENTS = ("waiting_graphs",)
+
 FORMS = ["batched", "each", "kept", "nested"]
 """One interrupt for all calls, one for each call, with a checkpointer, in a subgraph."""
 

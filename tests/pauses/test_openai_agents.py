@@ -8,6 +8,8 @@ from typing import Any
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
+AGENTS = ("waiting_agents",)
+
 
 def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}

@@ -11,14 +11,12 @@ from typing import Any
 
 import httpx
 import openai
-from anthropic import AsyncAnthropic
 from ledger import recorded
 
 from agentctl import Output, Progress, RunContext, ToolCompleted, ToolStarted, Usage
 
 URL = os.environ["MODEL_URL"]
 CLIENT = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
-CLAUDE = AsyncAnthropic(base_url=URL, api_key="none", max_retries=0)
 
 
 @recorded
@@ -122,8 +120,11 @@ async def loop(message: str, context: RunContext) -> AsyncIterator[Any]:
 
 async def claude(message: str, context: RunContext) -> AsyncIterator[Any]:
     """Stream an answer of Anthropic's Messages API."""
+    from anthropic import AsyncAnthropic
+
+    client = AsyncAnthropic(base_url=URL, api_key="none", max_retries=0)
     messages: Any = build_messages(message, context)[1:]
-    async with CLAUDE.messages.stream(model="claude", max_tokens=1000, messages=messages) as stream:
+    async with client.messages.stream(model="claude", max_tokens=1000, messages=messages) as stream:
         async for text in stream.text_stream:
             yield text
         used = (await stream.get_final_message()).usage

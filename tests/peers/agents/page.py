@@ -31,12 +31,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "stream": ("streamed", "stream"),
     "tokens": ("tokens",),
     "next turn": ("history",),
-    "after a restart": ("restart",),
+    "after a restart": ("history", "restart"),
     "cancel in a model call": ("cancel-model", "cancel"),
     "cancel in a tool": ("cancel-tool",),
     "failure of a model call": ("failure",),
 }
 """Columns with the cases of the tests that they show."""
+
+NO_CONVERSATION = "its models get no message of the user, only what its code writes for them"
 
 _TOOL = re.compile(r"^@recorded\n(?:async )?def (\w+)", re.MULTILINE)
 
@@ -61,11 +63,15 @@ def format_tables() -> str:
 def _format_cell(name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]) -> str:
     pending = [PENDING[name, case] for case in (*cases, "*") if (name, case) in PENDING]
     limits = [public.limits[case] for case in cases if case in public.limits]
-    for reason in (*pending, *limits):
-        if reason not in reasons:
-            reasons.append(reason)
-        return f"no ({reasons.index(reason) + 1})"
-    return "yes"
+    if found := [*pending, *limits]:
+        verdict, reason = "no", found[0]
+    elif "history" in cases and not public.conversation:
+        verdict, reason = "not judged", NO_CONVERSATION
+    else:
+        return "yes"
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"{verdict} ({reasons.index(reason) + 1})"
 
 
 def _list_calls(public: PublicAgent) -> set[str]:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,12 @@ class Turn:
 
 @dataclass
 class Library:
-    """The agents of a library in a folder; `serve` runs a server for them."""
+    """Public agents in a folder, of one library or a few; `serve` runs a server for them."""
 
-    name: str
+    agents: dict[str, PublicAgent]
     folder: Path
     models: ScriptedModels
     deployment: WaitingDeployment
-
-    @property
-    def agents(self) -> dict[str, PublicAgent]:
-        return AGENTS[self.name]
 
     @property
     def ledger(self) -> Path:
@@ -70,7 +66,7 @@ class Library:
 
 @dataclass(frozen=True)
 class AgentServer(WaitingServer):
-    """A running server of a library."""
+    """A running server of public agents."""
 
     library: Library
 
@@ -179,18 +175,20 @@ class AgentServer(WaitingServer):
 
 
 def create_library(
-    name: str, agents: Sequence[str], folder: Path, models: ScriptedModels
+    chosen: Mapping[str, Sequence[str]], folder: Path, models: ScriptedModels
 ) -> Library:
-    """Write the modules of a library and a configuration of these agents."""
-    for module in (f"{name}_agents", "ledger"):
-        (folder / f"{module}.py").write_text((FOLDER / f"{module}.py").read_text())
-    tables = [
-        f'[[agents]]\nid = "{agent}"\nobject = "{name}_agents:{agent}"\n'
-        f"{AGENTS[name][agent].config}"
-        for agent in agents
-    ]
+    """Write the modules of libraries and a configuration of the chosen agents of each."""
+    tables, agents = [], dict[str, PublicAgent]()
+    for name, listed in chosen.items():
+        for module in (f"{name}_agents", "ledger"):
+            (folder / f"{module}.py").write_text((FOLDER / f"{module}.py").read_text())
+        agents |= {agent: AGENTS[name][agent] for agent in listed}
+        tables += [
+            f'[[agents]]\nid = "{agent}"\nobject = "{name}_agents:{agent}"\n{agents[agent].config}'
+            for agent in listed
+        ]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
-    return Library(name, folder, models, WaitingDeployment(inner, models.url))
+    return Library(agents, folder, models, WaitingDeployment(inner, models.url))
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -272,19 +270,15 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
     return found
 
 
-def find_untold(public: PublicAgent, first: Turn, message: str, second: Turn) -> list[str]:
+def find_untold(public: PublicAgent, first: Turn, message: str, second: Turn) -> list[str] | None:
     """Return what happened in a turn and is not in the first model call of the next one.
 
-    An agent that passes no conversation to its model is not judged.
+    None if no model call of the next turn has its message: the models get no conversation.
     """
-    for call in second.calls:
-        sent = json.dumps(call.body, ensure_ascii=False)
-        if json.dumps(message)[1:-1] in sent:
-            break
-    else:
-        return []
-    if "history" in public.limits:
-        return []
+    bodies = (json.dumps(call.body, ensure_ascii=False) for call in second.calls)
+    sent = next((body for body in bodies if json.dumps(message)[1:-1] in body), None)
+    if sent is None:
+        return None
     inner = [call for each in first.calls if each.role in public.inner for call in each.calls]
     results = [
         tool["result"]

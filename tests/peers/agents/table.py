@@ -28,6 +28,7 @@ class PublicAgent:
         output: the structured output.
         failure: the code of a failed model call, if it is not that of models.
         traced: False if no library reports the model calls.
+        conversation: False if its models get no message of the user, only what its code writes.
         limits: cells that are not yes, by case, with the reason in the words of the page.
     """
 
@@ -42,6 +43,7 @@ class PublicAgent:
     output: Any = None
     failure: str | None = None
     traced: bool = True
+    conversation: bool = True
     limits: dict[str, str] = field(default_factory=dict)
 
 
@@ -103,6 +105,7 @@ LANGGRAPH = {
         "joke: A joke of cats\npoem: A poem of cats\nstory: A story of cats",
         inner=inner("parallel/joke", "parallel/poem", "parallel/story"),
         limits={"stream": STREAMED},
+        conversation=False,
     ),
     "fanout": PublicAgent(
         "branching: parallel nodes that both answer",
@@ -158,6 +161,7 @@ LANGGRAPH = {
         "email assistant with its own input schema", {"mail_input": ["Thank you, Bob."]},
         "Thank you, Bob.",
         body={"input": {"email": {"subject": "hello", "body": "how are you"}}},
+        conversation=False,
     ),
     "ask": PublicAgent(
         "human in the loop: `interrupt` in a node", {"ask": ["I propose Tuesday."]},
@@ -174,6 +178,7 @@ LANGGRAPH = {
         "Good morning!",
         inner=inner("tuples"),
         limits={"stream": STREAMED},
+        conversation=False,
     ),
     "report": PublicAgent(
         "workflows: orchestrator and workers",
@@ -195,6 +200,7 @@ LANGGRAPH = {
         },
         "A dull joke.\n\nA good joke.",
         inner=inner("evaluator/grade"),
+        conversation=False,
     ),
 }  # fmt: skip
 
@@ -632,25 +638,8 @@ AGENTS: dict[str, dict[str, PublicAgent]] = {
 }
 """Agents by library and name."""
 
-_KIND = "agents of openai-agents are no kind yet"
-_INPUT = "the field `input` of a request is not there yet"
-_DEPS = "a class of deps with defaults still needs a function"
-_VALIDATOR = "an agent with an output validator ends with `AGENT_FAILED`"
-_REJECTED = "agno: a request that the provider rejects is `MODEL_UNAVAILABLE`"
-_PIECES = "the first pieces of the second of two parallel answers may be missing"
-_TASKS = "tasks that the code has started go on after a cancel"
-
 PENDING: dict[tuple[str, str], str] = {
-    **{(name, "*"): _KIND for name in OPENAI_AGENTS},
-    ("mail_input", "*"): _INPUT,
-    **{(name, "*"): _DEPS for name in ("weather", "roulette", "time_range")},
-    ("sql", "*"): _VALIDATOR,
-    ("fanout", "streamed"): _PIECES,
-    **{(name, "failure"): _REJECTED for name in AGNO},
-    **{
-        (name, case): _TASKS
-        for name in ("coordinate", "route", "collaborate", "nested", "queue")
-        for case in ("cancel-model", "cancel-tool")
-    },
+    ("sql", "*"): "an agent with an output validator ends with `AGENT_FAILED`",
+    ("fanout", "streamed"): "the first pieces of the second of two parallel answers may be missing",
 }
 """Cells by agent and case (`*`: all) that do not work yet, with the reason: they are skipped."""
