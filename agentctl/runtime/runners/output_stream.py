@@ -32,7 +32,7 @@ def streams_json(output_type: Any) -> bool:
 def _list_types(output: Any) -> tuple[Any, ...]:
     if isinstance(output, ToolOutput):
         return (output.output,)
-    # The library makes an output tool for each type of a union.
+    # The library creates an output tool for each type of a union.
     return get_args(output) if get_origin(output) in (Union, UnionType) else (output,)
 
 
