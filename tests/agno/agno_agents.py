@@ -93,6 +93,35 @@ typed_team: Any = build_team("echo", build_agent("echo"), input_schema=Question)
 typed_workflow: Any = build_workflow(build_step("ask", "echo"), input_schema=Question)
 
 
+# Further models
+
+
+@tool(requires_confirmation=True)
+def pay_all(number: int) -> str:
+    """Pay all."""
+    return f"paid {number}"
+
+
+class Answer(BaseModel):
+    """The output of an agent."""
+
+    number: int
+
+
+parsed: Any = build_agent("echo", parser_model=build_model("echo"), output_schema=Answer)
+polished: Any = build_agent("echo", output_model=build_model("echo"))
+followed: Any = build_agent("echo", followups=True, followup_model=build_model("echo"))
+waiting_polished: Any = build_agent(
+    "tool:pay_all", tools=[pay_all], output_model=build_model("echo")
+)
+parsed_team: Any = build_team(
+    "echo", build_agent("echo"), parser_model=build_model("echo"), output_schema=Answer
+)
+parsed_member: Any = build_team(
+    "delegate", build_agent("echo", parser_model=build_model("echo"), output_schema=Answer)
+)
+
+
 # Workflows
 
 

@@ -48,6 +48,32 @@ def test_member_has_a_run_of_its_own(server: WaitingServer) -> None:
     assert run["total_tokens"] == sum(counted)
 
 
+@pytest.mark.parametrize(
+    ("agent", "calls"),
+    [
+        ("parsed", 2),
+        ("polished", 2),
+        ("followed", 2),
+        ("waiting_polished", 3),
+        ("parsed_team", 2),
+        ("parsed_member", 4),
+    ],
+)
+def test_tokens_of_further_models_count_once(server: WaitingServer, agent: str, calls: int) -> None:
+    run = server.start(agent, '{"number": 5}')
+    if run["status"] == "PAUSED":
+        run = server.decide_and_wait(run, "approve")
+    assert run["status"] == "COMPLETED", run
+    runs = [run, *list_members(server, run)]
+    # The endpoint reports one cached token and two tokens of reasoning for each call.
+    counted = [
+        sum(each["metrics"][name] for each in runs)
+        for name in ("cache_read_tokens", "reasoning_tokens")
+    ]
+    assert counted == [calls, 2 * calls]
+    assert all(each["total_tokens"] > each["metrics"]["input_tokens"] for each in runs)
+
+
 def test_events_of_nested_members_name_their_runs(server: WaitingServer) -> None:
     run = server.start("nested", '{"word": "tea"}')
     team, agent = list_members(server, run)

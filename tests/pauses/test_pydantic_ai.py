@@ -115,13 +115,17 @@ def test_call_that_asks_for_a_retry_is_failed(shared: WaitingServer) -> None:
     assert (asked["execution"], asked["result"]) == ("failed", "the amount is negative")
 
 
-@pytest.mark.parametrize("agent", ["typed", "declared"])
-def test_output_types_of_the_author_are_kept(shared: WaitingServer, agent: str) -> None:
-    message = plan([PAY], [("final_result", "r1", {"total": 3})])
-    run = shared.start(agent, message if agent == "typed" else plan([PAY]))
+@pytest.mark.parametrize(
+    ("agent", "totals"), [("typed", [3]), ("declared", []), ("checked", [2, 3])]
+)
+def test_output_types_of_the_author_are_kept(
+    shared: WaitingServer, agent: str, totals: list[int]
+) -> None:
+    drafts = [[("final_result", f"r{total}", {"total": total})] for total in totals]
+    run = shared.start(agent, plan([PAY], *drafts))
     run = shared.decide_and_wait(run, "approve")
     assert run["status"] == "COMPLETED"
-    assert run["output"] == ({"total": 3} if agent == "typed" else None)
+    assert run["output"] == ({"total": 3} if totals else None)
     assert shared.deployment.ledger(run) == ["pay 10 to bob"]
 
 

@@ -80,4 +80,13 @@ def question(run: Run[RunContext], question: str) -> str:
 
 library: Any = build("plan:library")
 typed: Any = build("plan:typed", output_type=Receipt)
+checked: Any = build("plan:checked", output_type=Receipt)
 declared: Any = build("plan:declared", output_type=[str, DeferredToolRequests])
+
+
+@checked.output_validator
+def check_total(receipt: Receipt) -> Receipt:
+    """Refuse a wrong total."""
+    if receipt.total != 3:
+        raise ModelRetry("the total is wrong")
+    return receipt

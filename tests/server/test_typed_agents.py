@@ -21,6 +21,9 @@ from tests.server.threaded_server import serve_in_thread
 NAMES = (
     "whales", "either", "numbers", "doubles", "explained", "corrected", "nested",
     "dataclass_deps", "model_deps", "plain_deps", "conversation",
+    "validated", "validated_text", "union", "text_or_whale", "text_of_two", "greeted", "counted",
+    "shouted", "tool_output", "tool_outputs", "tool_union", "native", "prompted", "declared",
+    "declared_native",
 )  # fmt: skip
 
 
@@ -90,6 +93,37 @@ def test_object_is_streamed_while_the_model_writes_it(
     ],
 )
 def test_content_of_other_outputs(
+    client: httpx2.Client, agent: str, content: str, output: object
+) -> None:
+    record = run(client, agent)
+    assert (record["content"], record["output"]) == (content, output)
+
+
+SHARK = '{"name": "shark", "tons": 2}'
+WHOLE_SHARK = {"name": "shark", "tons": 2, "ocean": "all"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "content", "output"),
+    [
+        ("union", SHARK, WHOLE_SHARK),
+        ("text_or_whale", SHARK, WHOLE_SHARK),
+        ("text_of_two", "a shark", None),
+        ("greeted", "hello Ann", None),
+        ("counted", "a shark", 7),
+        ("shouted", "a shark", "A SHARK"),
+        ("validated", '{"fins": 1}\n\n{"fins": 2}', {"fins": 20}),
+        ("validated_text", "hello", "HELLO"),
+        ("tool_output", SHARK, WHOLE_SHARK),
+        ("tool_outputs", SHARK, WHOLE_SHARK),
+        ("tool_union", '{"name":"shark","tons":2,"ocean":"all"}', WHOLE_SHARK),
+        ("native", SHARK, WHOLE_SHARK),
+        ("prompted", SHARK, WHOLE_SHARK),
+        ("declared", SHARK, WHOLE_SHARK),
+        ("declared_native", SHARK, WHOLE_SHARK),
+    ],
+)
+def test_each_kind_of_output(
     client: httpx2.Client, agent: str, content: str, output: object
 ) -> None:
     record = run(client, agent)

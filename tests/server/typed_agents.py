@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    ModelRetry,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    ToolOutput,
+)
 from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
@@ -210,3 +219,80 @@ conversation = build(deps_type=agentctl.RunContext)
 def which(run: RunContext[agentctl.RunContext]) -> str:
     """Return the conversation."""
     return f"{run.conversation_id} {run.deps.session_id}"
+
+
+def write_output(text: str) -> Any:
+    """Return a function that writes an output: by the tool that has its fields, else as text."""
+
+    async def write(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        names = set(json.loads(text)) if text.startswith("{") else set()
+        for tool in info.output_tools:
+            if names and names <= set(tool.parameters_json_schema["properties"]):
+                yield {0: DeltaToolCall(tool.name, text, tool_call_id="out")}
+                return
+        yield text
+
+    return write
+
+
+def build_writer(text: str, **options: Any) -> Any:
+    return Agent(FunctionModel(stream_function=write_output(text)), **options)
+
+
+async def write_more(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """Write one fin more at each attempt."""
+    attempt = len(messages) // 2 + 1
+    name = info.output_tools[0].name
+    yield {0: DeltaToolCall(name, f'{{"fins": {attempt}}}', tool_call_id=f"out{attempt}")}
+
+
+validated = Agent(FunctionModel(stream_function=write_more), output_type=Fish)
+"""A validator that refuses the first output, and changes the second one."""
+
+
+@validated.output_validator
+def check_fins(output: Fish) -> Fish:
+    if output.fins < 2:
+        raise ModelRetry("too few fins")
+    return Fish(fins=output.fins * 10)
+
+
+validated_text = build_writer("hello")
+"""A validator that changes a text."""
+
+
+@validated_text.output_validator
+def say_it_louder(output: str) -> str:
+    return output.upper()
+
+
+def count_letters(text: str) -> int:
+    """Return the number of letters."""
+    return len(text)
+
+
+def shout(text: str) -> str:
+    """Return the text in capital letters."""
+    return text.upper()
+
+
+def greet(name: str, times: int) -> str:
+    """Return a greeting."""
+    return " ".join(["hello", name] * times)
+
+
+SHARK = '{"name": "shark", "tons": 2}'
+
+union = build_writer(SHARK, output_type=Whale | Fish)
+text_or_whale = build_writer(SHARK, output_type=[str, Whale])
+text_of_two = build_writer("a shark", output_type=[str, Whale])
+greeted = build_writer('{"name": "Ann", "times": 1}', output_type=greet)
+counted = build_writer("a shark", output_type=TextOutput(count_letters))
+shouted = build_writer("a shark", output_type=TextOutput(shout))
+tool_output = build_writer(SHARK, output_type=ToolOutput(Whale, name="write_whale"))
+tool_outputs = build_writer(SHARK, output_type=[ToolOutput(Fish), ToolOutput(Whale, name="w")])
+tool_union = build_writer(f'{{"response": {SHARK}}}', output_type=ToolOutput(Whale | Fish))
+native = build_writer(SHARK, output_type=NativeOutput(Whale))
+prompted = build_writer(SHARK, output_type=PromptedOutput([Whale]))
+declared = build_writer(SHARK, output_type=[Whale, DeferredToolRequests])
+declared_native = build_writer(SHARK, output_type=[NativeOutput(Whale), DeferredToolRequests])

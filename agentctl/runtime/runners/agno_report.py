@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from agno.agent import Agent
+from agno.metrics import RunMetrics
 from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
@@ -75,6 +76,7 @@ class RunReport:
         self._delegated: dict[str, Mapping[str, Any]] = {}
         self._resumed: list[Any] = []
         self._usage: Counter[str] = Counter()
+        self._earlier: Counter[str] = Counter()
         self._model_call: ModelSpan | None = None
 
     def add(self, name: str, event: Any) -> None:
@@ -107,6 +109,17 @@ class RunReport:
         if self._model_call is not None:
             self._model_call.end(counts)
 
+    def count_rest(self, metrics: RunMetrics | None) -> None:
+        """Count the tokens of parser models and others, whose calls have no events.
+
+        Args:
+            metrics: those of the whole run, which has ended.
+        """
+        rest = _sum_counters(metrics) - self._earlier - self._usage
+        if rest:
+            self._usage += rest
+            self.run.set_usage(self._usage)
+
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a call, unless the leg before this one has reported it."""
         if name in _DELEGATIONS:
@@ -125,12 +138,13 @@ class RunReport:
     def close_call(self, call_id: str, text: str, *, failed: bool) -> None:
         self._calls.end(call_id, text, failed=failed)
 
-    def await_members(self, output: Any) -> None:
+    def resume(self, output: Any) -> None:
         """Go on with the calls whose members wait: their results come without an event.
 
         Args:
             output: the run of agno, which gets the results when its model is asked again.
         """
+        self._earlier = _sum_counters(output.metrics)
         tools = {tool.tool_call_id: tool for tool in output.tools or ()}
         self._resumed = [
             tools[call_id]
@@ -194,6 +208,7 @@ class AgnoReport:
         if report is None:
             return
         if name == "RunCompleted":
+            report.count_rest(event.metrics)
             await report.set_result(event.content)
             if report is self.root:
                 self.keep_state(event.session_state)
@@ -271,7 +286,7 @@ class AgnoReport:
             self._reports.get(run_id, self.root).close_call(call_id, text, failed=failed)
         for run in walk_paused(output):
             if run.run_id in self._reports:
-                self._reports[run.run_id].await_members(run)
+                self._reports[run.run_id].resume(run)
 
     def keep_state(self, values: Mapping[str, Any] | None) -> None:
         """Take over the state of the session as the agent has changed it."""
@@ -314,6 +329,13 @@ def _start_watched(
     if isinstance(given, str):
         inputs[options.get("run_id") or ""] = given
     return start(*args, **options)
+
+
+def _sum_counters(metrics: RunMetrics | None) -> Counter[str]:
+    """Return the tokens of all models of a run, by counter."""
+    details = (metrics.details if metrics is not None else None) or {}
+    models = [model for role in details.values() for model in role]
+    return Counter({name: sum(getattr(each, name) for each in models) for name in _COUNTERS})
 
 
 def read_result(tool: Any) -> tuple[str, bool]:

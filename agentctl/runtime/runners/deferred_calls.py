@@ -7,6 +7,7 @@ outside. The next leg goes on from its messages, with the results of these calls
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -54,10 +55,18 @@ _KINDS: dict[str, ApprovalKind] = {
 _usage_adapter = TypeAdapter(RunUsage)
 
 
-def allow_deferred_calls(output_type: Any) -> Any:
-    """Return the output type of an agent with `DeferredToolRequests` among its outputs."""
-    outputs = [*output_type] if isinstance(output_type, list | tuple) else [output_type]
-    return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]
+def allow_deferred_calls(steps: Any) -> None:
+    """Let a run of an agent end with `DeferredToolRequests`, as if its author had listed them.
+
+    An `output_type` of the run would do the same, but the library refuses it for agents with output
+    validators.
+
+    Args:
+        steps: the run of the library, which has not begun.
+    """
+    schema = copy(steps.ctx.deps.output_schema)
+    schema.allows_deferred_tools = True
+    steps.ctx.deps.output_schema = schema
 
 
 def check_patterns(agent: Agent[Any, Any], approve: Mapping[str, ApprovalPolicy]) -> None:

@@ -5,7 +5,8 @@ A model writes an output that is an object as the arguments of an output tool.
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic_ai import DeferredToolRequests, ToolOutput
 from pydantic_ai.messages import (
@@ -24,8 +25,15 @@ def streams_json(output_type: Any) -> bool:
     `OutputStream` sees at their tool.
     """
     outputs = output_type if isinstance(output_type, list | tuple) else [output_type]
-    types = [each.output if isinstance(each, ToolOutput) else each for each in outputs]
+    types = [part for each in outputs for part in _list_types(each)]
     return all(isinstance(each, type) for each in types if each is not DeferredToolRequests)
+
+
+def _list_types(output: Any) -> tuple[Any, ...]:
+    if isinstance(output, ToolOutput):
+        return (output.output,)
+    # The library creates an output tool for each type of a union.
+    return get_args(output) if get_origin(output) in (Union, UnionType) else (output,)
 
 
 class OutputStream:

@@ -87,7 +87,6 @@ class PydanticAIRunner:
         self._agent = agent
         self._approve = approve
         self._streams_json = streams_json(agent.output_type)
-        self._output_type = allow_deferred_calls(agent.output_type)
         self._build_deps = build_deps
         self._owner = OwnerTask(lambda: agent)
 
@@ -107,7 +106,7 @@ class PydanticAIRunner:
             deps = self._build_deps(run.context)
             if inspect.isawaitable(deps):
                 deps = await deps
-        execution = _Execution(run, self._output_type, self._approve, self._streams_json)
+        execution = _Execution(run, self._approve, self._streams_json)
         try:
             with Agent.using_thread_executor(install_executor()):
                 await execution.drive(self._agent, message, deps)
@@ -125,18 +124,13 @@ class _Execution:
     """
 
     def __init__(
-        self,
-        run: HostedRun,
-        output_type: Any,
-        approve: Mapping[str, ApprovalPolicy],
-        streams_json: bool,
+        self, run: HostedRun, approve: Mapping[str, ApprovalPolicy], streams_json: bool
     ) -> None:
         self._run = run
-        self._output_type = output_type
         self._calls = ToolCalls(run)
         self._deferred = DeferredCalls(run, approve)
         self._streams_json = streams_json
-        self._has_text = self._has_json = False
+        self._texts, self._has_json = list[str](), False
         self._nested: NestedUsage
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
@@ -152,10 +146,10 @@ class _Execution:
             deferred_tool_results=deferred.build_results(),
             usage=deferred.usage,
             deps=deps,
-            output_type=self._output_type,
             capabilities=[deferred.hooks],
             conversation_id=self._run.spec.session_id,
         ) as steps:
+            allow_deferred_calls(steps)
             self._nested = NestedUsage(steps.usage)
             with self._nested.counting():
                 async for node in steps:
@@ -186,7 +180,7 @@ class _Execution:
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
-        self._has_text = self._has_json = False
+        self._texts, self._has_json = list[str](), False
         output = OutputStream()
         before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
@@ -196,7 +190,7 @@ class _Execution:
                     async for event in stream:
                         span.mark_first_token()
                         self._add_piece(event)
-                        if self._streams_json and not self._has_text:
+                        if self._streams_json and not self._texts:
                             piece = output.read(event, steps.ctx.deps.tool_manager)
                             self._has_json = self._has_json or bool(piece)
                             self._run.add_text(piece)
@@ -223,7 +217,8 @@ class _Execution:
                 self._run.add_thinking(event.delta.content_delta or "")
 
     def _add_text(self, text: str) -> None:
-        self._has_text = self._has_text or bool(text)
+        if text:
+            self._texts.append(text)
         self._run.add_text(text)
 
     def _set_usage(self, usage: RunUsage) -> None:
@@ -245,12 +240,14 @@ class _Execution:
             self._calls.end(result.tool_call_id, text, failed=failed)
 
     async def _report_output(self, output: object) -> None:
-        if isinstance(output, str):
-            if not self._has_text:
-                self._run.add_text(output)
+        if isinstance(output, str) and not self._texts:
+            self._run.add_text(output)
             return
+        if isinstance(output, str) and output in "".join(self._texts):
+            return
+        # A text that an output function or a validator has changed is no longer the content.
         await self._run.set_output(output)
-        if not (self._has_text or self._has_json):
+        if not (self._texts or self._has_json):
             self._run.add_text(self._run.output_text)
 
     def _keep_messages(self, messages: list[ModelMessage]) -> None:
