@@ -142,18 +142,6 @@ def guarded_adder() -> Any:
     return build("plan", agents.function_tool(add), output_guardrails=guards)
 
 
-def guarded_by_agent() -> Any:
-    """A guardrail that runs an agent in the context of the run."""
-    checker = build("echo", name="Checker")
-
-    @agents.input_guardrail
-    async def ask_checker(context: Any, agent: Any, message: Any) -> agents.GuardrailFunctionOutput:
-        result = await agents.Runner.run(checker, message, context=context)
-        return refuse_secrets(result.final_output)
-
-    return build("echo", input_guardrails=[ask_checker])
-
-
 def endless() -> Any:
     return build("again:add", agents.function_tool(add))
 

@@ -131,9 +131,7 @@ class AgentReport:
 
     async def add(self, event: Any, result: RunResultStreaming) -> None:
         """Report an event of the stream."""
-        self._passed_guardrails = sum(
-            not each.output.tripwire_triggered for each in result.input_guardrail_results
-        )
+        self._passed_guardrails = len(result.input_guardrail_results)
         if event.type == "raw_response_event":
             self._add_piece(event.data)
         elif event.type == "agent_updated_stream_event":
