@@ -131,7 +131,10 @@ class AgentReport:
 
     async def add(self, event: Any, result: RunResultStreaming) -> None:
         """Report an event of the stream."""
-        self._passed_guardrails = len(result.input_guardrail_results)
+        # One that has refused the message is in the results before the library ends the run.
+        self._passed_guardrails = sum(
+            not guardrail.output.tripwire_triggered for guardrail in result.input_guardrail_results
+        )
         if event.type == "raw_response_event":
             self._add_piece(event.data)
         elif event.type == "agent_updated_stream_event":
