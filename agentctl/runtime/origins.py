@@ -54,16 +54,28 @@ def is_shared(frame: FrameType | None) -> bool:
         frame: the caller of the task factory.
     """
     while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if not f"{module}.".startswith("asyncio."):
-            if module.startswith("agentctl."):
-                return not module.startswith(_RUNNERS)
-            return f"{module}.".startswith(_CONNECTION_LIBRARIES)
+        shared = _creates_shared_tasks(str(frame.f_globals.get("__name__", "")))
+        if shared is not None:
+            return shared
         if frame.f_code.co_name in ("_run", "run"):
             # A callback of the event loop: no other code is on the stack.
             return False
         frame = frame.f_back
     return False
+
+
+@functools.cache
+def _creates_shared_tasks(module: str) -> bool | None:
+    """Return True if the tasks of a module are shared; None for asyncio, whose caller decides.
+
+    Cached: libraries that stream may create a task for each piece.
+    """
+    name = f"{module}."
+    if name.startswith("asyncio."):
+        return None
+    if name.startswith("agentctl."):
+        return not name.startswith(f"{_RUNNERS}.")
+    return name.startswith(_CONNECTION_LIBRARIES)
 
 
 def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> bool:
