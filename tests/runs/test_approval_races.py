@@ -87,7 +87,9 @@ async def race_on(settings: Settings, payer: CountingPayer) -> None:
             races = (race((first, second), payer, chance) for _ in range(AT_ONCE))
             ends.update(await asyncio.gather(*races))
     assert sum(ends.values()) >= RACES
-    assert set(ends) == {"approved", "rejected", "expired", "cancelled"}
+    statuses = {"approved", "rejected", "expired", "cancelled"}
+    # Which writers win is a matter of time: each of them does in many races only.
+    assert set(ends) == statuses if LONG else set(ends) <= statuses
 
 
 async def race(
