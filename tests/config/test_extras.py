@@ -79,6 +79,7 @@ def test_environment_without_pip_uses_uv(installed: Path, monkeypatch: pytest.Mo
 
 def test_every_extra_that_a_hint_names_exists() -> None:
     named = {traits.extra for traits in PROVIDERS.values() if traits.extra}
-    named |= {"agno", "langgraph", "mcp", "metrics", "pydantic-ai", "reload", "top"}
+    named |= {"agno", "langgraph", "mcp", "metrics", "openai-agents"}
+    named |= {"pydantic-ai", "reload", "top"}
     provided = metadata.metadata("agentctl").get_all("Provides-Extra") or []
     assert named == set(provided) - {"test"}

@@ -82,9 +82,10 @@ def ask(question: str) -> str | None:
         KeyboardInterrupt: Ctrl-C was typed.
     """
     io = current_io()
-    io.err.write(escape_controls(question))
-    io.err.flush()
+    # Before the question: who sees it may type Ctrl-C at once.
     with _interrupting():
+        io.err.write(escape_controls(question))
+        io.err.flush()
         answer = io.stdin.readline()
     if not answer.endswith("\n"):
         io.err.write("\n")
