@@ -118,8 +118,14 @@ def copy_runs(run: dict[str, Any], session: str, count: int) -> Iterator[dict[st
 
 
 def sum_up(requests: list[Request]) -> Cost:
-    """Return the cost of requests; a poll for new runs that found none is not counted."""
-    counted = [each for each in requests if not re.search(r"after=|/console/", each.url)]
+    """Return the cost of requests.
+
+    Polls depend on the time: one for new runs that found none is not counted, and each place is
+    counted once.
+    """
+    counted = {
+        each.url: each for each in requests if not re.search(r"after=|/console/", each.url)
+    }.values()
     return Cost(len(counted), sum(each.sizes()["responseBodySize"] for each in counted))
 
 

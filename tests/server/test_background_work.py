@@ -310,6 +310,22 @@ def test_runs_at_the_same_time_have_one_summary_at_a_time(served: ThreadedServer
     assert "message 7" in _summary(served, "s10")["summary"]  # type: ignore[index]
 
 
+def test_summary_leaves_runs_after_a_live_one(served: ThreadedServer) -> None:
+    headers = served.bearer("me", *SCOPES)
+    _run(served, "/agents/rarely", "the first run", "s11")
+    body = {"message": "the slow run", "session_id": "s11", "background": True, "stream": False}
+    slow = served.client.post("/agents/hang/runs", json=body, headers=headers).json()
+    _run(served, "/agents/rarely", "the fast run", "s11")
+    early = served.client.post("/sessions/s11/summarize", headers=headers).json()
+    assert early["session_summary"]["covered_runs"] == 1
+    cancel = f"/agents/hang/runs/{slow['run_id']}/cancel?session_id=s11&wait=10"
+    assert served.client.post(cancel, headers=headers).json()["cancel"] == "stopped"
+    late = served.client.post("/sessions/s11/summarize", headers=headers).json()
+    assert late["session_summary"]["covered_runs"] == 3
+    summary = late["session_summary"]["summary"]
+    assert summary.index("the slow run") < summary.index("the fast run")
+
+
 @pytest.mark.slow
 def test_killed_work_is_done_by_the_next_run(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     """A summary and an extraction are killed with their server: nothing is lost or doubled."""

@@ -119,6 +119,8 @@ _BACKGROUND_WORK = Sql(
 _TURNS = Sql(
     "SELECT run_id, seq, input, content FROM runs WHERE session_id = :session_id"
     " AND parent_run_id IS NULL AND finished_at IS NOT NULL AND seq > :after_seq"
+    " AND seq < coalesce((SELECT min(seq) FROM runs WHERE session_id = :session_id"
+    " AND parent_run_id IS NULL AND finished_at IS NULL AND seq > :after_seq), seq + 1)"
     " ORDER BY seq LIMIT :limit"
 )
 
@@ -363,7 +365,10 @@ def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:
 
 
 def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
-    """Return the top-level runs of a session that have ended, after a number, oldest first."""
+    """Return the top-level runs of a session after a number, oldest first, up to the first open one.
+
+    A summary covers all runs up to a number, so a run that ends later must not be behind it.
+    """
     return _TURNS.rows(Turn, session_id=session_id, after_seq=after_seq, limit=limit)
 
 
