@@ -181,8 +181,9 @@ class Population:
             asked, user if asked else None, None, at, at + 1, at + 2 if ended else None,
             at + 2 if ended else None, 0, "MODEL_FAILED" if status == "ERROR" else None, None,
             '{"input_tokens":40,"output_tokens":20,"total_tokens":60}' if ended else None,
-            said if ended else None, f"Question {seq}", f"Answer {seq}" if ended else None,
-            "[]" if ended else None, said if ended else None, None, None, None, None, None, None,
+            said if ended else None, f"Question {seq}", None,
+            f"Answer {seq}" if ended else None, "[]" if ended else None, said if ended else None,
+            None, None, None, None, None, None,
             "[]" if ended else None, None, None,
         )  # fmt: skip
 
