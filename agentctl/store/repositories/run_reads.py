@@ -365,9 +365,10 @@ def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:
 
 
 def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
-    """Return the top-level runs of a session after a number, oldest first, up to the first open one.
+    """Return the ended top-level runs of a session after a number and before the first open one.
 
-    A summary covers all runs up to a number, so a run that ends later must not be behind it.
+    The oldest come first. A summary covers all runs up to a number, so it
+    must not pass an open one.
     """
     return _TURNS.rows(Turn, session_id=session_id, after_seq=after_seq, limit=limit)
 
