@@ -74,6 +74,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_teams,
         check_mcp_servers,
         _check_approvers,
+        _check_webhooks,
     )
     for check in checks:
         check(settings, places)
@@ -253,3 +254,24 @@ def _check_approvers(settings: Settings, places: Places) -> None:
                         'must not be "other" while authorization is off: no one is another user',
                         hint='set it to "user", or own = true in [approvals]',
                     )
+
+
+def _check_webhooks(settings: Settings, places: Places) -> None:
+    for webhook in settings.webhooks:
+        key = f"webhooks.{webhook.id}"
+        if not webhook.url:
+            places[f"{key}.url"].refuse("must not be empty")
+        if not webhook.url.startswith("https:") and not webhook.allow_private:
+            places[f"{key}.url"].refuse(
+                "must begin with https",
+                hint="for a receiver in your own network, set allow_private = true",
+            )
+        if not webhook.events:
+            places[f"{key}.events"].refuse("must have at least one event")
+        if bool(webhook.secret_env) == (webhook.key_file is not None):
+            places[f"{key}.secret_env"].refuse(
+                "must be set, unless key_file is: exactly one of them signs",
+                hint="create a secret with: agentctl webhooks secret",
+            )
+        if webhook.previous_secret_env and not webhook.secret_env:
+            places[f"{key}.previous_secret_env"].refuse("has no effect without secret_env")

@@ -34,6 +34,7 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.types import Reference, Secret
+from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.value_types import Pattern, Range
 
@@ -78,6 +79,14 @@ class Server:
     drain_seconds: Annotated[float, Range(0, 3_600)] = 25
     on_disconnect: OnDisconnect = "cancel"
     compatibility: Literal["none", "agentos"] = "none"
+
+    @property
+    def address(self) -> str:
+        """The address under which clients reach the server, for records."""
+        if self.url:
+            return self.url
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +456,7 @@ class Settings:
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    webhooks: tuple[Webhook, ...] = ()
     foreign_databases: tuple[Database, ...] = ()
     added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None

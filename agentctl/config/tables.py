@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.config import mcp_table, settings
+from agentctl.config import mcp_table, settings, webhooks
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
@@ -45,6 +45,7 @@ ENTRY_TABLES: dict[str, type] = {
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
+    "webhooks": webhooks.Webhook,
 }
 
 

@@ -16,6 +16,7 @@ from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
+from agentctl.runs.facts import publish_run
 from agentctl.runs.legs import cancel_waiting_run, release_if_decided
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
@@ -23,6 +24,7 @@ from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads, runs
 from agentctl.store.repositories.run_rows import RunState
 
@@ -63,9 +65,13 @@ class Canceller:
         Raises:
             NotFound: there is no such run; nothing is stored.
         """
-        before, state = await database.write(_request_cancel(run_id, actor, reason, extra_write))
+        before, state = await database.write(
+            _request_cancel(database.outbox, run_id, actor, reason, extra_write)
+        )
         if is_final(before.status):
             return CancelResult("already_final", before)
+        if is_final(state.status):
+            database.outbox.wake()
         live = self._engine.find_run(run_id)
         if live is not None:
             live.stop(Ending.cancelled(state.cancel_requested_by or actor, state.cancel_reason))
@@ -100,7 +106,11 @@ class Canceller:
 
 @unit
 def _request_cancel(
-    run_id: str, actor: str, reason: str | None, extra_write: Callable[[], Work[None]] | None
+    outbox: Outbox,
+    run_id: str,
+    actor: str,
+    reason: str | None,
+    extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[tuple[RunState, RunState]]:
     before = yield from run_reads.get_state(run_id)
     if before is None:
@@ -114,6 +124,8 @@ def _request_cancel(
         if updated is not None and is_final(updated.status):
             yield from store_question(updated)
         after = yield from run_reads.get_state(run_id)
+    if after is not None and is_final(after.status):
+        yield from publish_run(outbox, run_id)
     if extra_write is not None:
         yield from extra_write()
     return before, after or before

@@ -26,8 +26,10 @@ from agentctl.records.approvals import (
 from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
+from agentctl.runs.facts import publish_decision
 from agentctl.runs.legs import release_if_decided
 from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE
@@ -162,6 +164,7 @@ def _check_schema(name: str, value: Any, schema: str | None) -> None:
 
 @unit
 def write_decisions(
+    outbox: Outbox,
     root_run_id: str,
     changes: Sequence[tuple[str, DecisionChange]],
     extra_write: Callable[[], Work[None]] | None = None,
@@ -186,6 +189,7 @@ def write_decisions(
             check_pending(row)
         if row.kind == "outcome":
             yield from _settle_outcome(row)
+        yield from publish_decision(outbox, row)
         rows.append(row)
     if extra_write is not None:
         yield from extra_write()
@@ -220,10 +224,11 @@ async def expire_approvals(
         change = DecisionChange(status="expired", decided_at=now(), decided_by=EXPIRY)
         try:
             decided = await database.write(
-                write_decisions(row.root_run_id, [(row.approval_id, change)])
+                write_decisions(database.outbox, row.root_run_id, [(row.approval_id, change)])
             )
         except errors.Conflict:
             continue
+        database.outbox.wake()
         if count_decision is not None:
             for expired in decided.rows:
                 count_decision(expired)

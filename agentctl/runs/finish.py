@@ -17,6 +17,7 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
+from agentctl.runs.facts import publish_run
 from agentctl.runs.legs import cancel_waiting_members, close_approvals, prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
@@ -101,6 +102,7 @@ async def store_end(
                     on_change()
             else:
                 run.transcript.unstopped.has_ended = True
+            run.database.outbox.wake()
             return stored
         await asyncio.sleep(pause)
     raise AssertionError("unreachable: the pauses repeat for ever")
@@ -140,6 +142,7 @@ async def store_pause(
         if outcome in ("cancelled", "ended"):
             # The end reads the request, or finds what another process has stored.
             return run.requested_end or Ending.cancelled("system", None)
+        run.database.outbox.wake()
         return replace(pause, event=prepared.event, continues=outcome == "continues")
     raise AssertionError("unreachable: the pauses repeat for ever")
 
@@ -203,6 +206,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
+    if run.parent is None:
+        yield from publish_run(run.database.outbox, run.run_id)
     return ending
 
 

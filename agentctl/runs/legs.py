@@ -18,6 +18,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, Pause, is_final
@@ -180,6 +181,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[Paus
     if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
         values = replace(values, status="PENDING")
     yield from runs.pause(values)
+    if values.status == "PAUSED":
+        yield from publish_run(run.database.outbox, run.run_id)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return "continues" if values.status == "PENDING" else "paused"

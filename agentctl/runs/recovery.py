@@ -23,6 +23,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
 from agentctl.runs.legs import append_event, cancel_waiting_members, close_approvals, describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
@@ -30,6 +31,7 @@ from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
@@ -73,7 +75,7 @@ async def recover_runs(
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
     for run in lost:
         if run.parent_run_id is None and run.attempt > 1 and run.cancel_requested_at is None:
-            await database.write(_return_tree(run.run_id, owner))
+            await database.write(_return_tree(database.outbox, run.run_id, owner))
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
@@ -104,13 +106,15 @@ def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
 
 async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> bool:
     try:
-        return await database.write(_write_end(run.run_id, run.owner, may_still_run))
+        return await database.write(
+            _write_end(database.outbox, run.run_id, run.owner, may_still_run)
+        )
     except AlreadyFinished:
         return False
 
 
 @unit
-def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[bool]:
+def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool) -> Steps[bool]:
     """End one run in its current state.
 
     The row is locked and read again: a cancel may have been requested since, and no request and
@@ -148,11 +152,12 @@ def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[boo
     if run.attempt > 1:
         yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
+    yield from publish_run(outbox, run_id)
     return True
 
 
 @unit
-def _return_tree(root_id: str, owner: str | None) -> Steps[None]:
+def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]:
     """Return the lost leg of a root run and of its members to their checkpoints, if possible.
 
     Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs
@@ -181,6 +186,8 @@ def _return_tree(root_id: str, owner: str | None) -> Steps[None]:
         member = yield from run_reads.lock_state(run_id)
         if member is not None and member.owner == owner and not is_final(member.status):
             yield from runs.return_leg(run_id, member.attempt, "PAUSED")
+    if asked:
+        yield from publish_run(outbox, root_id)
 
 
 @unit

@@ -37,6 +37,7 @@ from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, find_repeated, prepare_keyed_entry
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Conditions, build_any
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -217,9 +218,12 @@ class ApprovalOperations(OperationFamily):
         note = await prepare_keyed_entry(self.hosting, call, database, identity)
         with call.change():
             try:
-                decided = await database.write(_write_once(root_run_id, changes, note, identity))
+                decided = await database.write(
+                    _write_once(database.outbox, root_run_id, changes, note, identity)
+                )
             except IdempotentReplay:
                 return None
+        database.outbox.wake()
         for row in decided.rows:
             self.hosting.engine.counters.count_decision(row)
         return decided
@@ -370,6 +374,7 @@ def _find_named(rows: Sequence[ApprovalRow], decision: RunDecision) -> ApprovalR
 
 @unit
 def _write_once(
+    outbox: Outbox,
     root_run_id: str,
     changes: Sequence[tuple[str, DecisionChange]],
     note: AppendEntry | None,
@@ -377,4 +382,4 @@ def _write_once(
 ) -> Steps[Decided]:
     if identity is not None:
         yield from claim_key(root_run_id, identity)
-    return (yield from write_decisions(root_run_id, changes, note))
+    return (yield from write_decisions(outbox, root_run_id, changes, note))

@@ -39,6 +39,8 @@ from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from agentctl.store.outbox import Outbox
+
 MAXIMUM_LISTS = 4_096
 """Lists of a database that are remembered: those that were read last."""
 
@@ -227,10 +229,12 @@ class Database(Protocol):
     Attributes:
         id: the id in the configuration.
         totals: remembered totals of long lists.
+        outbox: the webhooks of the configuration.
     """
 
     id: str
     totals: ListTotals
+    outbox: Outbox
 
     @property
     def write_failed(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Database
+from agentctl.store.outbox import Outbox
 
 if TYPE_CHECKING:
     from agentctl.config import settings
@@ -69,17 +70,21 @@ class Databases(Mapping[str, Database]):
 
     Attributes:
         quotas: the table `[quotas]`.
+        outbox: the webhooks of the configuration, which all databases share.
     """
 
     def __init__(self, configured: settings.Settings, *, create: bool) -> None:
         self.quotas = configured.quotas
+        self.outbox = Outbox(configured)
         self._entries = {entry.id: entry for entry in configured.databases}
         self._create = create
         self._open: dict[str, Database] = {}
 
     def __getitem__(self, database_id: str) -> Database:
         if database_id not in self._open:
-            self._open[database_id] = open_database(self._entries[database_id], create=self._create)
+            database = open_database(self._entries[database_id], create=self._create)
+            database.outbox = self.outbox
+            self._open[database_id] = database
         return self._open[database_id]
 
     @property

@@ -16,7 +16,7 @@ from tests.process import without_coverage
 
 BASE = {
     "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
-    "declarations", "requests", "approval_requests", "memory_requests", "run_operations",
+    "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests", "run_operations",
     "operations", "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
@@ -35,8 +35,12 @@ BELOW: dict[str, set[str]] = {
     "requests": {"declarations", "records"},
     "approval_requests": {"declarations", "records", "requests"},
     "memory_requests": {"declarations", "requests"},
+    "webhook_requests": {"declarations", "records", "requests"},
     "run_operations": {"approval_requests", "declarations", "records", "requests"},
-    "operations": {"declarations", "memory_requests", "records", "requests", "run_operations"},
+    "operations": {
+        "declarations", "memory_requests", "records", "requests", "run_operations",
+        "webhook_requests",
+    },
     "partial_operations": {"errors", "operations"},
     "config": {"errors", "records", "extensions"},
     "transcripts": {"errors", "records", "requests"},
@@ -44,11 +48,12 @@ BELOW: dict[str, set[str]] = {
     "store": BASE,
     "runtime": BASE | {"agents"},
     "runs": LOWER | {"agents"},
-    "service": LOWER | {"runs"},
-    "server": LOWER | {"runs", "service"},
+    "webhooks": {"config", "errors", "records", "runs", "store"},
+    "service": LOWER | {"runs", "webhooks"},
+    "server": LOWER | {"runs", "webhooks", "service"},
     "remote": BASE,
-    "cli": LOWER | {"runs", "service", "server", "remote"},
-    "interop": LOWER | {"runs", "service", "server", "remote", "cli"},
+    "cli": LOWER | {"runs", "webhooks", "service", "server", "remote"},
+    "interop": LOWER | {"runs", "webhooks", "service", "server", "remote", "cli"},
     "top": BASE | {"auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }

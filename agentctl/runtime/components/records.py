@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from agentctl.runtime.tools.delegation import delegation_tools
 
 if TYPE_CHECKING:
-    from agentctl.config import settings as config
     from agentctl.records.components import (
         AgentRecord,
         ComponentMemory,
@@ -126,7 +125,7 @@ def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
 
 def _memory_record(catalog: Catalog, component: Component) -> ComponentMemory | None:
     member = _member_memory(catalog, component)
-    return member and {**member, "app_url": _server_url(catalog.settings.server)}
+    return member and {**member, "app_url": catalog.settings.server.address}
 
 
 def _member_memory(catalog: Catalog, component: Component) -> ComponentMemory | None:
@@ -137,10 +136,3 @@ def _member_memory(catalog: Catalog, component: Component) -> ComponentMemory | 
 
 def _memory_table(component: Component) -> str | None:
     return None if component.worker.memory.mode == "off" else MEMORY_TABLE
-
-
-def _server_url(server: config.Server) -> str:
-    if server.url:
-        return server.url
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"http://{host}:{server.port}"

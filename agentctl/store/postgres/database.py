@@ -22,6 +22,7 @@ from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.event_loop import retrieve_exception
 from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Sql, Work
+from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
@@ -74,6 +75,7 @@ class PostgresDatabase:
     def __init__(self, entry: Entry, *, create: bool) -> None:
         self.id = entry.id
         self.totals = ListTotals()
+        self.outbox = Outbox()
         self._entry = entry
         self._create = create
         self._closed = False

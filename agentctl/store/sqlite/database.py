@@ -21,6 +21,7 @@ import apsw
 from agentctl import errors
 from agentctl.records.times import now
 from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Work, probe
+from agentctl.store.outbox import Outbox
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -61,6 +62,7 @@ class SqliteDatabase:
         self.path = path
         self._file = OpenFile(path)
         self.totals = ListTotals()
+        self.outbox = Outbox()
         self._closed = False
         self._large_reads = Counter[bool]()  # accepted and not finished
         self._lock = threading.Lock()

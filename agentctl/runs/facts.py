@@ -1,0 +1,130 @@
+"""Facts for webhooks: events of runs and approvals, written in the transaction of the fact.
+
+So a committed fact has a delivery for each endpoint that wants it, and no other fact has one
+(docs/decisions/0094). Only root runs are reported, without background work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from agentctl.records.ids import new_id
+from agentctl.records.times import format_rfc3339, now
+from agentctl.store.database import Steps, unit
+from agentctl.store.outbox import Outbox
+from agentctl.store.repositories import approvals, webhooks
+from agentctl.store.repositories.approvals import ApprovalRow
+from agentctl.store.repositories.sessions import parse_counters
+
+MAXIMUM_BODY = 20_000
+"""Bytes of the body of an event; the answer of a run is cut so that it fits."""
+
+MAXIMUM_APPROVALS = 20
+"""Approvals that an event lists."""
+
+_RUN_EVENTS = {
+    "COMPLETED": "run.completed",
+    "ERROR": "run.failed",
+    "CANCELLED": "run.cancelled",
+    "PAUSED": "run.paused",
+}
+
+
+@unit
+def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
+    """Store the event of a root run that has ended or paused in this transaction."""
+    if not outbox:
+        return
+    run = yield from webhooks.get_reported_run(run_id)
+    if run is None or run.parent_run_id is not None or run.status not in _RUN_EVENTS:
+        return
+    event = _RUN_EVENTS[run.status]
+    selected = outbox.select(event, run.component_id)
+    if not selected:
+        return
+    waits_for = []
+    if run.status == "PAUSED":
+        rows = yield from approvals.list_of_root(run_id)
+        waits_for = [
+            {name: getattr(row, name) for name in ("approval_id", "kind", "policy", "tool_name")}
+            for row in rows
+            if row.status == "pending"
+        ]
+    at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
+    data = {
+        "run_id": run.run_id,
+        "session_id": run.session_id,
+        "component_type": run.component_type,
+        "component_id": run.component_id,
+        "user_id": run.user_id,
+        "status": run.status,
+        "error_code": run.error_code,
+        "cancel_reason": run.cancel_reason,
+        "created_at": format_rfc3339(run.created_at),
+        "finished_at": None if run.finished_at is None else format_rfc3339(run.finished_at),
+        "total_tokens": parse_counters(run.metrics).get("total_tokens"),
+        "approvals": waits_for[:MAXIMUM_APPROVALS],
+        "console_url": _build_console_url(outbox, run.session_id),
+    }
+    event_id, plain = new_id(), _encode(event, at, data)
+    for webhook in selected:
+        body = _encode_with_content(event, at, data, run.content) if webhook.content else plain
+        yield from webhooks.create(
+            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, run_id, body, now())
+        )
+
+
+@unit
+def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
+    """Store the event of an approval that was decided, or has expired, in this transaction."""
+    event = "approval.expired" if row.status == "expired" else "approval.decided"
+    selected = outbox.select(event, row.component_id)
+    if not selected:
+        return
+    at = row.decided_at or now()
+    data = {
+        "approval_id": row.approval_id,
+        "kind": row.kind,
+        "policy": row.policy,
+        "status": row.status,
+        "tool_name": row.tool_name,
+        "run_id": row.run_id,
+        "root_run_id": row.root_run_id,
+        "session_id": row.session_id,
+        "component_type": row.component_type,
+        "component_id": row.component_id,
+        "user_id": row.user_id,
+        "created_at": format_rfc3339(row.created_at),
+        "decided_at": format_rfc3339(at),
+        "decided_by": row.decided_by,
+        "console_url": _build_console_url(outbox, row.session_id),
+    }
+    event_id, body = new_id(), _encode(event, at, data)
+    for webhook in selected:
+        yield from webhooks.create(
+            webhooks.NewDelivery(
+                new_id(), event_id, webhook.id, event, row.root_run_id, body, now()
+            )
+        )
+
+
+def _build_console_url(outbox: Outbox, session_id: str) -> str | None:
+    return f"{outbox.console}#/sessions/{session_id}" if outbox.console else None
+
+
+def _encode(event: str, at: int, data: dict[str, Any]) -> str:
+    return orjson.dumps({"type": event, "timestamp": format_rfc3339(at), "data": data}).decode()
+
+
+def _encode_with_content(event: str, at: int, data: dict[str, Any], content: str | None) -> str:
+    """Return the body with the beginning of the answer of a run."""
+    length = len(content or "")
+    while True:
+        part = None if content is None else content[:length]
+        cut = {"content": part, "content_cut": part != content}
+        body = _encode(event, at, {**data, **cut})
+        if length == 0 or len(body.encode()) < MAXIMUM_BODY:
+            return body
+        length = min(length * 3 // 4, MAXIMUM_BODY)

@@ -1,0 +1,1 @@
+"""Delivery of webhooks: addresses, signatures, attempts, and the task that makes them."""

@@ -1,0 +1,223 @@
+"""The task that delivers webhooks, in every serving process.
+
+Any process may deliver any event. It claims due attempts with a lease, so the attempts of a process
+that dies are made by another one when the lease has ended. An event is therefore delivered at least
+once, always under one id (docs/decisions/0094).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
+
+from agentctl import errors
+from agentctl.config.settings import Settings
+from agentctl.records.ids import new_id
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import now
+from agentctl.runs.tasks import Tasks
+from agentctl.store.database import Database
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import webhooks
+from agentctl.store.repositories.webhooks import Attempt, AttemptEnd
+from agentctl.webhooks.attempts import GONE, Outcome, Receiver, plan_next
+from agentctl.webhooks.signing import load_signer
+
+IN_FLIGHT = 4
+"""Maximum number of attempts of one endpoint that a process makes at the same time."""
+
+LEASE_SECONDS = 60.0
+"""Time after which the attempt of a process that died is made again; longer than any attempt."""
+
+TICK_SECONDS = 2.0
+"""Maximum time between two looks for due attempts, such as those of commands and dead servers."""
+
+COUNT_SECONDS = 10.0
+"""Age of the numbers of stored deliveries in the metrics."""
+
+_log = logging.getLogger("agentctl.webhooks")
+
+
+class Waiting(NamedTuple):
+    """The deliveries of an endpoint that wait, and the time of the oldest one."""
+
+    count: int = 0
+    oldest_at: int | None = None
+
+
+class DeliveryCounters:
+    """Counts of the attempts of a process, by endpoint.
+
+    Attributes:
+        waiting: what waits in all open databases, once it was counted.
+    """
+
+    def __init__(self) -> None:
+        self.delivered = Counter[str]()
+        self.failed = Counter[str]()
+        self.dead = Counter[str]()
+        self.waiting: Mapping[str, Waiting] = {}
+
+
+class Deliveries:
+    """The deliveries that this process makes.
+
+    Args:
+        receivers: the endpoints of the configuration, by id.
+    """
+
+    def __init__(self, databases: Databases, receivers: Mapping[str, Receiver]) -> None:
+        self.counters = DeliveryCounters()
+        self._databases = databases
+        self._receivers = receivers
+        self._holder = new_id()
+        self._in_flight = Counter[str]()
+        self._attempts = Tasks()
+        self._due = asyncio.Event()
+        self._rate_limited = RateLimitedLog(_log)
+        self._next_count = 0.0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, settings: Settings, databases: Databases, *, counted: bool
+    ) -> AsyncIterator[Deliveries]:
+        """Deliver while the block executes; at its end return what was claimed.
+
+        Args:
+            counted: count what waits, for the metrics.
+
+        Raises:
+            InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
+        """
+        receivers = load_receivers(settings)
+        deliveries = cls(databases, receivers)
+        databases.outbox.wake = deliveries._due.set
+        task = asyncio.create_task(deliveries._deliver(counted=counted))
+        try:
+            yield deliveries
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await deliveries._close()
+
+    async def _deliver(self, *, counted: bool) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._due.wait()
+            self._due.clear()
+            try:
+                await self._start_due()
+                if counted and clock() >= self._next_count:
+                    self._next_count = clock() + COUNT_SECONDS
+                    self.counters.waiting = await count_waiting(self._databases)
+            except errors.AgentctlError as error:
+                self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
+            except Exception as error:
+                self._rate_limited.log("webhooks cannot be delivered now", cause=error)
+
+    async def _start_due(self) -> None:
+        disabled: set[str] | None = None
+        for webhook_id, receiver in self._receivers.items():
+            for database in self._databases.get_open().values():
+                free = IN_FLIGHT - self._in_flight[webhook_id]
+                if free <= 0:
+                    break
+                at = await database.read(webhooks.get_next_time(webhook_id))
+                if at is None or at > now():
+                    continue
+                if disabled is None:
+                    rows = await self._databases.system.read(webhooks.list_disabled())
+                    disabled = {row.webhook_id for row in rows}
+                if webhook_id in disabled:
+                    break
+                until = now() + int(LEASE_SECONDS * 1_000_000)
+                claimed = await database.write(
+                    webhooks.claim(webhook_id, self._holder, now(), until, free)
+                )
+                for attempt in claimed:
+                    self._in_flight[webhook_id] += 1
+                    self._attempts.start(self._attempt(database, receiver, attempt))
+
+    async def _attempt(self, database: Database, receiver: Receiver, attempt: Attempt) -> None:
+        webhook_id = receiver.webhook.id
+        try:
+            outcome = await receiver.send(attempt.event_id, attempt.body.encode())
+            await self._store(database, webhook_id, attempt, outcome)
+        except errors.AgentctlError as error:
+            # The lease ends, and the attempt is made again under the same id.
+            self._rate_limited.log("the end of an attempt was not stored: %s", error.detail)
+        finally:
+            self._in_flight[webhook_id] -= 1
+            self._due.set()
+
+    async def _store(
+        self, database: Database, webhook_id: str, attempt: Attempt, outcome: Outcome
+    ) -> None:
+        at = now()
+        if outcome.error is None:
+            end = AttemptEnd("delivered", at, outcome.status, None, at)
+            self.counters.delivered[webhook_id] += 1
+        elif outcome.status == GONE:
+            # First the endpoint: nothing else is sent to it. The event waits until it is enabled.
+            reason = "the endpoint responded with 410 (Gone)"
+            await self._databases.system.write(webhooks.disable(webhook_id, at, reason))
+            self.counters.failed[webhook_id] += 1
+            _log.warning("webhook %s is disabled: %s", webhook_id, reason)
+            end = AttemptEnd("waiting", at, outcome.status, outcome.error, None)
+        else:
+            self.counters.failed[webhook_id] += 1
+            seconds = plan_next(attempt.attempts, outcome)
+            state = "dead" if seconds is None else "waiting"
+            next_at = at + int((seconds or 0) * 1_000_000)
+            end = AttemptEnd(state, next_at, outcome.status, outcome.error, None)
+            if seconds is None:
+                self.counters.dead[webhook_id] += 1
+                _log.warning(
+                    "webhook %s: event %s was not delivered after %d attempts: %s",
+                    webhook_id, attempt.event_id, attempt.attempts, outcome.error,
+                )  # fmt: skip
+        await database.write(webhooks.end_attempt(attempt, self._holder, end))
+
+    async def _close(self) -> None:
+        self._databases.outbox.wake = lambda: None
+        await self._attempts.cancel_all()
+        for receiver in self._receivers.values():
+            await receiver.close()
+        for database in self._databases.get_open().values():
+            with contextlib.suppress(errors.AgentctlError):
+                await database.write(webhooks.release(self._holder, now()))
+
+
+def load_receivers(settings: Settings) -> dict[str, Receiver]:
+    """Return the endpoints of the configuration by id.
+
+    Raises:
+        InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
+    """
+    where = str(settings.path or "the configuration")
+    return {
+        webhook.id: Receiver(webhook, load_signer(webhook, where)) for webhook in settings.webhooks
+    }
+
+
+async def count_waiting(databases: Databases) -> dict[str, Waiting]:
+    """Return what waits in the open databases, by endpoint.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    waiting: dict[str, Waiting] = {}
+    for database in databases.get_open().values():
+        for row in await database.read(webhooks.count_by_state(), size="large"):
+            if row.state == "waiting":
+                known = waiting.get(row.webhook_id, Waiting(0, row.oldest_at))
+                oldest = min(known.oldest_at or row.oldest_at, row.oldest_at)
+                waiting[row.webhook_id] = Waiting(known.count + row.count, oldest)
+    return waiting
