@@ -44,6 +44,7 @@ from agentctl.records.system import (
     ModelEntry,
     ReadinessRecord,
 )
+from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
@@ -63,9 +64,11 @@ from agentctl.requests import (
     UserId,
 )
 from agentctl.run_operations import ComponentId, RunDeclarations, RunId
+from agentctl.webhook_requests import DeliveryFilter
 
 SessionId = Annotated[str, Path("Id of the session")]
 MemoryId = Annotated[str, Path("Id of the memory")]
+WebhookId = Annotated[str, Path("Id of the webhook in the configuration")]
 Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
 _SESSION = "/sessions/{session_id}"
@@ -337,6 +340,46 @@ class Operations(RunDeclarations):
 
         Its token is rejected within a second. The account stays in the list; its name can be
         reused.
+        """
+
+    @operation("GET", "/webhooks", tag="Webhooks")
+    async def get_webhooks(self) -> Document[list[WebhookRecord]]:
+        """List webhooks.
+
+        The endpoints of the configuration, with the numbers of their stored deliveries.
+        """
+
+    @operation("GET", "/webhooks/deliveries", tag="Webhooks", without=("sort_by",))
+    async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
+        """List deliveries.
+
+        One page of the stored deliveries, newest first. The bodies are not part of it.
+        """
+
+    @operation("POST", "/webhooks/deliveries/{delivery_id}/redeliver", tag="Webhooks")
+    async def redeliver_webhook(
+        self, delivery_id: Annotated[str, Path("Id of the delivery")]
+    ) -> Document[DeliveryRecord]:
+        """Deliver again.
+
+        Lets the delivery wait again, with all its attempts and the same event id, although it was
+        delivered or is dead.
+        """
+
+    @operation("POST", "/webhooks/{webhook_id}/test", tag="Webhooks", wait=30.0)
+    async def test_webhook(self, webhook_id: WebhookId) -> Document[WebhookTestRecord]:
+        """Test a webhook.
+
+        Sends one signed event `webhook.test` to the endpoint, even if it is disabled, and returns
+        the outcome. The event is not stored and not sent again.
+        """
+
+    @operation("POST", "/webhooks/{webhook_id}/enable", tag="Webhooks")
+    async def enable_webhook(self, webhook_id: WebhookId) -> Document[WebhookRecord]:
+        """Enable a webhook.
+
+        Events are sent again to an endpoint that was disabled by a response with the status 410,
+        also those that wait.
         """
 
     @operation("GET", "/audit", tag="Authorization")

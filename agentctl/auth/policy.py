@@ -137,6 +137,11 @@ POLICY: dict[str, Requirement] = {
     "create_service_account": NeedsScope("service_accounts", "write"),
     "list_service_accounts": NeedsScope("service_accounts", "read"),
     "revoke_service_account": NeedsScope("service_accounts", "delete"),
+    "get_webhooks": NeedsScope("webhooks", "read"),
+    "get_webhook_deliveries": NeedsScope("webhooks", "read"),
+    "redeliver_webhook": NeedsScope("webhooks", "write"),
+    "test_webhook": NeedsScope("webhooks", "write"),
+    "enable_webhook": NeedsScope("webhooks", "write"),
     "get_audit": NeedsScope("audit", "read"),
 }
 

@@ -35,6 +35,8 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "system:read",
     "teams:read",
     "teams:run",
+    "webhooks:read",
+    "webhooks:write",
     "workflows:read",
     "workflows:run",
 )

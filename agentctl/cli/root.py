@@ -40,6 +40,7 @@ _COMMANDS = {
     "approvals": ("approvals.group:app", "List what paused runs wait for, and decide about it"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
+    "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
     "db": ("db:app", "Inspect, migrate, check and back up databases"),

@@ -25,7 +25,15 @@ from agentctl.runs.supervision import RunCounters
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import approvals, audit, events, idempotency, run_reads, workers
+from agentctl.store.repositories import (
+    approvals,
+    audit,
+    events,
+    idempotency,
+    run_reads,
+    webhooks,
+    workers,
+)
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
@@ -40,6 +48,13 @@ DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 
 EVENT_RETENTION = DAY_MICROSECONDS
 """Time that the events of a run are kept after its end, in microseconds."""
+
+DELIVERY_DAYS = 7, 30
+"""Days that webhook deliveries are kept: delivered ones; those that wait or are dead."""
+
+MAXIMUM_DELIVERIES = 100_000
+"""Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted
+first, ones that wait last."""
 
 COUNT_SECONDS = 10.0
 """Time between two counts of what waits, for the metrics."""
@@ -229,10 +244,18 @@ async def delete_expired(
         before = moment - idempotency.KEY_LIFETIME
         has_older = idempotency.has_older(before)
         await _delete_older(database, has_older, idempotency.delete_older(before))
+        delivered, others = (moment - days * DAY_MICROSECONDS for days in DELIVERY_DAYS)
+        has_older = webhooks.has_older(delivered, others)
+        await _delete_older(database, has_older, webhooks.delete_older(delivered, others))
         if database is databases.system and audit_days is not None:
             before = moment - audit_days * DAY_MICROSECONDS
             has_older = audit.has_older(before - DAY_MICROSECONDS)
             await _delete_older(database, has_older, _delete_and_record(before))
+    for database in databases.get_open().values() if databases.outbox else ():
+        if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:
+            lost = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
+            if lost:
+                _log.warning("%d webhook deliveries were dropped: too many wait", lost)
     present = await databases.system.read(workers.list_workers())
     process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
 

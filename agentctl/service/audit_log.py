@@ -152,6 +152,8 @@ _RESOURCE_NOUNS = {
     "approval_id": "approval",
     "memory_id": "memory",
     "account_id": "service_account",
+    "webhook_id": "webhook",
+    "delivery_id": "delivery",
 }
 """Nouns of path parameters in an entry; other parameters are not part of it."""
 

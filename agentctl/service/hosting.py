@@ -22,6 +22,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
+from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
@@ -92,6 +93,7 @@ class Hosting:
     monitor: WorkerMonitor
     account_tokens: AccountTokens
     audit_log: AuditLog
+    deliveries: Deliveries
     readiness: Readiness
     background: Tasks
     verifier: Callable[[], Verifier]

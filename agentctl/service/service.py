@@ -33,7 +33,9 @@ from agentctl.service.memories import MemoryOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
+from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
+from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
@@ -49,6 +51,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    WebhookOperations,
     Operations,
 ):
     """All operations of one principal.
@@ -89,6 +92,7 @@ class Service:
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
         self.hosting.catalog.mcp.start()
+        self.hosting.deliveries.start(self.settings)
         await self._worker.register()
         monitor.is_long_lived = True
         await sweep_dead_workers(databases, monitor, self._worker.id)
@@ -126,6 +130,8 @@ class Service:
             worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
             stack.push_async_callback(worker.unregister)
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
+            deliveries = Deliveries(databases)
+            stack.push_async_callback(deliveries.close)
             engine = Engine(databases, catalog, settings, worker)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
@@ -148,8 +154,8 @@ class Service:
 
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=audit_log, readiness=readiness, background=background,
-                verifier=build_verifier,
+                audit_log=audit_log, deliveries=deliveries, readiness=readiness,
+                background=background, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
 

@@ -7,13 +7,12 @@ import random
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
+from agentctl.records.retry_after import read_retry_after
 from agentctl.records.times import now
 from agentctl.webhooks.addresses import RefusedAddress, resolve_allowed
 from agentctl.webhooks.signing import Signer
@@ -127,7 +126,7 @@ class Receiver:
             return Outcome(status, None)
         wait = 0.0
         if status in _HAS_RETRY_AFTER:
-            wait = parse_retry_after(response.headers.get("retry-after", ""))
+            wait = min(read_retry_after(response.headers) or 0.0, LONGEST_WAIT)
         text = f"the server responds with {status}"
         if 300 <= status < 400:
             text += ": redirects are not followed"
@@ -146,19 +145,6 @@ class Receiver:
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
             )
         return self._client
-
-
-def parse_retry_after(text: str) -> float:
-    """Return the seconds of a header `Retry-After`, at most `LONGEST_WAIT`; 0 if it is not valid."""
-    if text.strip().isdecimal() and len(text) < 10:
-        return min(float(text), LONGEST_WAIT)
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_WAIT)
 
 
 def plan_next(attempts: int, outcome: Outcome) -> float | None:

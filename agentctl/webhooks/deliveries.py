@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from agentctl import errors
@@ -66,14 +66,15 @@ class DeliveryCounters:
 class Deliveries:
     """The deliveries that this process makes.
 
-    Args:
-        receivers: the endpoints of the configuration, by id.
+    Attributes:
+        counters: counts of the attempts since the process started.
     """
 
-    def __init__(self, databases: Databases, receivers: Mapping[str, Receiver]) -> None:
+    def __init__(self, databases: Databases) -> None:
         self.counters = DeliveryCounters()
         self._databases = databases
-        self._receivers = receivers
+        self._receivers: Mapping[str, Receiver] = {}
+        self._task: asyncio.Task[None] | None = None
         self._holder = new_id()
         self._in_flight = Counter[str]()
         self._attempts = Tasks()
@@ -81,29 +82,17 @@ class Deliveries:
         self._rate_limited = RateLimitedLog(_log)
         self._next_count = 0.0
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def running(
-        cls, settings: Settings, databases: Databases, *, counted: bool
-    ) -> AsyncIterator[Deliveries]:
-        """Deliver while the block executes; at its end return what was claimed.
-
-        Args:
-            counted: count what waits, for the metrics.
+    def start(self, settings: Settings) -> None:
+        """Deliver until `close`. Without webhooks this does nothing.
 
         Raises:
             InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
         """
-        receivers = load_receivers(settings)
-        deliveries = cls(databases, receivers)
-        databases.outbox.wake = deliveries._due.set
-        task = asyncio.create_task(deliveries._deliver(counted=counted))
-        try:
-            yield deliveries
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            await deliveries._close()
+        self._receivers = load_receivers(settings)
+        if self._receivers:
+            self._databases.outbox.wake = self._due.set
+            counted = bool(settings.metrics.listen)
+            self._task = asyncio.create_task(self._deliver(counted=counted))
 
     async def _deliver(self, *, counted: bool) -> None:
         clock = asyncio.get_running_loop().time
@@ -129,18 +118,22 @@ class Deliveries:
                 free = IN_FLIGHT - self._in_flight[webhook_id]
                 if free <= 0:
                     break
-                at = await database.read(webhooks.get_next_time(webhook_id))
-                if at is None or at > now():
+                try:
+                    at = await database.read(webhooks.get_next_time(webhook_id))
+                    if at is None or at > now():
+                        continue
+                    if disabled is None:
+                        rows = await self._databases.system.read(webhooks.list_disabled())
+                        disabled = {row.webhook_id for row in rows}
+                    if webhook_id in disabled:
+                        break
+                    until = now() + int(LEASE_SECONDS * 1_000_000)
+                    claim = webhooks.claim(webhook_id, self._holder, now(), until, free)
+                    claimed = await database.write(claim)
+                except errors.AgentctlError as error:
+                    # The other databases may answer.
+                    self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
                     continue
-                if disabled is None:
-                    rows = await self._databases.system.read(webhooks.list_disabled())
-                    disabled = {row.webhook_id for row in rows}
-                if webhook_id in disabled:
-                    break
-                until = now() + int(LEASE_SECONDS * 1_000_000)
-                claimed = await database.write(
-                    webhooks.claim(webhook_id, self._holder, now(), until, free)
-                )
                 for attempt in claimed:
                     self._in_flight[webhook_id] += 1
                     self._attempts.start(self._attempt(database, receiver, attempt))
@@ -185,8 +178,12 @@ class Deliveries:
                 )  # fmt: skip
         await database.write(webhooks.end_attempt(attempt, self._holder, end))
 
-    async def _close(self) -> None:
-        self._databases.outbox.wake = lambda: None
+    async def close(self) -> None:
+        """Stop, and return the attempts in progress: another process makes them at once."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
         await self._attempts.cancel_all()
         for receiver in self._receivers.values():
             await receiver.close()

@@ -16,8 +16,8 @@ from tests.process import without_coverage
 
 BASE = {
     "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
-    "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests", "run_operations",
-    "operations", "partial_operations", "config",
+    "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests",
+    "run_operations", "operations", "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 

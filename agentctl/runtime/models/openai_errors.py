@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
 import orjson
 
+from agentctl.records.retry_after import read_retry_after
 from agentctl.runtime.failures import FailureCode
 from agentctl.runtime.models.calls import ModelFailure
 from agentctl.runtime.models.response_limits import UnusableResponse
@@ -114,20 +113,3 @@ def _read_status(code: object) -> int | None:
     if isinstance(code, int | str) and str(code).isdigit() and 400 <= int(code) < 600:
         return int(code)
     return None
-
-
-def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of `retry-after-ms`, or of `Retry-After` in seconds or as a date."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name, "")
-        try:
-            seconds = float(value) * unit
-        except ValueError:
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return max(0.0, moment.timestamp() - time.time())

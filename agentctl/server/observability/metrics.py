@@ -33,6 +33,7 @@ from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.store.database import Database
+from agentctl.webhooks.deliveries import DeliveryCounters
 
 PREFIX = "agentctl"
 
@@ -56,6 +57,7 @@ class ServerMetrics:
     observer: WorkerMonitor
     opened: Callable[[], Mapping[str, Database]]
     mcp: McpServers
+    webhooks: DeliveryCounters
 
     def render(self, worker: int) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
@@ -72,6 +74,7 @@ class ServerMetrics:
         yield from self._run_metrics()
         yield from self._database_metrics()
         yield from self._mcp_metrics()
+        yield from self._webhook_metrics()
         text, lag = "Sampled delay of the event loop.", self.lag.samples
         yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
@@ -136,6 +139,26 @@ class ServerMetrics:
         yield _build_counter("approvals_decided", text, ("decision",), decided)
         text = "Time from the pause of a run to a decision."
         yield _build_histogram("approval_wait_seconds", text, (), [((), counters.wait_seconds)])
+
+    def _webhook_metrics(self) -> Iterator[Metric]:
+        counters = self.webhooks
+        for name, counted, text in (
+            ("delivered", counters.delivered, "Events that an endpoint has accepted."),
+            ("failed", counters.failed, "Attempts that an endpoint has not accepted."),
+            ("dead", counters.dead, "Events that were given up after the last attempt."),
+        ):
+            counts = [((webhook,), float(count)) for webhook, count in counted.items()]
+            yield _build_counter(f"webhooks_{name}", text, ("webhook",), counts)
+        waiting = counters.waiting.items()
+        numbers = [((webhook,), float(row.count)) for webhook, row in waiting]
+        text = "Events that wait for their next attempt, in the database."
+        yield _build_gauge("webhooks_waiting", text, ("webhook",), numbers)
+        at = now()
+        ages = [
+            ((webhook,), max(at - (row.oldest_at or at), 0) / 1_000_000) for webhook, row in waiting
+        ]
+        text = "Age of the oldest event that waits."
+        yield _build_gauge("webhooks_oldest_age_seconds", text, ("webhook",), ages)
 
     def _mcp_metrics(self) -> Iterator[Metric]:
         servers = self.mcp.hosted

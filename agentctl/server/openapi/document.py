@@ -50,6 +50,7 @@ _TAGS = [
     {"name": "Approvals", "description": "Decisions that paused runs wait for"},
     {"name": "Memories", "description": "Facts about users that agents keep"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
+    {"name": "Webhooks", "description": "Endpoints of the configuration and their deliveries"},
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},
     {"name": "System", "description": "Health, readiness, versions and configuration"},
 ]

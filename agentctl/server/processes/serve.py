@@ -172,6 +172,7 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
             hosting.monitor,
             hosting.databases.get_open,
             hosting.catalog.mcp,
+            hosting.deliveries.counters,
         )
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):

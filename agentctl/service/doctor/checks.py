@@ -9,7 +9,7 @@ from functools import partial
 
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.doctor import components, configuration, databases, keys, runs
+from agentctl.service.doctor import components, configuration, databases, keys, runs, webhooks
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
 
 
@@ -59,6 +59,8 @@ def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
         check = partial(_check_database, entry, settings.server.workers)
         yield DoctorStep(f"database {entry.id}", check)
     yield DoctorStep("runs", partial(_check_runs, settings))
+    if settings.webhooks:
+        yield DoctorStep("webhooks", partial(_check_webhooks, settings))
 
 
 async def _check_database(entry: Database, processes: int) -> list[Finding]:
@@ -70,6 +72,13 @@ async def _check_runs(settings: Settings) -> list[Finding]:
         if not await databases.database_exists(entry):
             return []
     return await runs.check_runs(settings)
+
+
+async def _check_webhooks(settings: Settings) -> list[Finding]:
+    for entry in settings.databases:
+        if not await databases.database_exists(entry):
+            return webhooks.check_keys(settings)
+    return await webhooks.check_webhooks(settings)
 
 
 async def run_step(step: DoctorStep) -> list[Finding]:

@@ -131,6 +131,7 @@ _RELEASE = Sql(
     "UPDATE webhook_deliveries SET lease_by = NULL, next_at = :now, attempts = attempts - 1"
     " WHERE lease_by = :holder AND state = 'waiting'"
 )
+_GET = Sql(f"SELECT {_COLUMNS} FROM webhook_deliveries WHERE delivery_id = :delivery_id")
 _REPEAT = Sql(
     "UPDATE webhook_deliveries SET state = 'waiting', attempts = 0, next_at = :now,"
     " lease_by = NULL, delivered_at = NULL WHERE delivery_id = :delivery_id"
@@ -205,6 +206,11 @@ def end_attempt(attempt: Attempt, holder: str, end: AttemptEnd) -> Work[bool]:
 def release(holder: str, now: int) -> Work[None]:
     """Return the attempts that a process has claimed and not ended; they do not count."""
     return _RELEASE.execute(holder=holder, now=now)
+
+
+def get(delivery_id: str) -> Work[DeliveryRow | None]:
+    """Return a delivery without its body."""
+    return _GET.first(DeliveryRow, delivery_id=delivery_id)
 
 
 def repeat(delivery_id: str, now: int) -> Work[DeliveryRow | None]:

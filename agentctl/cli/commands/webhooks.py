@@ -1,0 +1,177 @@
+"""`agentctl webhooks`: the endpoints of the configuration, and their deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.help import CommandApp
+from agentctl.cli.options import Fields, Output
+from agentctl.cli.paging import read_pages
+from agentctl.cli.show.columns import format_distance
+from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import Unavailable, UsageError
+from agentctl.records.kinds import Record
+from agentctl.requests import MAXIMUM_LIMIT, Page
+from agentctl.webhook_requests import DeliveryFilter
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+
+app = CommandApp(
+    help="List and test webhooks, and deliver their events again.",
+    epilog="Example: agentctl webhooks deliveries --state dead",
+)
+
+WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK_ID", help="Id of the webhook")]
+
+
+def _join(name: str) -> Column:
+    return Column(name, lambda row: ", ".join(row.get(name) or []), look="text")
+
+
+_WEBHOOK = [
+    *plain_columns("webhook_id", "origin"),
+    _join("events"),
+    _join("agents"),
+    *plain_columns(
+        "content", "public_key", "state", "disabled_at", "reason", "waiting", "delivered", "dead",
+        "oldest_waiting_at",
+    ),
+]  # fmt: skip
+_WEBHOOKS = Columns(
+    tsv=_WEBHOOK,
+    table=[
+        Column("webhook_id", heading="id", look="id"),
+        Column("origin", look="text"),
+        Column("state", style=lambda row: "red" if row.get("state") == "disabled" else ""),
+        Column("waiting", right=True),
+        Column("oldest", lambda row: format_distance(row.get("oldest_waiting_at")), right=True),
+        Column("delivered", right=True),
+        Column("dead", right=True, style=lambda row: "red" if row.get("dead") else ""),
+        _join("events"),
+    ],
+)
+_DELIVERY = plain_columns(
+    "delivery_id", "event_id", "webhook_id", "type", "run_id", "state", "attempts",
+    "next_attempt_at", "last_status", "last_error", "created_at", "delivered_at",
+)  # fmt: skip
+_STYLES = {"dead": "red", "waiting": "yellow"}
+_DELIVERIES = Columns(
+    tsv=_DELIVERY,
+    table=[
+        Column("delivery_id", heading="id", look="id"),
+        Column("webhook_id", heading="webhook"),
+        Column("type"),
+        Column("state", style=lambda row: _STYLES.get(str(row.get("state")), "")),
+        Column("attempts", right=True),
+        Column("last_error", heading="last error", look="text"),
+        Column("run_id", heading="run", look="id"),
+        Column("age", lambda row: format_distance(row.get("created_at")), right=True),
+    ],
+)
+_TEST = plain_columns("webhook_id", "event_id", "delivered", "status", "error", "milliseconds")
+
+
+@app.command("list", epilog="Example: agentctl webhooks list")
+@with_target()
+async def list_webhooks(target: Target, output: Output = None, fields: Fields = None) -> None:
+    """List the endpoints of the configuration, with the numbers of their deliveries."""
+    output_format = resolve_format(output)
+    document = await target.operations.get_webhooks()
+    show_list(document, _WEBHOOKS, output_format, id_field="webhook_id", fields=fields)
+
+
+@app.command("test", epilog="Example: agentctl webhooks test ops")
+@with_target()
+async def send_test(target: Target, webhook_id: WebhookId, output: Output = None) -> None:
+    """Send one signed event to an endpoint; exit code 7 if it is not accepted."""
+    output_format = resolve_format(output)
+    tested = await target.operations.test_webhook(webhook_id)
+    show_record(tested, _TEST, output_format, id_field="event_id")
+    if not tested.value["delivered"]:
+        raise Unavailable(
+            f"The webhook {webhook_id} did not accept the event",
+            cause=str(tested.value["error"]),
+            hint=f"the event was sent {target.place}",
+        )
+    target.report_done(f"webhook {webhook_id} accepted the event")
+
+
+@app.command("deliveries", epilog="Example: agentctl webhooks deliveries --state dead")
+@with_target(
+    without=("sort_by",), order=("state", "webhook_id", "run_id", "created_after", "limit", "page",
+    "cursor", "sort_order", "db_id", ...),
+)  # fmt: skip
+async def list_deliveries(
+    target: Target, filter: DeliveryFilter, output: Output = None, fields: Fields = None
+) -> None:
+    """List stored deliveries, newest first."""
+    output_format = resolve_format(output)
+    document = await target.operations.get_webhook_deliveries(filter)
+    show_page(document, _DELIVERIES, output_format, id_field="delivery_id", fields=fields)
+
+
+@app.command("redeliver", epilog="Example: agentctl webhooks redeliver --dead --since 2h")
+@with_target()
+async def redeliver(
+    target: Target,
+    delivery_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="DELIVERY_ID", help="Ids of deliveries")
+    ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="All dead deliveries")] = False,
+    webhook: Annotated[
+        str | None, typer.Option("--webhook", metavar="ID", help="With --dead: of this endpoint")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="AGE", help="With --dead: at most this old: 10m, 2h, 7d"),
+    ] = None,
+) -> None:
+    """Deliver events again, with the same event ids."""
+    ids = list(delivery_ids or ())
+    if bool(ids) == dead:
+        raise UsageError("give DELIVERY_ID, or --dead")
+    if not dead and (webhook or since):
+        raise UsageError("--webhook and --since need --dead")
+    if dead:
+        ids = await _list_dead(target, webhook, since)
+    for delivery_id in ids:
+        await target.operations.redeliver_webhook(delivery_id)
+    target.report_done(f"deliveries to make again: {len(ids)}")
+
+
+async def _list_dead(target: Target, webhook: str | None, since: str | None) -> list[str]:
+    after = microseconds_ago(since)
+    base = DeliveryFilter(
+        state="dead", webhook_id=webhook, created_after=after, page=Page(limit=MAXIMUM_LIMIT)
+    )
+
+    def read(cursor: str | None) -> Awaitable[Document[Any]]:
+        page = replace(base.page, cursor=cursor)
+        return target.operations.get_webhook_deliveries(replace(base, page=page))
+
+    rows: list[Record] = [row async for page in read_pages(read) for row in page]
+    return [str(row["delivery_id"]) for row in rows]
+
+
+@app.command("enable", epilog="Example: agentctl webhooks enable ops")
+@with_target()
+async def enable_webhook(target: Target, webhook_id: WebhookId) -> None:
+    """Send events again to an endpoint that a response with the status 410 has disabled."""
+    await target.operations.enable_webhook(webhook_id)
+    target.report_done(f"webhook {webhook_id} is enabled")
+
+
+@app.command("secret", epilog="Example: agentctl webhooks secret")
+def create_secret() -> None:
+    """Print a new secret for the variable that `secret_env` names; nothing is stored."""
+    from agentctl.webhooks.signing import generate_secret
+
+    write_line(generate_secret())

@@ -1,0 +1,176 @@
+"""The operations on webhooks (docs/contract.md "Webhooks")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import orjson
+
+from agentctl import errors
+from agentctl.config.webhooks import Webhook
+from agentctl.records.document import Document, build_document
+from agentctl.records.ids import new_id
+from agentctl.records.times import format_rfc3339, now
+from agentctl.records.validation import check_texts
+from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
+from agentctl.service import documents, paging
+from agentctl.service.family import OperationFamily
+from agentctl.store.repositories import webhooks
+from agentctl.store.repositories.webhooks import DeliveryCount, DeliveryRow, DisabledWebhook
+from agentctl.webhook_requests import DeliveryFilter
+from agentctl.webhooks.attempts import Receiver
+from agentctl.webhooks.signing import Signer, load_signer
+
+
+class WebhookOperations(OperationFamily):
+    """Operations on the endpoints of the configuration and on their deliveries."""
+
+    async def get_webhooks(self) -> Document[list[WebhookRecord]]:
+        async with self.audit("get_webhooks"):
+            configured = self.hosting.settings.webhooks
+            return build_document(await self._build_records(configured) if configured else [])
+
+    async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
+        async with self.audit("get_webhook_deliveries"):
+            database = self.lookups.database(filter.db_id)
+            paging.check_id_prefix(filter.id_prefix)
+            check_texts(webhook_id=filter.webhook_id, run_id=filter.run_id)
+            part = paging.build_slice("deliveries", filter.page)
+            page = await database.read(webhooks.list_page(filter, part), size="large")
+            items = (orjson.dumps(_build_delivery(row)) for row in page.rows)
+            return Document(documents.build_page_document("deliveries", items, filter.page, page))
+
+    async def redeliver_webhook(self, delivery_id: str) -> Document[DeliveryRecord]:
+        """Let a delivery wait again.
+
+        Raises:
+            NotFound: no database has such a delivery.
+        """
+        async with self.audit("redeliver_webhook", delivery_id=delivery_id) as call:
+            databases = self.hosting.databases
+            for database in databases.values():
+                if await database.read(webhooks.get(delivery_id)) is None:
+                    continue
+                row = await call.write(database, webhooks.repeat(delivery_id, now()))
+                if row is not None:
+                    databases.outbox.wake()
+                    return build_document(_build_delivery(row))
+            raise errors.NotFound("Delivery not found")
+
+    async def test_webhook(self, webhook_id: str) -> Document[WebhookTestRecord]:
+        """Send one event to an endpoint and return the outcome.
+
+        Raises:
+            NotFound: no endpoint has the id.
+            InvalidConfiguration: its secret or key is missing or not valid.
+        """
+        async with self.audit("test_webhook", webhook_id=webhook_id):
+            webhook = self._find(webhook_id)
+            receiver = Receiver(webhook, self._load_signer(webhook))
+            at, event_id, clock = now(), new_id(), asyncio.get_running_loop().time
+            body = orjson.dumps(
+                {
+                    "type": "webhook.test",
+                    "timestamp": format_rfc3339(at),
+                    "data": {"webhook_id": webhook_id},
+                }
+            )
+            began = clock()
+            try:
+                outcome = await receiver.send(event_id, body)
+            finally:
+                await receiver.close()
+            return build_document(
+                WebhookTestRecord(
+                    webhook_id=webhook_id,
+                    event_id=event_id,
+                    delivered=outcome.error is None,
+                    status=outcome.status,
+                    error=outcome.error,
+                    milliseconds=round((clock() - began) * 1_000),
+                )
+            )
+
+    async def enable_webhook(self, webhook_id: str) -> Document[WebhookRecord]:
+        """Send events to an endpoint again; for one that is not disabled this changes nothing.
+
+        Raises:
+            NotFound: no endpoint has the id.
+        """
+        async with self.audit("enable_webhook", webhook_id=webhook_id) as call:
+            webhook = self._find(webhook_id)
+            databases = self.hosting.databases
+            await call.write(databases.system, webhooks.enable(webhook_id))
+            databases.outbox.wake()
+            (record,) = await self._build_records([webhook])
+            return build_document(record)
+
+    def _find(self, webhook_id: str) -> Webhook:
+        for webhook in self.hosting.settings.webhooks:
+            if webhook.id == webhook_id:
+                return webhook
+        raise errors.NotFound("Webhook not found")
+
+    def _load_signer(self, webhook: Webhook) -> Signer:
+        return load_signer(webhook, str(self.hosting.settings.path or "the configuration"))
+
+    async def _build_records(self, configured: Iterable[Webhook]) -> list[WebhookRecord]:
+        databases = self.hosting.databases
+        counts = [
+            row
+            for database in databases.values()
+            for row in await database.read(webhooks.count_by_state(), size="large")
+        ]
+        disabled = {
+            row.webhook_id: row for row in await databases.system.read(webhooks.list_disabled())
+        }
+        return [
+            self._build_record(webhook, counts, disabled.get(webhook.id)) for webhook in configured
+        ]
+
+    def _build_record(
+        self, webhook: Webhook, counts: list[DeliveryCount], disabled: DisabledWebhook | None
+    ) -> WebhookRecord:
+        def count(state: str) -> int:
+            own = (row for row in counts if (row.webhook_id, row.state) == (webhook.id, state))
+            return sum(row.count for row in own)
+
+        waiting = [
+            row.oldest_at
+            for row in counts
+            if (row.webhook_id, row.state) == (webhook.id, "waiting")
+        ]
+        signer = None if webhook.key_file is None else self._load_signer(webhook)
+        return WebhookRecord(
+            webhook_id=webhook.id,
+            origin=webhook.origin,
+            events=list(webhook.events),
+            agents=list(webhook.agents),
+            content=webhook.content,
+            public_key=None if signer is None else signer.public_key,
+            state="active" if disabled is None else "disabled",
+            disabled_at=None if disabled is None else format_rfc3339(disabled.disabled_at),
+            reason=None if disabled is None else disabled.reason,
+            waiting=count("waiting"),
+            delivered=count("delivered"),
+            dead=count("dead"),
+            oldest_waiting_at=format_rfc3339(min(waiting)) if waiting else None,
+        )
+
+
+def _build_delivery(row: DeliveryRow) -> DeliveryRecord:
+    return DeliveryRecord(
+        delivery_id=row.delivery_id,
+        event_id=row.event_id,
+        webhook_id=row.webhook_id,
+        type=row.type,
+        run_id=row.run_id,
+        state=row.state,  # type: ignore[typeddict-item]  # only these are stored
+        attempts=row.attempts,
+        next_attempt_at=format_rfc3339(row.next_at) if row.state == "waiting" else None,
+        last_status=row.last_status,
+        last_error=row.last_error,
+        created_at=format_rfc3339(row.created_at),
+        delivered_at=None if row.delivered_at is None else format_rfc3339(row.delivered_at),
+    )
