@@ -25,6 +25,9 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
 _COMPATIBLE = ipaddress.ip_network("::/96")
 
+_LOCAL = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "fec0::/10")))
+"""Local addresses that some versions of Python call global: NAT64 of a site, and site-local."""
+
 _NEVER = "is not an address of a receiver"
 
 
@@ -73,7 +76,8 @@ def find_problem(address: Address, allow_private: bool) -> str | None:
         return _NEVER
     if address == ipaddress.ip_address("255.255.255.255"):
         return _NEVER
-    if address.is_global or allow_private:
+    is_local = any(address in network for network in _LOCAL)
+    if allow_private or (address.is_global and not is_local):
         return None
     return "is private, loopback or link-local: allow_private = true allows it"
 

@@ -1,0 +1,1 @@
+"""Webhooks: facts, deliveries, signatures, addresses."""
