@@ -25,8 +25,20 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
 _COMPATIBLE = ipaddress.ip_network("::/96")
 
-_LOCAL = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "fec0::/10")))
-"""Local addresses that some versions of Python call global: NAT64 of a site, and site-local."""
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+
+_SPECIAL = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+            "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+            "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+            "2001::/23", "2001:db8::/32", "3fff::/20",
+        ),
+    )
+)  # fmt: skip
+"""The special-purpose addresses of IANA (RFC 6890). Python's `is_global` differs by version."""
 
 _NEVER = "is not an address of a receiver"
 
@@ -76,10 +88,16 @@ def find_problem(address: Address, allow_private: bool) -> str | None:
         return _NEVER
     if address == ipaddress.ip_address("255.255.255.255"):
         return _NEVER
-    is_local = any(address in network for network in _LOCAL)
-    if allow_private or (address.is_global and not is_local):
+    if allow_private or is_public(address):
         return None
     return "is private, loopback or link-local: allow_private = true allows it"
+
+
+def is_public(address: Address) -> bool:
+    """Return True for an address that every machine on the Internet reaches."""
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_IPV6:
+        return False
+    return not any(address in network for network in _SPECIAL)
 
 
 def find_embedded(address: Address) -> IPv4Address | None:
