@@ -29,7 +29,7 @@ class WebhookOperations(OperationFamily):
     async def get_webhooks(self) -> Document[list[WebhookRecord]]:
         async with self.audit("get_webhooks"):
             configured = self.hosting.settings.webhooks
-            return build_document(await self._build_records(configured) if configured else [])
+            return build_document(await self._build_webhooks(configured) if configured else [])
 
     async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
         async with self.audit("get_webhook_deliveries"):
@@ -66,8 +66,8 @@ class WebhookOperations(OperationFamily):
             InvalidConfiguration: its secret or key is missing or not valid.
         """
         async with self.audit("test_webhook", webhook_id=webhook_id):
-            webhook = self._find(webhook_id)
-            receiver = Receiver(webhook, self._load_signer(webhook))
+            webhook = self._find_webhook(webhook_id)
+            receiver = Receiver(webhook, self._load_webhook_signer(webhook))
             at, event_id, clock = now(), new_id(), asyncio.get_running_loop().time
             body = orjson.dumps(
                 {
@@ -99,23 +99,23 @@ class WebhookOperations(OperationFamily):
             NotFound: no endpoint has the id.
         """
         async with self.audit("enable_webhook", webhook_id=webhook_id) as call:
-            webhook = self._find(webhook_id)
+            webhook = self._find_webhook(webhook_id)
             databases = self.hosting.databases
             await call.write(databases.system, webhooks.enable(webhook_id))
             databases.outbox.wake()
-            (record,) = await self._build_records([webhook])
+            (record,) = await self._build_webhooks([webhook])
             return build_document(record)
 
-    def _find(self, webhook_id: str) -> Webhook:
+    def _find_webhook(self, webhook_id: str) -> Webhook:
         for webhook in self.hosting.settings.webhooks:
             if webhook.id == webhook_id:
                 return webhook
         raise errors.NotFound("Webhook not found")
 
-    def _load_signer(self, webhook: Webhook) -> Signer:
+    def _load_webhook_signer(self, webhook: Webhook) -> Signer:
         return load_signer(webhook, str(self.hosting.settings.path or "the configuration"))
 
-    async def _build_records(self, configured: Iterable[Webhook]) -> list[WebhookRecord]:
+    async def _build_webhooks(self, configured: Iterable[Webhook]) -> list[WebhookRecord]:
         databases = self.hosting.databases
         counts = [
             row
@@ -126,10 +126,10 @@ class WebhookOperations(OperationFamily):
             row.webhook_id: row for row in await databases.system.read(webhooks.list_disabled())
         }
         return [
-            self._build_record(webhook, counts, disabled.get(webhook.id)) for webhook in configured
+            self._build_webhook(webhook, counts, disabled.get(webhook.id)) for webhook in configured
         ]
 
-    def _build_record(
+    def _build_webhook(
         self, webhook: Webhook, counts: list[DeliveryCount], disabled: DisabledWebhook | None
     ) -> WebhookRecord:
         def count(state: str) -> int:
@@ -141,7 +141,7 @@ class WebhookOperations(OperationFamily):
             for row in counts
             if (row.webhook_id, row.state) == (webhook.id, "waiting")
         ]
-        signer = None if webhook.key_file is None else self._load_signer(webhook)
+        signer = None if webhook.key_file is None else self._load_webhook_signer(webhook)
         return WebhookRecord(
             webhook_id=webhook.id,
             origin=webhook.origin,

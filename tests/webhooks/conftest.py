@@ -90,14 +90,14 @@ events = ["run.failed"]
 secret_env = "HOOK_SECRET"
 """
 
-LONG_AGENT = '''
+LONG_AGENT = """
 async def answer(message, context):
     return "häßlich " * int(message) if message.isdigit() else message
 
 
 async def fail(message, context):
     raise RuntimeError("secret text")
-'''
+"""
 
 
 def write_key(file: Path) -> None:

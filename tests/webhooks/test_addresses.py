@@ -46,9 +46,7 @@ def test_address_of_no_receiver_is_always_refused(text: str) -> None:
 
 
 def build_receiver(url: str, *, allow_private: bool) -> Receiver:
-    webhook = Webhook(
-        "ops", url, ("run.failed",), timeout_seconds=0.5, allow_private=allow_private
-    )
+    webhook = Webhook("ops", url, ("run.failed",), timeout_seconds=0.5, allow_private=allow_private)
     return Receiver(webhook, Signer([b"x" * 24]))
 
 

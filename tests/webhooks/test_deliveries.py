@@ -157,7 +157,8 @@ def test_gone_endpoint_is_disabled_until_it_is_enabled(people: People, receiver:
     def find_disabled() -> Any:
         rows = people.send("root", "GET", "/webhooks").json()
         return next(
-            (row for row in rows if row["webhook_id"] == "gone" and row["state"] == "disabled"), None
+            (row for row in rows if row["webhook_id"] == "gone" and row["state"] == "disabled"),
+            None,
         )
 
     row = wait_for(find_disabled, seconds=60)
