@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -42,7 +42,8 @@ COUNT_SECONDS = 10.0
 _log = logging.getLogger("agentctl.webhooks")
 
 
-class Waiting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waiting:
     """The deliveries of an endpoint that wait, and the time of the oldest one."""
 
     count: int = 0

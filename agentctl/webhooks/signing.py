@@ -73,13 +73,14 @@ def load_signer(webhook: Webhook, where: str, environ: Mapping[str, str] = os.en
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     place = f"{where}: webhooks.{webhook.id}.key_file"
+    key: object
     try:
         key = load_pem_private_key(webhook.key_file.read_bytes(), None)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise InvalidConfiguration(f"{place}: {webhook.key_file}: {reason}") from None
     except (ValueError, TypeError):
-        key = None  # type: ignore[assignment]
+        key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidConfiguration(
             f"{place}: {webhook.key_file} has no private ed25519 key in PEM without a password",

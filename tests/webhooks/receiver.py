@@ -109,8 +109,6 @@ def start_receiver() -> Iterator[Receiver]:
                     self.send_header("Content-Length", "0")
                 self.end_headers()
 
-        do_GET = do_POST
-
         def log_message(self, *args: Any) -> None:
             pass
 
