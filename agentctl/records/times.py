@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
@@ -101,3 +101,25 @@ def format_span(seconds: float) -> str:
 
 def _join_units(large: int, name: str, small: int, small_name: str) -> str:
     return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `retry-after-ms`, or of `Retry-After` in seconds or as a date.
+
+    The header of a response: RFC 9110 10.2.3. None if it is missing or not valid.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    from email.utils import parsedate_to_datetime
+
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - time.time())

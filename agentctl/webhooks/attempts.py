@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
-from agentctl.records.retry_after import read_retry_after
-from agentctl.records.times import now
+from agentctl.records.times import now, read_retry_after
 from agentctl.webhooks.addresses import RefusedAddress, resolve_allowed
 from agentctl.webhooks.signing import Signer
 

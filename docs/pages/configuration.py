@@ -85,6 +85,17 @@ _MEANINGS = {
     "workflows.steps": "steps, in order; each receives the output of the previous one",
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"reject": one run at a time in a session',
+    "webhooks.id": "id in commands and records",
+    "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",
+    "webhooks.events": "`run.completed`, `run.failed`, `run.cancelled`, `run.paused`, "
+    "`approval.decided`, `approval.expired` ([webhooks](../webhooks.md#events))",
+    "webhooks.secret_env": 'variable with the secret: "whsec_" and base64 of 24 to 64 bytes',
+    "webhooks.key_file": "private key for signatures with ed25519, in place of a secret",
+    "webhooks.previous_secret_env": "variable with the earlier secret while it is replaced",
+    "webhooks.agents": "agents, teams and workflows whose runs are reported; empty: all",
+    "webhooks.content": "the body has the answer of the run, cut below 20 KB",
+    "webhooks.timeout_seconds": "maximum time of an attempt",
+    "webhooks.allow_private": "allow http, and private, loopback and link-local addresses",
     "steps.name": "name in events; unique in the workflow",
     "memory.mode": '"tool": the model has tools that remember, recall, update and forget; '
     '"after_run": facts are extracted after each run',

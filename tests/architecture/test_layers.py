@@ -38,7 +38,11 @@ BELOW: dict[str, set[str]] = {
     "webhook_requests": {"declarations", "records", "requests"},
     "run_operations": {"approval_requests", "declarations", "records", "requests"},
     "operations": {
-        "declarations", "memory_requests", "records", "requests", "run_operations",
+        "declarations",
+        "memory_requests",
+        "records",
+        "requests",
+        "run_operations",
         "webhook_requests",
     },
     "partial_operations": {"errors", "operations"},

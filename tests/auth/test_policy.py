@@ -104,9 +104,14 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_webhooks": "webhooks:read",
+    "get_webhook_deliveries": "webhooks:read",
+    "redeliver_webhook": "webhooks:write",
+    "test_webhook": "webhooks:write",
+    "enable_webhook": "webhooks:write",
     "get_audit": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "audit"}
+WHOLE = {"config", "service_accounts", "webhooks", "audit"}
 """Resources whose scopes have no id."""
 
 PARAMS = {

@@ -19,7 +19,7 @@ __all__ = ["Engine", "empty"]
 
 _TABLES = (
     "approvals", "run_checkpoints", "run_events", "runs", "sessions", "idempotency",
-    "service_accounts", "memory_terms", "memories", "audit_log",
+    "webhook_deliveries", "service_accounts", "memory_terms", "memories", "audit_log",
 )  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 

@@ -39,6 +39,7 @@ from agentctl.requests import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
+from agentctl.webhook_requests import DeliveryFilter
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 
@@ -85,6 +86,31 @@ def system_rows() -> Iterator[Row]:
     wanted = AuditFilter(operation="rename_session", limit=1)
     path = "GET /audit?operation=rename_session&limit=1"
     yield Row("get_audit", path, lambda operations: operations.get_audit(wanted))
+
+
+def webhook_rows() -> Iterator[Row]:
+    yield Row("get_webhooks", "GET /webhooks", lambda operations: operations.get_webhooks())
+    wanted = DeliveryFilter(state="dead")
+    yield Row(
+        "get_webhook_deliveries",
+        "GET /webhooks/deliveries?state=dead",
+        lambda operations: operations.get_webhook_deliveries(wanted),
+    )
+    yield Row(
+        "redeliver_webhook",
+        f"POST /webhooks/deliveries/{ABSENT_RUN}/redeliver",
+        lambda operations: operations.redeliver_webhook(ABSENT_RUN),
+    )
+    yield Row(
+        "test_webhook",
+        "POST /webhooks/absent/test",
+        lambda operations: operations.test_webhook("absent"),
+    )
+    yield Row(
+        "enable_webhook",
+        "POST /webhooks/absent/enable",
+        lambda operations: operations.enable_webhook("absent"),
+    )
 
 
 def component_rows() -> Iterator[Row]:
@@ -316,8 +342,8 @@ def memory_rows() -> Iterator[Row]:
 
 
 ROWS = [
-    *system_rows(), *component_rows(), *approval_rows(), *session_rows(), *memory_rows(),
-    *other_rows(),
+    *system_rows(), *component_rows(), *approval_rows(), *webhook_rows(),
+    *session_rows(), *memory_rows(), *other_rows(),
 ]  # fmt: skip
 """Requests that change nothing, for any caller."""
 

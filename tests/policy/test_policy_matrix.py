@@ -37,6 +37,8 @@ IDS = {
     "account_id": "nothing",
     "memory_id": "nothing",
     "approval_id": "nothing",
+    "webhook_id": "nothing",
+    "delivery_id": "nothing",
     "name": "docs.js",
 }
 """The ids in the paths: components exist, sessions and runs do not."""

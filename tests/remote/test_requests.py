@@ -33,6 +33,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.run_operations import RunDeclarations
+from agentctl.webhook_requests import DeliveryFilter
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]
@@ -158,6 +159,14 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
     (lambda o: o.get_memory_topics(), "/memory_topics"),
     (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
+    (lambda o: o.get_webhooks(), "/webhooks"),
+    (
+        lambda o: o.get_webhook_deliveries(
+            DeliveryFilter("dead", "ops", "r", "d", Page(limit=5), 1_500_000, "01234567")
+        ),
+        "/webhooks/deliveries?state=dead&webhook_id=ops&run_id=r&db_id=d&limit=5"
+        "&created_after=1970-01-01T00%3A00%3A01.500000Z&id_prefix=01234567",
+    ),
     (lambda o: o.get_audit(AuditFilter()), "/audit"),
     (
         lambda o: o.get_audit(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
@@ -294,6 +303,12 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         lambda o: o.revoke_service_account(ODD),
         "DELETE", f"/service-accounts/{ODD_QUOTED}", None,
     ),
+    (
+        lambda o: o.redeliver_webhook(ODD),
+        "POST", f"/webhooks/deliveries/{ODD_QUOTED}/redeliver", None,
+    ),
+    (lambda o: o.test_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/test", None),
+    (lambda o: o.enable_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/enable", None),
 ]  # fmt: skip
 
 

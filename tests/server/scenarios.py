@@ -679,9 +679,29 @@ def _approvals() -> Iterator[Scenario]:
         yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
 
 
+def _webhooks() -> Iterator[Scenario]:
+    """Yield requests about webhooks, of which the scenarios have none."""
+    yield Scenario("get_webhooks", "GET /webhooks", "admin", 200, ("[]",))
+    yield Scenario("get_webhooks", "GET /webhooks", "me", 403, ("webhooks:read", *FORBIDDEN))
+    operation, path = "get_webhook_deliveries", "GET /webhooks/deliveries"
+    yield Scenario(operation, path, "admin", 200, ('"data":[]', '"total_count":0'))
+    for query in ("state=maybe", "limit=0", "cursor=x", "created_after=now", "id_prefix=short"):
+        wrong = (query.partition("=")[0], *REFUSED)
+        yield Scenario(operation, f"{path}?{query}", "admin", 422, wrong)
+    yield Scenario(operation, path, "me", 403, ("webhooks:read", *FORBIDDEN))
+    for operation, path in (
+        ("redeliver_webhook", "POST /webhooks/deliveries/none/redeliver"),
+        ("test_webhook", "POST /webhooks/none/test"),
+        ("enable_webhook", "POST /webhooks/none/enable"),
+    ):
+        yield Scenario(operation, path, "admin", 404, NOT_FOUND)
+        yield Scenario(operation, path, "me", 403, ("webhooks:write", *FORBIDDEN))
+        yield Scenario(operation, path, "nobody", 401)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(), *_approvals(),
+    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(),
 ]  # fmt: skip

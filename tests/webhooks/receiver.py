@@ -87,7 +87,10 @@ def start_receiver() -> Iterator[Receiver]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:
+                return  # The sender was killed.
             headers = {name.lower(): value for name, value in self.headers.items()}
             got = Received(self.path, headers, body)
             with receiver.lock:
@@ -116,6 +119,9 @@ def start_receiver() -> Iterator[Receiver]:
         daemon_threads = True
         block_on_close = False
         request_queue_size = 128
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Ignore connections of senders that were killed."""
 
     server = Server(("127.0.0.1", 0), Handler)
     receiver.url = f"http://127.0.0.1:{server.server_port}"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import orjson
 
-from agentctl.records.retry_after import read_retry_after
+from agentctl.records.times import read_retry_after
 from agentctl.runtime.failures import FailureCode
 from agentctl.runtime.models.calls import ModelFailure
 from agentctl.runtime.models.response_limits import UnusableResponse

@@ -15,6 +15,7 @@ const RESOURCES = [
   ["config", "read"],
   ["audit", "read"],
   ["service_accounts", "read", "write", "delete"],
+  ["webhooks", "read", "write"],
 ];
 const METHODS = ["GET", "POST", "PATCH", "DELETE"];
 const SECRET = /[\w-]{10,}\.[\w-]{10,}\.[\w-]*/;
