@@ -116,15 +116,18 @@ def _request_cancel(
     if before is None:
         raise errors.NotFound("Run not found")
     after: RunState | None = None
+    # Its worker may end the run between two statements: that transaction publishes its end.
+    has_ended = False
     if _is_waiting(before):
-        yield from _cancel_waiting(before, actor, reason)
+        has_ended = yield from _cancel_waiting(before, actor, reason)
         after = yield from run_reads.get_state(run_id)
     elif not is_final(before.status):
         updated = yield from runs.request_cancel(run_id, now(), actor, reason)
         if updated is not None and is_final(updated.status):
+            has_ended = True
             yield from store_question(updated)
         after = yield from run_reads.get_state(run_id)
-    if after is not None and is_final(after.status):
+    if has_ended:
         yield from publish_run(outbox, run_id)
     if extra_write is not None:
         yield from extra_write()
@@ -139,7 +142,7 @@ def _is_waiting(state: RunState) -> bool:
 
 
 @unit
-def _cancel_waiting(state: RunState, actor: str, reason: str | None) -> Steps[None]:
+def _cancel_waiting(state: RunState, actor: str, reason: str | None) -> Steps[bool]:
     root_id = state.run_id
     if state.parent_run_id is not None:
         root_id = yield from find_root_id(state)
@@ -148,6 +151,7 @@ def _cancel_waiting(state: RunState, actor: str, reason: str | None) -> Steps[No
     ended = yield from cancel_waiting_run(state.run_id, actor, reason, now())
     if ended and state.parent_run_id is not None:
         yield from release_if_decided(root_id)
+    return ended
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:

@@ -2,8 +2,8 @@
 
     AGENTCTL_KILL_AT=7 python tests/kills/killed_server.py serve --config …
 
-Statements are counted from the decision of an approval on: it is the first statement of a leg. The
-code of agentctl is unchanged: the drivers of the databases report each statement, BEGIN and COMMIT
+Statements are counted from the decision of an approval on: it is the first statement of a leg.
+AGENTCTL_KILL_FROM is the beginning of another first statement. The code of agentctl is unchanged: the drivers of the databases report each statement, BEGIN and COMMIT
 included.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import asyncpg
 
-DECISION = "UPDATE approvals SET status"
+FIRST = os.environ.get("AGENTCTL_KILL_FROM", "UPDATE approvals SET status")
 _READS = ("SELECT", "PRAGMA", "SAVEPOINT")
 
 
@@ -32,7 +32,7 @@ class Countdown:
     def count(self, sql: str) -> None:
         """Count a statement that is about to be executed."""
         with self._lock:
-            self._is_armed = self._is_armed or sql.startswith(DECISION)
+            self._is_armed = self._is_armed or sql.startswith(FIRST)
             if not self._is_armed or sql.lstrip().startswith(_READS):
                 return
             self._left -= 1
