@@ -3,8 +3,8 @@
     AGENTCTL_KILL_AT=7 python tests/kills/killed_server.py serve --config …
 
 Statements are counted from the decision of an approval on: it is the first statement of a leg.
-AGENTCTL_KILL_FROM is the beginning of another first statement. The code of agentctl is unchanged: the drivers of the databases report each statement, BEGIN and COMMIT
-included.
+AGENTCTL_KILL_FROM is the beginning of another first statement. The code of agentctl is unchanged:
+the drivers of the databases report each statement, BEGIN and COMMIT included.
 """
 
 from __future__ import annotations

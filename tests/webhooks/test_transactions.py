@@ -212,6 +212,8 @@ secret_env = "HOOK_SECRET"
 allow_private = true
 """
 
+AGENT = "async def answer(message, context):\n    return message\n"
+
 PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "kills" / "killed_server.py"))
 
 # The end of a run writes: its row, its session, the delivery, COMMIT.
@@ -221,9 +223,7 @@ STATEMENTS = range(1, 9) if LONG else (2, 4)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", STATEMENTS)
 def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int) -> None:
-    (tmp_path / "quick_agent.py").write_text(
-        "async def answer(message, context):\n    return 'x'\n"
-    )
+    (tmp_path / "quick_agent.py").write_text(AGENT)
     deployment = create_deployment(tmp_path, "http://127.0.0.1:1", extra=SERVED)
     log = tmp_path / "server.log"
     place = ("--config", str(deployment.path), "--port", "0")

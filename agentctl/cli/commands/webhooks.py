@@ -89,7 +89,7 @@ async def list_webhooks(target: Target, output: Output = None, fields: Fields = 
 
 
 @app.command("test", epilog="Example: agentctl webhooks test ops")
-@with_target()
+@with_target(create=True)
 async def send_test(target: Target, webhook_id: WebhookId, output: Output = None) -> None:
     """Send one signed event to an endpoint; exit code 7 if it is not accepted."""
     output_format = resolve_format(output)
