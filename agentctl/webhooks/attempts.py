@@ -65,7 +65,7 @@ class Receiver:
             await self._client.aclose()
 
     async def send(self, event_id: str, body: bytes) -> Outcome:
-        """Make an attempt within `timeout_seconds`. It raises no error of the network."""
+        """Send an event once, within `timeout_seconds`. It raises no error of the network."""
         import httpx2
 
         seconds = self.webhook.timeout_seconds

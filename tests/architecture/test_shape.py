@@ -47,6 +47,7 @@ SHORT = {
     "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",
     "agentctl.store.database": "a type that databases and lists share",
     "agentctl.run_scope": "imported by the public interface, without the runtime",
+    "agentctl.store.outbox": "a type that all databases have, and imports none of them",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }
 """Modules of fewer lines of code than `SHORTEST_FILE`, with the reason."""

@@ -326,7 +326,7 @@ def _call(url: str, call: Call, token: str | None = None) -> Any:
 
 @pytest.mark.parametrize(("call", "target"), READS, ids=[target for _, target in READS])
 def test_reads_send_the_expected_request(serve: Serve, call: Call, target: str) -> None:
-    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs", "/memory_topics")
+    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs", "/memory_topics", "/webhooks")
     raw = b' [1, "\xc3\xbc"]' if target.partition("?")[0] in arrays else b'{"a" : "\xc3\xbc"}'
     server = serve(answer(body=raw))
     assert _call(server.url, call).raw == raw

@@ -1,4 +1,4 @@
-"""The receiver of the guide and the commands work as the page says."""
+"""The receiver of the guide and the commands work as on the page."""
 
 from __future__ import annotations
 

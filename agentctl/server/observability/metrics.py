@@ -145,7 +145,7 @@ class ServerMetrics:
         for name, counted, text in (
             ("delivered", counters.delivered, "Events that an endpoint has accepted."),
             ("failed", counters.failed, "Attempts that an endpoint has not accepted."),
-            ("dead", counters.dead, "Events that were given up after the last attempt."),
+            ("dead", counters.dead, "Events whose last attempt has failed."),
         ):
             counts = [((webhook,), float(count)) for webhook, count in counted.items()]
             yield _build_counter(f"webhooks_{name}", text, ("webhook",), counts)

@@ -19,7 +19,7 @@ LATE_SECONDS = 3_600
 
 
 def check_keys(settings: Settings) -> list[Finding]:
-    """Check that each endpoint has a secret or a key; return what is wrong."""
+    """Check that each endpoint has a secret or a key; return the problems."""
     findings = []
     for webhook in settings.webhooks:
         try:

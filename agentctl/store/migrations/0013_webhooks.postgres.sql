@@ -2,8 +2,8 @@
 
 -- Facts that are sent to the endpoints of the configuration, one row for each endpoint. A row is
 -- written in the transaction of its fact and has no reference to the run, which may be deleted.
--- `state` is waiting, delivered or dead. `next_at` is the time of the next attempt; while a process
--- makes one, `lease_by` names it, and `next_at` is the end of its lease.
+-- `state` is waiting, delivered or dead. `next_at` is the time of the next attempt. During an attempt
+-- `lease_by` names its process, and `next_at` is the end of its lease.
 CREATE TABLE webhook_deliveries (
     delivery_id  TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     event_id     TEXT COLLATE "C" NOT NULL,
