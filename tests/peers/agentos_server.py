@@ -21,6 +21,7 @@ from agno.models.openai import OpenAIChat
 from agno.os import AgentOS
 from agno.os.config import AuthorizationConfig
 from agno.team import RemoteTeam, Team
+from agno.tools import tool
 from agno.workflow import RemoteWorkflow, Workflow
 from agno.workflow.step import Step
 
@@ -42,6 +43,12 @@ def block(seconds: float) -> str:
     """Wait, blocking the thread."""
     time.sleep(seconds)
     return "blocked"
+
+
+@tool(name="add", requires_confirmation=True)
+def add_if_confirmed(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
 
 
 TOOLS: dict[str, Any] = {"tool:add": add, "tool:wait": wait, "tool:block": block}
@@ -102,7 +109,34 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         db=db,
         telemetry=False,
     )
-    return {"agents": [*agents.values()], "teams": [crew], "workflows": [line, stuck]}
+    clerk = Agent(
+        id="clerk",
+        name="Clerk",
+        model=build_model("tool:add"),
+        tools=[add_if_confirmed],
+        db=db,
+        telemetry=False,
+    )
+    office = Team(
+        id="office",
+        name="Office",
+        model=build_model("delegate"),
+        members=[clerk],
+        db=db,
+        telemetry=False,
+    )
+    form = Workflow(
+        id="form",
+        name="Form",
+        steps=[Step(name="sum", agent=clerk), Step(name="say", agent=agents["echo"])],
+        db=db,
+        telemetry=False,
+    )
+    return {
+        "agents": [*agents.values(), clerk],
+        "teams": [crew, office],
+        "workflows": [line, stuck, form],
+    }
 
 
 def build_gateway(url: str) -> dict[str, list[Any]]:

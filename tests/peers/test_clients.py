@@ -28,6 +28,28 @@ SCOPES = (
 )  # fmt: skip
 """Everything that a user of an AgentOS may do, without administration."""
 
+WAITING = """
+[[agents]]
+id = "clerk"
+name = "Clerk"
+model = "tool-add"
+tools = ["world_tools:add"]
+approve = { "add" = "user" }
+
+[[teams]]
+id = "office"
+name = "Office"
+mode = "coordinate"
+model = "delegate"
+members = ["clerk"]
+
+[[workflows]]
+id = "form"
+name = "Form"
+steps = [{ name = "sum", agent = "clerk" }, { name = "say", agent = "echo" }]
+"""
+"""Components that wait for their user, as those of `tests.peers.agentos_server`."""
+
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 
 
@@ -57,7 +79,7 @@ def serve_ours(
 ) -> Iterator[Ours]:
     """Serve the deployment of the tests with the interface of AgentOS."""
     setting = 'compatibility = "agentos"'
-    deployment = create_deployment(folder, model_url, server=setting, extra=extra)
+    deployment = create_deployment(folder, model_url, server=setting, extra=WAITING + extra)
     if not locked:
         text = deployment.path.read_text()
         off = "[authorization]\nenabled = false\n"
@@ -93,7 +115,7 @@ def require_all_operations(server: Ours, release: str, folder: Path) -> None:
     failed = {name: failure for name, failure in found.items() if failure}
     assert failed.keys() == REFUSED.keys(), failed
     assert all(status in str(failed[name]) for name, status in REFUSED.items()), failed
-    assert len(found) == 73
+    assert len(found) == 83
 
 
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:
@@ -310,7 +332,7 @@ def test_agnoctl_works(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
 def test_remote_objects_work(release: str, tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     with serve_ours(tmp_path, model_endpoint.base_url, locked=False) as server:
         found = check_operations(release, tmp_path, server.url, None, "remote")
-    assert (len(found), {name: failure for name, failure in found.items() if failure}) == (21, {})
+    assert (len(found), {name: failure for name, failure in found.items() if failure}) == (22, {})
 
 
 def test_an_agentos_is_a_gateway_to_this_server(
