@@ -56,15 +56,16 @@ UNKNOWN = "00000000-0000-7000-8000-000000000000"
 class Ours:
     """This server with the interface of AgentOS."""
 
-    def __init__(self, deployment: Deployment, url: str) -> None:
+    def __init__(self, deployment: Deployment, url: str, client: httpx2.Client) -> None:
         self.deployment = deployment
         self.url = url
+        self.client = client
 
     def call(self, method: str, path: str, *scopes: str, **options: Any) -> httpx2.Response:
         """Send a request as the user `ann`, by default with `SCOPES`."""
         token = options.pop("token", None) or self.deployment.token("ann", *(scopes or SCOPES))
         headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
-        return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+        return self.client.request(method, self.url + path, headers=headers, **options)
 
     def run(self, path: str, **form: str) -> Any:
         """Start a run without a stream; return its record."""
@@ -75,19 +76,19 @@ class Ours:
 
 @contextmanager
 def serve_ours(
-    folder: Path, model_url: str, *, locked: bool = True, extra: str = ""
+    folder: Path, model_url: str, *, locked: bool = True, extra: str = "", workers: int = 1
 ) -> Iterator[Ours]:
     """Serve the deployment of the tests with the interface of AgentOS."""
-    setting = 'compatibility = "agentos"'
-    deployment = create_deployment(folder, model_url, server=setting, extra=WAITING + extra)
+    settings = f'compatibility = "agentos"\nworkers = {workers}'
+    deployment = create_deployment(folder, model_url, server=settings, extra=WAITING + extra)
     if not locked:
         text = deployment.path.read_text()
         off = "[authorization]\nenabled = false\n"
         keys = '[authorization]\nverification_key_files = ["keys/signing.pub.pem"]\n'
         assert keys in text
         deployment.path.write_text(text.replace(keys, off))
-    with serve_config(deployment.path) as server:
-        yield Ours(deployment, server.url)
+    with serve_config(deployment.path) as server, httpx2.Client(timeout=30) as client:
+        yield Ours(deployment, server.url, client)
 
 
 @pytest.fixture(scope="module")

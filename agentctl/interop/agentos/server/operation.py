@@ -56,7 +56,7 @@ class AdaptedOperation(Operation):
             endpoint or native.endpoint,
             name=native.operation,
             tag=native.tag,
-            path_names=native.path_names,
+            path_names=None if "route" in changes else native.path_names,
             in_document=False,
             **(same | changes),
         )
