@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agno.agent import Agent, RemoteAgent
+from agno.approval import approval
 from agno.models.openai import OpenAIChat
 from agno.os import AgentOS
 from agno.os.config import AuthorizationConfig
@@ -47,6 +48,13 @@ def block(seconds: float) -> str:
 
 @tool(name="add", requires_confirmation=True)
 def add_if_confirmed(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@approval
+@tool(name="add")
+def add_if_approved(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 
@@ -117,6 +125,14 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         db=db,
         telemetry=False,
     )
+    bank = Agent(
+        id="bank",
+        name="Bank",
+        model=build_model("tool:add"),
+        tools=[add_if_approved],
+        db=db,
+        telemetry=False,
+    )
     office = Team(
         id="office",
         name="Office",
@@ -133,7 +149,7 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         telemetry=False,
     )
     return {
-        "agents": [*agents.values(), clerk],
+        "agents": [*agents.values(), clerk, bank],
         "teams": [crew, office],
         "workflows": [line, stuck, form],
     }

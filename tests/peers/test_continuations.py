@@ -357,7 +357,6 @@ def test_explanation_knows_the_routes_of_approvals(payers: Payers) -> None:
         assert native.status_code == 404
 
 
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_cancel_ends_the_call_of_the_model(
     tmp_path: Path, model_endpoint: ModelEndpoint, workers: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from agentctl.approval_requests import RunDecision
 from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
@@ -20,13 +20,6 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json
 from agentctl.records.validation import check_json
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
-
-FIELDS: Final[dict[ComponentKind, str]] = {
-    "agent": "tools",
-    "team": "requirements",
-    "workflow": "step_requirements",
-}
-"""The field of a form that has the decisions, and of a paused run with what it waits for."""
 
 PAUSE_TYPES: dict[ApprovalKind, str] = {
     "approval": "confirmation",
