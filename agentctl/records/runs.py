@@ -164,7 +164,7 @@ class RunPage(TypedDict):
 
 
 class RunDetails(NamedTuple):
-    """What the record of a run does not have.
+    """The documents around the record of a run.
 
     Attributes:
         descendants: the runs below it, each after its parent.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import sys
 import time
@@ -139,6 +140,7 @@ class Checks:
         assert (run.status, run.content, run.agent_id) == ("COMPLETED", "hello", "echo"), run
         assert run.input.input_content == "hello", run
         assert run.metrics.total_tokens > 0, run
+        assert run.metrics.duration > 0, run
         assert (run.model, run.agent_name) == ("echo", "Echo"), run
         assert [message.role for message in run.messages][-2:] == ["user", "assistant"], run
         assert isinstance(run.created_at, int), run
@@ -194,6 +196,7 @@ class Checks:
         assert {"ModelRequestStarted", "ModelRequestCompleted"} <= {*names}, names
         assert (events[0].model, events[-1].content) == ("tool:add", "3"), events
         assert events[-1].metrics.total_tokens > 0, events
+        assert events[-1].metrics.duration > 0, events
 
     async def client_run_agent_stream_that_fails(self) -> None:
         events = await self.collect(
@@ -557,6 +560,9 @@ class Checks:
         await self.client.delete_memory(memory_id, user_id="user", headers=self.headers)
         await self.expect(404, self.client.get_memory(memory_id, headers=self.headers))
 
+    async def memory_delete_unknown(self) -> None:
+        await self.client.delete_memory(UNKNOWN, user_id="user", headers=self.headers)
+
     async def memory_delete_several(self) -> None:
         ids = [await self.create_memory(text) for text in ("One", "Two")]
         await self.client.delete_memories(ids, user_id="user", headers=self.headers)
@@ -675,8 +681,11 @@ class Checks:
         run = await agent.arun('{"a": 2, "b": 3}', session_id="ra2")
         (requirement,) = run.requirements
         requirement.confirm()
-        given = {"requirements": [requirement], "session_id": "ra2"}
-        run = await agent.acontinue_run(run.run_id, **given)
+        # Releases before 3.0 take the calls.
+        takes_tools = "updated_tools" in inspect.signature(agent.acontinue_run).parameters
+        name = "updated_tools" if takes_tools else "requirements"
+        given = {name: [requirement.tool_execution if takes_tools else requirement]}
+        run = await agent.acontinue_run(run.run_id, session_id="ra2", **given)
         assert (run.status, run.content) == ("COMPLETED", "5"), run
 
     async def remote_team_name(self) -> None:

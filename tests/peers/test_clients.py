@@ -116,7 +116,7 @@ def require_all_operations(server: Ours, release: str, folder: Path) -> None:
     failed = {name: failure for name, failure in found.items() if failure}
     assert failed.keys() == REFUSED.keys(), failed
     assert all(status in str(failed[name]) for name, status in REFUSED.items()), failed
-    assert len(found) == 83
+    assert len(found) == 84
 
 
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:

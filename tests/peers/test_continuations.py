@@ -188,7 +188,7 @@ def test_decision_of_the_approver_wins(payers: Payers, status: str) -> None:
     assert resolved.status_code == 200, resolved.text
     record = resolved.json()
     assert (record["status"], record["resolved_by"]) == (status, "eve")
-    # The client says the opposite; a stream and a plain answer have what follows.
+    # The client sends the opposite; a stream and a plain answer have what follows.
     tools = confirm(run, confirmed=status == "rejected")
     events = read_events(payers.go_on(run, tools, stream="true"))
     assert [events[0]["event"], events[-1]["event"]] == ["RunContinued", "RunCompleted"]

@@ -1,4 +1,4 @@
-"""What a paused run of AgentOS waits for, as approvals, and decisions about it.
+"""The calls of paused runs of AgentOS as approvals, and decisions about them.
 
 AgentOS keeps a record of an approval only for tools that need another person. All other calls are
 decided by the client that continues the run: it sends them back with the decisions in them.
@@ -19,7 +19,7 @@ from agentctl.interop.agentos.values import (
     read_required,
     read_text,
 )
-from agentctl.records.approvals import ApprovalRecord, ApprovalSummary, hash_call
+from agentctl.records.approvals import ApprovalRecord, hash_call
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 
 FIELDS: dict[ComponentKind, str] = {
@@ -58,12 +58,6 @@ def find_waiting(run: Record) -> list[WaitingCall]:
     else:
         found = [call for each in read_objects(run.get("tools")) for call in _find_call(run, each)]
     return found
-
-
-def summarize_waiting(run: Record) -> list[Built]:
-    """Return what a paused run waits for, as its record names it."""
-    names = ApprovalSummary.__annotations__
-    return [{name: call.approval[name] for name in names} for call in find_waiting(run)]
 
 
 def find_returned(run: Record, kind: ComponentKind) -> list[Built]:

@@ -105,7 +105,7 @@ class AgentOSRuns(AgentOSSessions):
         apply_decisions(run, request.decisions)
         session_id = str(run.get("session_id") or "")
         returned = orjson.dumps(find_returned(run, kind)).decode()
-        form = build_query(session_id=session_id, stream=stream) + ((FIELDS[kind], returned),)
+        form = (*build_query(session_id=session_id, stream=stream), (FIELDS[kind], returned))
         path = _component_path(operation_ids(kind).continue_run, kind, component_id, run_id)
         return Request("POST", path, form=form), session_id
 

@@ -10,7 +10,7 @@ import orjson
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
-from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result
+from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result, measure_duration
 from agentctl.interop.agentos.values import write_counters
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -29,6 +29,7 @@ class _Run:
         has_model: True if its text is that of its model.
         requesting: True between the start and the end of a model request.
         place: members that its events have inside of a workflow.
+        started_at: time of its start; None if that was not seen.
         metrics, content: those of its end.
     """
 
@@ -37,6 +38,7 @@ class _Run:
     name: str
     has_model: bool
     requesting: bool = False
+    started_at: str | None = None
     place: Event = field(default_factory=dict)
     metrics: Event = field(default_factory=dict)
     content: Any = None
@@ -135,7 +137,9 @@ class EventTranslator:
                 run.requesting = False
             before.append(f"{prefix}RunContentCompleted")
             body["content_type"] = "str"
-            body["metrics"] = write_counters(body.get("metrics"))
+            body["metrics"] = write_counters(body.get("metrics")) | measure_duration(
+                run.started_at, body["at"]
+            )
             run.metrics, run.content = body["metrics"], body["content"]
         elif kind is EventKind.FAILED:
             error = body.pop("error")
@@ -162,6 +166,7 @@ class EventTranslator:
         # In a stream that is resumed in the middle of a run, its model requests are not known.
         has_model = started and self._directory.answers_by_model(kind, component_id)
         run = _Run(kind, component_id, body[f"{kind}_name"], has_model)
+        run.started_at = body["at"] if started else None
         parent_id = body.get("parent_run_id")
         parent = self._runs.get(parent_id or "")
         if self._root is None and parent_id is None:

@@ -283,7 +283,7 @@ def match_decisions(
     pending = [each for each in approvals if each["status"] == "pending"]
     if any(each["policy"] == "other" for each in pending):
         raise FourEyes(NEEDS_APPROVER)
-    # What was decided before the newest pause began belongs to an earlier one.
+    # A decision before the newest pause belongs to an earlier one.
     begun = min((each["created_at"] for each in pending), default="")
     decisions = []
     for entry in entries:

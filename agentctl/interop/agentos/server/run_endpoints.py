@@ -19,8 +19,8 @@ from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.forms import FormBody
 from agentctl.interop.agentos.server.operation import Portion, read_repeated, translate_portions
 from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
-from agentctl.interop.agentos.waiting import FIELDS
 from agentctl.interop.agentos.server.runs import RunBuilder
+from agentctl.interop.agentos.waiting import FIELDS
 from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind

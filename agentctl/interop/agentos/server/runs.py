@@ -129,7 +129,8 @@ class RunBuilder:
     def _build_details(self, run: Run) -> Built:
         created = to_seconds(run["created_at"])
         return {
-            "metrics": write_counters(run["metrics"]),
+            "metrics": write_counters(run["metrics"])
+            | measure_duration(run["created_at"], run["finished_at"]),
             "messages": write_messages(run["run_id"], run["messages"]),
             "tools": [write_tool(tool, created) for tool in run["tools"]],
         }
@@ -143,13 +144,10 @@ class RunBuilder:
         ]
         steps = {row["step_name"]: {name: row[name] for name in STEP_SUMMARY} for row in results}
         metrics: Built = {"steps": steps}
-        if run["finished_at"] is not None:
-            taken = parse_rfc3339(run["finished_at"]) - parse_rfc3339(run["created_at"])
-            metrics["duration"] = taken / 1_000_000
         return {
             "step_results": results,
             "step_executor_runs": [self.build_response(each) for each in children],
-            "metrics": metrics,
+            "metrics": metrics | measure_duration(run["created_at"], run["finished_at"]),
         }
 
     def _build_step(self, name: str, run: Run) -> Built:
@@ -227,6 +225,13 @@ class RunBuilder:
                 "input_media": {},
             }
         )
+
+
+def measure_duration(begin: str | None, end: str | None) -> Built:
+    """Return `duration`, the seconds between two times; empty while one is not known."""
+    if begin is None or end is None:
+        return {}
+    return {"duration": (parse_rfc3339(end) - parse_rfc3339(begin)) / 1_000_000}
 
 
 def build_step_result(name: str, kind: str, executor: str, run_id: str, content: Any) -> Built:
