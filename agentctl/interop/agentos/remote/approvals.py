@@ -28,6 +28,14 @@ from agentctl.remote.queries import build_query
 _KINDS = {"confirmation": "approval", "user_input": "input", "external_execution": "external"}
 """The kinds of approval by the names of AgentOS."""
 
+_FILTERS = frozenset(
+    {
+        "status", "kind", "policy", "component_type", "component_id", "run_id", "user_id",
+        "id_prefix", "page",
+    }
+)  # fmt: skip
+"""The filters that a list of AgentOS has, or that are applied to its rows."""
+
 _UNDECIDED = dict.fromkeys(("confirmed", "answered", "result"))
 
 _PAUSES = {kind: pause for pause, kind in _KINDS.items()}
@@ -42,14 +50,8 @@ class AgentOSApprovals(AgentOSRuns):
         Raises:
             Unsupported: a filter that AgentOS does not have.
         """
-        missing = {
-            "the state of their call": filter.execution,
-            "tool": filter.tool_name,
-            "session": filter.session_id,
-            "time": filter.created_after or filter.created_before,
-        }
-        for name, value in missing.items():
-            if value is not None:
+        for name in ApprovalFilter.__dataclass_fields__:
+            if name not in _FILTERS and getattr(filter, name) is not None:
                 raise self.build_missing_error(f"approvals by {name}")
         kind = filter.component_type
         named = {KINDS[kind].id_field: filter.component_id} if kind is not None else {}
@@ -67,7 +69,11 @@ class AgentOSApprovals(AgentOSRuns):
             **named,
         )
         rows, meta = await self.read_page(build_path("get_approvals"), query, filter.page)
-        found = [read_approval(row) for row in rows]
+        found = [
+            row
+            for row in map(read_approval, rows)
+            if filter.kind in (None, row["kind"]) and filter.policy in (None, row["policy"])
+        ]
         if filter.id_prefix is not None:
             found = [row for row in found if row["approval_id"].startswith(filter.id_prefix)]
             meta["searched"] = "page"
