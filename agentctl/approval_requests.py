@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from agentctl.declarations import Header, Option, Query
-from agentctl.records.approvals import ApprovalExecution, ApprovalKind, ApprovalStatus, Verb
+from agentctl.records.approvals import (
+    ApprovalExecution,
+    ApprovalKind,
+    ApprovalPolicy,
+    ApprovalStatus,
+    Verb,
+)
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
@@ -51,6 +57,11 @@ class ApprovalFilter:
         ApprovalKind | None,
         Query("Only this kind of approval"),
         Option("--kind", "KIND", "Filter by kind: approval, input, external or outcome"),
+    ] = None
+    policy: Annotated[
+        ApprovalPolicy | None,
+        Query("Only approvals with this policy"),
+        Option("--policy", "POLICY", "Filter by who decides: user or other"),
     ] = None
     component_type: Annotated[
         ComponentKind | None,

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from agentctl.records.approvals import ApprovalSummary
+from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
@@ -164,10 +164,17 @@ class RunPage(TypedDict):
 
 
 class RunDetails(NamedTuple):
-    """The runs below a run, each after its parent, and the state of its session."""
+    """The documents around the record of a run.
+
+    Attributes:
+        descendants: the runs below it, each after its parent.
+        session_state: the state of its session.
+        approvals: what it and they wait or waited for, oldest first.
+    """
 
     descendants: list[RunRecord]
     session_state: dict[str, Any] | None
+    approvals: list[ApprovalRecord]
 
 
 class FoundTurn(NamedTuple):

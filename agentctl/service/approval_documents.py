@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.document import Document
 from agentctl.service.json_texts import dump, dump_time, join_object, stored_json
 from agentctl.store.repositories.approvals import ApprovalRow
 
@@ -41,3 +43,9 @@ def build_approval_document(row: ApprovalRow) -> bytes:
             "request_id": dump(row.request_id),
         }
     )
+
+
+def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
+    """Build the record of an approval as an object."""
+    document: Document[ApprovalRecord] = Document(build_approval_document(row))
+    return document.value

@@ -30,7 +30,7 @@ from agentctl.runs.event_format import UNRECORDED_EVENTS
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.states import is_final
 from agentctl.service import documents, paging
-from agentctl.service.approval_documents import build_approval_document
+from agentctl.service.approval_documents import build_approval_document, build_approval_record
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
@@ -120,6 +120,34 @@ class ApprovalOperations(OperationFamily):
         async with self.audit(operation_ids(kind).get_approval, **path):
             _, row = await self._find(kind, component_id, approval_id)
             return Document(build_approval_document(row))
+
+    async def locate_approval(self, operation: str, approval_id: str) -> ApprovalRecord:
+        """Return the approval with an id, for an operation whose path does not name its component.
+
+        Raises:
+            NotFound: there is no such approval, or it is not visible, or the scopes of the caller
+                for the operation are those of other components.
+        """
+        ids = policy.allowed_ids(self.principal, operation)
+        for name in self.hosting.databases:
+            row = await self.hosting.databases[name].read(approvals.get(approval_id, EVERYONE))
+            if row is not None and (ids is None or row.component_id in ids):
+                kind: ComponentKind = row.component_type  # type: ignore[assignment]  # as stored
+                _, row = await self._find(kind, row.component_id, approval_id)
+                return build_approval_record(row)
+        raise errors.NotFound("Approval not found")
+
+    async def list_run_approvals(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> tuple[str, list[ApprovalRecord]]:
+        """Return the status of a run, and the approvals of it and of its members, oldest first.
+
+        Raises:
+            NotFound: there is no such run of this component and session, or it is not visible.
+        """
+        database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
+        rows = await database.read(approvals.list_of_root(run_id))
+        return state.status, [build_approval_record(row) for row in rows]
 
     async def require_approval(
         self, kind: ComponentKind, component_id: str, approval_id: str

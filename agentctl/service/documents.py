@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
@@ -18,6 +19,7 @@ from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
+from agentctl.service.approval_documents import build_approval_record
 from agentctl.service.json_texts import (
     JsonText,
     dump,
@@ -324,7 +326,7 @@ def _total_tokens(metrics: str | None) -> int:
 
 @unit
 def read_run_details(run: RunRecord) -> Steps[RunDetails]:
-    """Read the runs below a run, each after its parent, and the state of their session."""
+    """Read the runs below a run, the state of their session, and their approvals."""
     descendants = list[RunRecord]()
     level = run["member_runs"]
     while level:
@@ -337,7 +339,12 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
         descendants += children
         level = [child for run in children for child in run["member_runs"]]
     state = yield from sessions.get_state(run["session_id"])
-    return RunDetails(descendants, orjson.loads(state or "null"))
+    asked = list[ApprovalRecord]()
+    if run["approvals"]:
+        find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
+        rows = yield from find(run["run_id"])
+        asked = [build_approval_record(row) for row in rows]
+    return RunDetails(descendants, orjson.loads(state or "null"), asked)
 
 
 def build_cancel_document(cancellation: CancelResult) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import sys
 import time
@@ -139,6 +140,7 @@ class Checks:
         assert (run.status, run.content, run.agent_id) == ("COMPLETED", "hello", "echo"), run
         assert run.input.input_content == "hello", run
         assert run.metrics.total_tokens > 0, run
+        assert run.metrics.duration > 0, run
         assert (run.model, run.agent_name) == ("echo", "Echo"), run
         assert [message.role for message in run.messages][-2:] == ["user", "assistant"], run
         assert isinstance(run.created_at, int), run
@@ -194,6 +196,7 @@ class Checks:
         assert {"ModelRequestStarted", "ModelRequestCompleted"} <= {*names}, names
         assert (events[0].model, events[-1].content) == ("tool:add", "3"), events
         assert events[-1].metrics.total_tokens > 0, events
+        assert events[-1].metrics.duration > 0, events
 
     async def client_run_agent_stream_that_fails(self) -> None:
         events = await self.collect(
@@ -239,6 +242,110 @@ class Checks:
         assert steps == ["first", "second"], names
         started = next(event for event in events if event.event == "RunStarted")
         assert (started.step_name, started.workflow_run_id) == ("first", events[0].run_id), started
+
+    # Paused runs
+
+    async def pause(self, kind: str, component: str, *, stream: bool = False) -> Any:
+        """Start a run that waits for a confirmation; return it, or the event of its pause."""
+        message = '{"a": 2, "b": 3}'
+        if not stream:
+            start = getattr(self.client, f"run_{kind}")
+            run = await start(component, message, headers=self.headers)
+            assert run.status == "PAUSED", run
+            return run
+        start = getattr(self.client, f"run_{kind}_stream")
+        events = await self.collect(start(component, message, headers=self.headers))
+        assert events[-1].event.endswith("Paused"), [event.event for event in events]
+        return events[-1]
+
+    def find_call(self, paused: Any) -> Any:
+        """Return the step that waits, and its call, as dictionaries."""
+        step = paused.step_requirements[-1]
+        if not isinstance(step, dict):
+            step = step.to_dict()
+        (requirement,) = step["executor_requirements"]
+        return step, requirement["tool_execution"]
+
+    def given(self, paused: Any) -> dict[str, Any]:
+        return {"session_id": paused.session_id, "headers": self.headers}
+
+    async def client_continue_agent_run(self) -> None:
+        run = await self.pause("agent", "clerk")
+        (tool,) = run.tools
+        assert (tool.tool_name, tool.tool_args) == ("add", {"a": 2, "b": 3}), tool
+        assert tool.requires_confirmation, tool
+        assert len(run.active_requirements) == 1, run
+        tool.confirmed = True
+        given = {"tools": [tool], **self.given(run)}
+        run = await self.client.continue_agent_run("clerk", run.run_id, **given)
+        assert (run.status, run.content) == ("COMPLETED", "5"), run
+
+    async def client_continue_agent_run_stream(self) -> None:
+        paused = await self.pause("agent", "clerk", stream=True)
+        (tool,) = paused.tools
+        tool.confirmed = True
+        given = {"tools": [tool], **self.given(paused)}
+        stream = self.client.continue_agent_run_stream("clerk", paused.run_id, **given)
+        events = await self.collect(stream)
+        names = [event.event for event in events]
+        assert (names[0], names[-1]) == ("RunContinued", "RunCompleted"), names
+        assert {"ToolCallStarted", "ToolCallCompleted"} <= {*names}, names
+        assert events[-1].content == "5", events
+
+    async def client_continue_rejected_agent_run(self) -> None:
+        run = await self.pause("agent", "clerk")
+        (requirement,) = run.requirements
+        requirement.reject("too much")
+        given = {"tools": [requirement.tool_execution], **self.given(run)}
+        run = await self.client.continue_agent_run("clerk", run.run_id, **given)
+        assert run.status == "COMPLETED", run
+        assert "5" not in run.content, run
+
+    async def client_continue_team_run(self) -> None:
+        run = await self.pause("team", "office")
+        (requirement,) = run.requirements
+        assert requirement.member_agent_id == "clerk", requirement
+        requirement.confirm()
+        given = {"requirements": [requirement], **self.given(run)}
+        run = await self.client.continue_team_run("office", run.run_id, **given)
+        assert run.status == "COMPLETED", run
+        assert "5" in run.content, run  # AgentOS adds the name of the member.
+
+    async def client_continue_team_run_stream(self) -> None:
+        paused = await self.pause("team", "office", stream=True)
+        (requirement,) = paused.requirements
+        requirement.confirm()
+        given = {"requirements": [requirement], **self.given(paused)}
+        stream = self.client.continue_team_run_stream("office", paused.run_id, **given)
+        events = await self.collect(stream)
+        names = [event.event for event in events]
+        assert "TeamRunContinued" in names, names
+        assert names[-1] == "TeamRunCompleted", names
+        assert "5" in events[-1].content, events
+
+    async def client_continue_workflow_run(self) -> None:
+        run = await self.pause("workflow", "form")
+        assert run.paused_step_name == "sum", run
+        step, call = self.find_call(run)
+        call["confirmed"] = True
+        given = {"requirements": [step], **self.given(run)}
+        run = await self.client.continue_workflow_run("form", run.run_id, **given)
+        assert (run.status, run.content) == ("COMPLETED", "5"), run
+
+    async def client_continue_workflow_run_stream(self) -> None:
+        paused = await self.pause("workflow", "form", stream=True)
+        step, call = self.find_call(paused)
+        call["confirmed"] = True
+        given = {"requirements": [step], **self.given(paused)}
+        stream = self.client.continue_workflow_run_stream("form", paused.run_id, **given)
+        events = await self.collect(stream)
+        names = [event.event for event in events]
+        assert names[-1] == "WorkflowCompleted", names
+        assert events[-1].content == "5", events
+
+    async def client_cancel_paused_agent_run(self) -> None:
+        run = await self.pause("agent", "clerk")
+        await self.client.cancel_agent_run("clerk", run.run_id, headers=self.headers)
 
     # Cancels
 
@@ -453,6 +560,9 @@ class Checks:
         await self.client.delete_memory(memory_id, user_id="user", headers=self.headers)
         await self.expect(404, self.client.get_memory(memory_id, headers=self.headers))
 
+    async def memory_delete_unknown(self) -> None:
+        await self.client.delete_memory(UNKNOWN, user_id="user", headers=self.headers)
+
     async def memory_delete_several(self) -> None:
         ids = [await self.create_memory(text) for text in ("One", "Two")]
         await self.client.delete_memories(ids, user_id="user", headers=self.headers)
@@ -471,6 +581,21 @@ class Checks:
         await self.client.continue_agent_run(
             "echo", self.kept["agent run"], tools=[], session_id="a1", headers=self.headers
         )
+
+    async def refused_changed_arguments(self) -> None:
+        run = await self.pause("agent", "clerk")
+        (tool,) = run.tools
+        tool.confirmed, tool.tool_args = True, {"a": 99, "b": 99}
+        given = {"tools": [tool], **self.given(run)}
+        await self.client.continue_agent_run("clerk", run.run_id, **given)
+
+    async def refused_second_continue(self) -> None:
+        run = await self.pause("agent", "clerk")
+        (tool,) = run.tools
+        tool.confirmed = True
+        given = {"tools": [tool], **self.given(run)}
+        await self.client.continue_agent_run("clerk", run.run_id, **given)
+        await self.client.continue_agent_run("clerk", run.run_id, **given)
 
     async def refused_image(self) -> None:
         from agno.media import Image
@@ -550,6 +675,18 @@ class Checks:
         stream = agent.arun("x", stream=True, stream_events=True)
         names = await self.cancel(stream, agent.acancel_run)
         assert "RunCancelled" in names, names
+
+    async def remote_agent_continue(self) -> None:
+        agent = self.agent("clerk")
+        run = await agent.arun('{"a": 2, "b": 3}', session_id="ra2")
+        (requirement,) = run.requirements
+        requirement.confirm()
+        # Releases before 3.0 take the calls.
+        takes_tools = "updated_tools" in inspect.signature(agent.acontinue_run).parameters
+        name = "updated_tools" if takes_tools else "requirements"
+        given = {name: [requirement.tool_execution if takes_tools else requirement]}
+        run = await agent.acontinue_run(run.run_id, session_id="ra2", **given)
+        assert (run.status, run.content) == ("COMPLETED", "5"), run
 
     async def remote_team_name(self) -> None:
         assert await self.read(self.team(), "name") == "Crew"

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agno.agent import Agent, RemoteAgent
+from agno.approval import approval
 from agno.models.openai import OpenAIChat
 from agno.os import AgentOS
 from agno.os.config import AuthorizationConfig
 from agno.team import RemoteTeam, Team
+from agno.tools import tool
 from agno.workflow import RemoteWorkflow, Workflow
 from agno.workflow.step import Step
 
@@ -42,6 +44,19 @@ def block(seconds: float) -> str:
     """Wait, blocking the thread."""
     time.sleep(seconds)
     return "blocked"
+
+
+@tool(name="add", requires_confirmation=True)
+def add_if_confirmed(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@approval
+@tool(name="add")
+def add_if_approved(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
 
 
 TOOLS: dict[str, Any] = {"tool:add": add, "tool:wait": wait, "tool:block": block}
@@ -102,7 +117,42 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         db=db,
         telemetry=False,
     )
-    return {"agents": [*agents.values()], "teams": [crew], "workflows": [line, stuck]}
+    clerk = Agent(
+        id="clerk",
+        name="Clerk",
+        model=build_model("tool:add"),
+        tools=[add_if_confirmed],
+        db=db,
+        telemetry=False,
+    )
+    bank = Agent(
+        id="bank",
+        name="Bank",
+        model=build_model("tool:add"),
+        tools=[add_if_approved],
+        db=db,
+        telemetry=False,
+    )
+    office = Team(
+        id="office",
+        name="Office",
+        model=build_model("delegate"),
+        members=[clerk],
+        db=db,
+        telemetry=False,
+    )
+    form = Workflow(
+        id="form",
+        name="Form",
+        steps=[Step(name="sum", agent=clerk), Step(name="say", agent=agents["echo"])],
+        db=db,
+        telemetry=False,
+    )
+    return {
+        "agents": [*agents.values(), clerk, bank],
+        "teams": [crew, office],
+        "workflows": [line, stuck, form],
+    }
 
 
 def build_gateway(url: str) -> dict[str, list[Any]]:

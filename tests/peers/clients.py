@@ -18,7 +18,9 @@ INSTALLED = "3.1.10"
 REFUSED = {
     "refused_cancel_of_an_unknown_run": "404",
     "refused_summary_of_a_session": "422",
-    "refused_continue_of_a_run": "400",
+    "refused_continue_of_a_run": "409",
+    "refused_changed_arguments": "409",
+    "refused_second_continue": "409",
     "refused_image": "422",
     "refused_knowledge_filters": "422",
     "refused_memory_stats": "404",

@@ -13,6 +13,7 @@ __all__ = ["LOCAL_COMMANDS", "ROWS"]
 
 _COMMANDS, _CLIENTS, _UI = "test_commands.py", "test_clients.py", "test_agent_ui.py"
 _DATABASES, _OPERATIONS = "test_databases.py", "agentos_client.py"
+_CONTINUATIONS = "test_continuations.py"
 
 
 _NO_COUNTERPART = "test_commands_without_counterpart_say_so"
@@ -136,17 +137,36 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        "Continue, fork, checkpoints",
-        NONE,
-        refused(
+        "Continue a paused run",
+        works(
+            _COMMANDS,
+            "test_paused_run_is_continued_at_a_terminal test_paused_run_names_what_it_waits_for",
+            "`runs start` asks at a terminal: AgentOS takes the decisions back from the client that"
+            " has the calls",
+        ),
+        works(
             _OPERATIONS,
-            "refused_continue_of_a_run",
-            "400 for continue, 404 for the others: paused runs are continued with agentctl, or in"
-            " its own interface",
+            "client_continue_agent_run client_continue_agent_run_stream"
+            " client_continue_rejected_agent_run client_continue_team_run"
+            " client_continue_team_run_stream client_continue_workflow_run"
+            " client_continue_workflow_run_stream refused_changed_arguments"
+            " refused_second_continue",
+            "see [Paused runs](#paused-runs)",
         ),
         methods=(
             "continue_agent_run", "continue_agent_run_stream", "continue_team_run",
             "continue_team_run_stream", "continue_workflow_run", "continue_workflow_run_stream",
+        ),
+        commands=("runs start",),
+    ),
+    Row(
+        "Continue another run, fork, checkpoints",
+        NONE,
+        refused(
+            _OPERATIONS,
+            "refused_continue_of_a_run",
+            "409 for a run that is not paused, 422 for `fork` and `regenerate`, 404 for other"
+            " routes: a run is not changed after its end",
         ),
     ),
     Row(
@@ -175,7 +195,7 @@ ROWS: tuple[Row, ...] = (
         works(
             _OPERATIONS,
             "client_cancel_agent_run client_cancel_team_run client_cancel_workflow_run"
-            " client_cancel_finished_run",
+            " client_cancel_finished_run client_cancel_paused_agent_run",
             "works without `session_id` as well; the run must be visible to the caller",
         ),
         commands=("runs cancel",),
@@ -197,7 +217,8 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Runs of all sessions, a run by its id",
-        refused(_COMMANDS, _NO_COUNTERPART, f"{_BY_ID}; `runs list` and `get` need `--session`"),
+        refused(_COMMANDS, _NO_COUNTERPART, f"{_BY_ID}; `runs list` and `get` need `--session`, and"
+            " `runs wait` `--agent`, `--team` or `--workflow` as well"),
         commands=("runs list", "runs get", "runs wait", "top"),
     ),
     Row(
@@ -364,7 +385,7 @@ ROWS: tuple[Row, ...] = (
         works(
             _OPERATIONS,
             "memory_create memory_get memory_update memory_topics memory_delete"
-            " memory_delete_several",
+            " memory_delete_several memory_delete_unknown",
             "the user of a memory does not change",
         ),
         commands=(
@@ -421,7 +442,18 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Approvals",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has other routes for them"),
+        works(
+            _COMMANDS,
+            "test_approvals_are_listed_and_decided",
+            "those of tools with `@approval`; after a decision the run is continued; edited"
+            " arguments and filters that AgentOS does not have are refused",
+        ),
+        works(
+            _CONTINUATIONS,
+            "test_approvals_are_listed_and_counted test_decision_of_the_approver_wins"
+            " test_resolution_is_bound_to_the_shown_call",
+            "see [Paused runs](#paused-runs)",
+        ),
         commands=(
             "approvals list", "approvals get", "approvals approve", "approvals reject",
             "approvals answer", "approvals complete", "approvals retry", "approvals watch",
@@ -442,6 +474,7 @@ ROWS: tuple[Row, ...] = (
             _OPERATIONS,
             "remote_agent_name remote_agent_description remote_agent_tools remote_agent_database"
             " remote_agent_refresh remote_agent_run remote_agent_stream remote_agent_cancel"
+            " remote_agent_continue"
             " remote_team_name remote_team_tools remote_team_database remote_team_refresh"
             " remote_team_run remote_team_stream remote_team_cancel remote_workflow_name"
             " remote_workflow_database remote_workflow_refresh remote_workflow_run"

@@ -28,21 +28,44 @@ SCOPES = (
 )  # fmt: skip
 """Everything that a user of an AgentOS may do, without administration."""
 
+WAITING = """
+[[agents]]
+id = "clerk"
+name = "Clerk"
+model = "tool-add"
+tools = ["world_tools:add"]
+approve = { "add" = "user" }
+
+[[teams]]
+id = "office"
+name = "Office"
+mode = "coordinate"
+model = "delegate"
+members = ["clerk"]
+
+[[workflows]]
+id = "form"
+name = "Form"
+steps = [{ name = "sum", agent = "clerk" }, { name = "say", agent = "echo" }]
+"""
+"""Components that wait for their user, as those of `tests.peers.agentos_server`."""
+
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 
 
 class Ours:
     """This server with the interface of AgentOS."""
 
-    def __init__(self, deployment: Deployment, url: str) -> None:
+    def __init__(self, deployment: Deployment, url: str, client: httpx2.Client) -> None:
         self.deployment = deployment
         self.url = url
+        self.client = client
 
     def call(self, method: str, path: str, *scopes: str, **options: Any) -> httpx2.Response:
         """Send a request as the user `ann`, by default with `SCOPES`."""
         token = options.pop("token", None) or self.deployment.token("ann", *(scopes or SCOPES))
         headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
-        return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+        return self.client.request(method, self.url + path, headers=headers, **options)
 
     def run(self, path: str, **form: str) -> Any:
         """Start a run without a stream; return its record."""
@@ -53,19 +76,19 @@ class Ours:
 
 @contextmanager
 def serve_ours(
-    folder: Path, model_url: str, *, locked: bool = True, extra: str = ""
+    folder: Path, model_url: str, *, locked: bool = True, extra: str = "", workers: int = 1
 ) -> Iterator[Ours]:
     """Serve the deployment of the tests with the interface of AgentOS."""
-    setting = 'compatibility = "agentos"'
-    deployment = create_deployment(folder, model_url, server=setting, extra=extra)
+    settings = f'compatibility = "agentos"\nworkers = {workers}'
+    deployment = create_deployment(folder, model_url, server=settings, extra=WAITING + extra)
     if not locked:
         text = deployment.path.read_text()
         off = "[authorization]\nenabled = false\n"
         keys = '[authorization]\nverification_key_files = ["keys/signing.pub.pem"]\n'
         assert keys in text
         deployment.path.write_text(text.replace(keys, off))
-    with serve_config(deployment.path) as server:
-        yield Ours(deployment, server.url)
+    with serve_config(deployment.path) as server, httpx2.Client(timeout=30) as client:
+        yield Ours(deployment, server.url, client)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +116,7 @@ def require_all_operations(server: Ours, release: str, folder: Path) -> None:
     failed = {name: failure for name, failure in found.items() if failure}
     assert failed.keys() == REFUSED.keys(), failed
     assert all(status in str(failed[name]) for name, status in REFUSED.items()), failed
-    assert len(found) == 73
+    assert len(found) == 84
 
 
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:
@@ -310,7 +333,7 @@ def test_agnoctl_works(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
 def test_remote_objects_work(release: str, tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     with serve_ours(tmp_path, model_endpoint.base_url, locked=False) as server:
         found = check_operations(release, tmp_path, server.url, None, "remote")
-    assert (len(found), {name: failure for name, failure in found.items() if failure}) == (21, {})
+    assert (len(found), {name: failure for name, failure in found.items() if failure}) == (22, {})
 
 
 def test_an_agentos_is_a_gateway_to_this_server(

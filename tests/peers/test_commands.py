@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Terminal
 from tests.peers.conftest import Agentctl
-from tests.peers.servers import Peer
+from tests.peers.servers import PEERS, Peer
 from tests.process import base_environment
 
 
@@ -36,7 +38,11 @@ def test_components_are_listed_and_shown(agentctl: Agentctl) -> None:
     assert shown[:5] == ["crew", "Crew", "coordinate", "delegate", "echo, hang"]
     assert agentctl.record("teams", "get", "crew")["members"][0]["agent_id"] == "echo"
     rows = [line.split("\t")[:3] for line in agentctl("workflows", "list").lines[1:]]
-    assert rows == [["line", "Line", "first > second"], ["stuck", "Stuck", "first"]]
+    assert rows == [
+        ["line", "Line", "first > second"],
+        ["stuck", "Stuck", "first"],
+        ["form", "Form", "sum > say"],
+    ]
     steps = agentctl.record("workflows", "get", "line")["steps"]
     assert (steps[0]["agent_id"], steps[1]["team_id"]) == ("echo", "crew")
 
@@ -128,6 +134,74 @@ def test_cancel_of_an_unknown_run_is_no_cancel(agentctl: Agentctl) -> None:
     ended = agentctl("runs", "cancel", "nothing", *where)
     assert (ended.code, ended.stdout) == (5, "")
     assert "accepted the cancel, as it does for every id" in ended.stderr
+
+
+def start_paused(agentctl: Agentctl, agent: str, session: str, *options: str) -> str:
+    """Start a run that pauses; return its id."""
+    start = ("runs", "start", "--agent", agent, "-m", '{"a": 2, "b": 3}', "--session", session)
+    ended = agentctl(*start, *options)
+    assert ended.code == 9, ended.stderr
+    (run,) = agentctl.record("sessions", "runs", session)
+    run_id: str = run["run_id"]
+    assert f"error: run {run_id} waits for a decision about add\n" in ended.stderr
+    return run_id
+
+
+@pytest.mark.parametrize("option", ["--stream", "--no-stream"] if PEERS else ["--stream"])
+def test_paused_run_names_what_it_waits_for(agentctl: Agentctl, option: str) -> None:
+    session = f"paused{option}"
+    run_id = start_paused(agentctl, "clerk", session, option)
+    (line,) = agentctl("sessions", "runs", session, "-o", "table").lines[1:]
+    assert line.split()[1:3] == ["‖", "paused"]
+    assert "a decision about add" in line
+    where = ("--agent", "clerk", "--session", session)
+    waited = agentctl("runs", "wait", run_id, *where)
+    assert waited.code == 9, waited.stderr
+    # AgentOS accepts the cancel, and does not end a paused run.
+    cancelled = agentctl("runs", "cancel", run_id, *where, "--wait", "0.2")
+    assert (cancelled.code, "cancel requested, still PAUSED" in cancelled.stderr) == (8, True)
+
+
+def test_paused_run_is_continued_at_a_terminal(agentctl: Agentctl, terminal: Terminal) -> None:
+    message = ("-m", '{"a": 2, "b": 3}', "--url", agentctl.url)
+    env, when = {"AGENTCTL_TOKEN": agentctl.token}, "[l]ater: "
+    components = (("agent", "clerk"), ("team", "office"), ("workflow", "form"))
+    for kind, component in components if PEERS else components[:1]:
+        start = ("runs", "start", f"--{kind}", component, *message)
+        for option in ("--stream", "--no-stream"):
+            ended = terminal(*start, option, env=env, types="y\n", when=when)
+            assert ended.code == 0, ended.screen
+            assert "argument a  2" in ended.screen
+            lines = ended.screen.partition("[l]ater: y")[2].splitlines()
+            assert [line for line in lines if re.search(r"(^|\D)5$", line)], ended.screen
+    start = ("runs", "start", "--agent", "clerk", *message)
+    later = terminal(*start, env=env, types="l\n", when=when)
+    assert (later.code, "runs start asks at a terminal" in later.screen) == (9, True), later.screen
+
+
+def test_approvals_are_listed_and_decided(agentctl: Agentctl) -> None:
+    decisions = (("ap1", "approve", "5"), ("ap2", "reject", ""))
+    for session, decision, content in decisions if PEERS else decisions[:1]:
+        run_id = start_paused(agentctl, "bank", session)
+        listed = agentctl.record("approvals", "list", "--run", run_id, "--status", "pending")
+        (approval,) = listed["data"]
+        assert (approval["tool_name"], approval["arguments"]) == ("add", {"a": 2, "b": 3})
+        assert (approval["policy"], approval["component_id"]) == ("other", "bank")
+        approval_id = approval["approval_id"]
+        assert agentctl.record("approvals", "get", approval_id) == approval
+        yes = ("--hash", approval["arguments_hash"][7:15]) if decision == "approve" else ()
+        if yes:
+            edited = agentctl("approvals", "approve", approval_id, *yes, "--arguments", "{}")
+            assert (edited.code, "does not have" in edited.stderr) == (2, True)
+        decided = agentctl("approvals", decision, approval_id, *yes)
+        assert decided.code == 0, decided.stderr
+        waited = agentctl("runs", "wait", run_id, "--agent", "bank", "--session", session)
+        assert waited.code == 0, waited.stderr
+        (run,) = agentctl.record("sessions", "runs", session)
+        assert content in run["content"]
+        assert agentctl("approvals", decision, approval_id, *yes).code == 6
+    refused = agentctl("approvals", "list", "--tool", "add")
+    assert (refused.code, "does not have approvals by tool" in refused.stderr) == (2, True)
 
 
 def test_sessions_are_read_renamed_and_deleted(agentctl: Agentctl) -> None:
@@ -225,6 +299,11 @@ def test_memories_are_added_listed_changed_and_deleted(agentctl: Agentctl) -> No
     assert agentctl("memories", "get", added["memory_id"]).code == 5
 
 
+def test_memory_without_a_user_names_the_option(open_peer: Peer, tmp_path: Path) -> None:
+    missing = Agentctl(open_peer.url, "", tmp_path)("memories", "add", "Likes tea")
+    assert (missing.code, "hint: pass --user ID" in missing.stderr) == (2, True), missing.stderr
+
+
 def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) -> None:
     agentctl("runs", "start", "--agent", "echo", "-m", "hello", "--session", "exported")
     (line,) = agentctl("sessions", "export", "exported").lines
@@ -258,6 +337,8 @@ def test_commands_without_counterpart_say_so(
     ended = agentctl(*command.split())
     assert (ended.code, ended.stdout) == (2, ""), ended.stderr
     assert f"AgentOS {served.release} does not have" in ended.stderr
+    if command.split()[1] in ("get", "watch", "wait") or command == "runs cancel r":
+        assert "hint: pass --session ID, and --agent, --team or --workflow ID" in ended.stderr
 
 
 def test_doctor_names_the_faults_of_the_server(agentctl: Agentctl, served: Peer) -> None:

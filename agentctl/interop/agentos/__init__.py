@@ -35,7 +35,10 @@ def _find_route(settings: Settings, method: str, path: str) -> AddedRoute | None
     from agentctl.interop.agentos.routes import AGENTOS_ROUTES, TABLE
 
     match = TABLE.find(method, path)
-    return None if match is None else AddedRoute(match, AGENTOS_ROUTES[match.operation])
+    if match is None:
+        return None
+    operation, route = AGENTOS_ROUTES[match.operation]
+    return AddedRoute(match._replace(operation=operation), route)
 
 
 def _adapt_server(connection: Connection, info: Mapping[str, Any]) -> AgentOSOperations | None:

@@ -40,7 +40,11 @@ class AgentOSBackend(PartialOperations):
         "explain_auth": ("an explanation of its authorization", None),
         "get_audit": ("an audit log", None),
         "get_runs": ("a list of runs across sessions", _OF_SESSION.format("a")),
-        "get_run": ("a run by its id alone", _OF_SESSION.format("its")),
+        "get_run": (
+            "a run by its id alone",
+            "pass --session ID, and --agent, --team or --workflow ID where the command takes them;"
+            f" {_OF_SESSION.format('its')}",
+        ),
         "summarize_session": ("a summary on demand", None),
     }
 

@@ -30,6 +30,7 @@ from agentctl.interop.agentos.values import (
     to_seconds,
     write_counters,
 )
+from agentctl.interop.agentos.waiting import find_waiting
 from agentctl.records.accounts import AccountRecord
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.memories import MemoryRecord
@@ -272,6 +273,8 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
     built["total_tokens"] = built["metrics"].get("total_tokens")
     if built["status"] == "ERROR":
         built |= {"error": read_error(run, built["content"]), "content": None}
+    if built["status"] == "PAUSED":
+        built["approvals"] = [call.approval for call in find_waiting(run)]
     if built["status"] in FINAL_STATUSES:
         created = parse_moment(run.get("created_at"))
         seconds = (read_object(run.get("metrics")) or {}).get("duration")

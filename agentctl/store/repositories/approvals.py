@@ -320,6 +320,7 @@ def list_page(
         status=filter.status,
         execution=filter.execution,
         kind=filter.kind,
+        policy=filter.policy,
         component_type=filter.component_type,
         component_id=filter.component_id,
         tool_name=filter.tool_name,

@@ -12,8 +12,8 @@ from agentctl.cli.target import Target, with_target
 @with_target(
     without=("sort_by",),
     order=(
-        "status", "execution", "kind", "component_type", "component_id", "tool_name", "run_id",
-        "session_id", "user_id", "limit", "page", "cursor", "sort_order", "db_id", ...,
+        "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
+        "run_id", "session_id", "user_id", "limit", "page", "cursor", "sort_order", "db_id", ...,
     ),
 )  # fmt: skip
 async def list_approvals(

@@ -47,7 +47,8 @@ class RunQuestions:
         """Ask about the approvals of a run.
 
         Args:
-            known: what the run waits for, if the caller cannot read it.
+            known: what the run waits for, if the caller cannot read it, or the server has no list
+                of it.
 
         Raises:
             WaitsForDecision: there is no decision: no one can be asked, or other people decide.
@@ -55,7 +56,7 @@ class RunQuestions:
         """
         read = await read_pending(self._target, run_id)
         pending = [each for each in known if each["approval_id"] not in self._asked]
-        pending = pending if read is None else read
+        pending = read or pending
         decisions = []
         for approval in pending if self.may_ask else ():
             if approval["policy"] == "user" and approval["approval_id"] not in self._asked:

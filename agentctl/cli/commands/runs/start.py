@@ -270,7 +270,9 @@ async def _wait_for_run(
     asking = RunQuestions(target, component, output_format)
     while run["status"] == "PAUSED" and not request.background and asking.may_ask:
         try:
-            decisions = await asking.ask(run_id, ())
+            # The record of agentctl has no arguments: no one is asked about a call unseen.
+            shown = [each for each in run["approvals"] if "arguments" in each]
+            decisions = await asking.ask(run_id, shown)
             async with showing_progress("waiting for the run"):
                 document = await asking.continue_run(run_id, decisions)
         except (asyncio.CancelledError, KeyboardInterrupt):

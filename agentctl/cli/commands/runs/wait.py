@@ -9,7 +9,17 @@ import typer
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
-from agentctl.cli.options import DbId, Output, RunIds
+from agentctl.cli.commands.runs.watch import WatchedRun
+from agentctl.cli.options import (
+    AgentId,
+    DbId,
+    Output,
+    RunIds,
+    SessionOption,
+    TeamId,
+    WorkflowId,
+    resolve_component,
+)
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import choose_view, resolve_format, show_list
 from agentctl.cli.show.progress import (
@@ -47,21 +57,29 @@ async def wait_for_runs(
             help="Seconds to wait for the runs to end (default: no limit)",
         ),
     ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
     db: DbId = None,
     output: Output = None,
 ) -> None:
     """Wait until runs have ended, and show them.
 
     Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
-    not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run.
+    not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run. With --session
+    and --agent, --team or --workflow the runs are those of this component and session.
     """
     output_format = resolve_format(output)
     form = choose_view(output_format, None)
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
+    component = resolve_component(agent, team, workflow)
+    by_component = component is not None and session is not None
 
     async def wait_for(run_id: str) -> RunRecord:
-        record = await _wait_for_end(target, run_id, db, deadline, form)
+        run = WatchedRun(target, run_id, component, session, db, by_component)
+        record = await _wait_for_end(run, deadline, form)
         counter.done += _is_settled(record)
         return record
 
@@ -90,18 +108,16 @@ def _is_settled(record: RunRecord) -> bool:
     return record["status"] == "PAUSED" or record["status"] in FINAL_STATUSES
 
 
-async def _wait_for_end(
-    target: Target, run_id: str, db: str | None, deadline: float | None, form: RunView
-) -> RunRecord:
+async def _wait_for_end(run: WatchedRun, deadline: float | None, form: RunView) -> RunRecord:
     import asyncio
 
     pause = FIRST_POLL_SECONDS
     while True:
-        record = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
+        record = (await run.read_document(SUMMARY_VIEW)).value
         left = pause if deadline is None else deadline - time.monotonic()
         if _is_settled(record) or left <= 0:
             if form is SUMMARY_VIEW:
                 return record
-            return (await target.operations.get_run(run_id, db_id=db, form=form)).value
+            return (await run.read_document(form)).value
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, LAST_POLL_SECONDS)

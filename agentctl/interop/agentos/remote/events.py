@@ -10,8 +10,9 @@ import orjson
 from agentctl.errors import InvalidResponse, RunFailed
 from agentctl.interop.agentos.mapping import read_error
 from agentctl.interop.agentos.values import format_content, read_counters
+from agentctl.interop.agentos.waiting import find_waiting
 from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind, find_event_kind
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, Record
 from agentctl.remote.events import EventParser, ServerEvent
 from agentctl.requests import StreamEvent
 
@@ -31,7 +32,8 @@ class EventReader:
         after: the number before that of the first event.
 
     Attributes:
-        ended: True after the last event of the run.
+        ended: True after the last event of the run, and while it is paused.
+        pause: the data of the event of the run's last pause.
         refusal: the text of an `error` event about the stream; None without one.
     """
 
@@ -41,6 +43,7 @@ class EventReader:
         self._after = after
         self._cancelled: set[str] = set()
         self.ended = False
+        self.pause: Record | None = None
         self.refusal: str | None = None
 
     def read(self, received: ServerEvent) -> StreamEvent | None:
@@ -67,14 +70,23 @@ class EventReader:
             self._cancelled.add(run_id)
         elif ends and run_id in self._cancelled:
             return None
-        if ends and run_id == self._run_id and name in self._names:
-            self.ended = True
+        is_own = run_id == self._run_id and name in self._names
+        if is_own and (ends or kind in (EventKind.PAUSED, EventKind.CONTINUED)):
+            self.ended = kind is not EventKind.CONTINUED
         index = data.get("event_index")
         number = index if type(index) is int else self._after + 1
         self._after = max(number, self._after)
         built = dict(data)
         if "content" in data:
             built["content"] = format_content(data["content"])
+        if kind is EventKind.PAUSED:
+            # The pause of a run names the calls of its members as well.
+            built |= {"approvals": [], "content": None}
+            if is_own:
+                self.pause = data
+                built["approvals"] = [call.approval for call in find_waiting(data)]
+        elif kind is EventKind.CONTINUED:
+            built.pop("content", None)
         if kind is EventKind.FAILED:
             built |= {"error": read_error(data, _error_text(data)), "content": None}
         elif not isinstance(data.get("error"), dict | None):

@@ -8,9 +8,9 @@ from typing import Any
 
 from agentctl import errors
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
+from agentctl.interop.agentos.remote.approvals import AgentOSApprovals
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
-from agentctl.interop.agentos.remote.runs import AgentOSRuns
 from agentctl.partial_operations import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
@@ -29,13 +29,12 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
     "create_session": lambda record, **_: record,
     "get_component": lambda record, kind, **_: read_component(kind, record),
     "get_memory": lambda record, **_: read_memory(record),
-    "create_memory": lambda record, **_: read_memory(record),
     "create_service_account": lambda record, **_: read_account(record, now()),
 }
 """Operations with the requests of this interface: builds the record from that of AgentOS."""
 
 
-class AgentOSOperations(AgentOSRuns):
+class AgentOSOperations(AgentOSApprovals):
     """The `operations.Operations` of an AgentOS server that have a counterpart there."""
 
     def list_faults(self) -> Iterable[Fault]:

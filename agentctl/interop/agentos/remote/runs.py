@@ -9,18 +9,23 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from agentctl import errors
+from agentctl.approval_requests import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
 from agentctl.interop.agentos.remote.requests import Record, build_json_fields
+from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.remote.sessions import AgentOSSessions
+from agentctl.interop.agentos.waiting import FIELDS, apply_decisions, find_returned
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES, CancelRecord
 from agentctl.records.times import format_rfc3339, now
-from agentctl.remote.connection import Request, build_path
+from agentctl.remote.connection import Connection, Request, build_path
 from agentctl.remote.queries import build_query
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
@@ -47,7 +52,62 @@ MAXIMUM_FAILED_READS = 2
 
 
 class AgentOSRuns(AgentOSSessions):
-    """Operations on runs. A run is known by its component and its session."""
+    """Operations on runs. A run is known by its component and its session.
+
+    Attributes:
+        paused: the runs that were started here and may be paused, as AgentOS shows them, by id.
+    """
+
+    def __init__(self, connection: Connection, server: AgentOS) -> None:
+        super().__init__(connection, server)
+        self.paused: dict[str, Record] = {}
+
+    async def continue_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> Document[Any]:
+        """Continue a run that was started here, with the decisions of its user.
+
+        Raises:
+            Unsupported: the run was not started here, so its calls are not known.
+            NotFound: it does not wait for such a call.
+        """
+        post, session_id = self._build_continue(kind, component_id, run_id, request, stream=False)
+        record = {KINDS[kind].id_field: component_id, **await self.read_object(post)}
+        self.paused[run_id] = record
+        return build_document(read_run(record, session_id))
+
+    async def stream_continued_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
+    ) -> AsyncIterator[StreamEvent]:
+        post, _ = self._build_continue(kind, component_id, run_id, request, stream=True)
+        reader = EventReader(kind, run_id, BEFORE_FIRST_EVENT)
+        async with contextlib.aclosing(self._stream(post, reader)) as events:
+            async for event in events:
+                yield event
+        self._keep_pause(reader)
+
+    def _build_continue(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: ContinueRequest,
+        *,
+        stream: bool,
+    ) -> tuple[Request, str]:
+        run = self.paused.get(run_id)
+        if run is None:
+            raise self.build_missing_error(
+                "the calls of a paused run without its client",
+                "the client that has started the run continues it",
+            )
+        run = orjson.loads(orjson.dumps(run))  # a refused decision changes nothing
+        apply_decisions(run, request.decisions)
+        session_id = str(run.get("session_id") or "")
+        returned = orjson.dumps(find_returned(run, kind)).decode()
+        form = (*build_query(session_id=session_id, stream=stream), (FIELDS[kind], returned))
+        path = _component_path(operation_ids(kind).continue_run, kind, component_id, run_id)
+        return Request("POST", path, form=form), session_id
 
     async def create_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -57,6 +117,7 @@ class AgentOSRuns(AgentOSSessions):
             self._build_start(kind, component_id, request, stream=False), extra_wait=wait
         )
         record = {KINDS[kind].id_field: component_id, **await self.read_object(post)}
+        self.paused[str(record.get("run_id"))] = record
         run = read_run(record, request.session_id)
         return build_document({**run, "input": run["input"] or request.message or ""})
 
@@ -68,10 +129,15 @@ class AgentOSRuns(AgentOSSessions):
         async with contextlib.aclosing(self._stream(post, reader)) as events:
             async for event in events:
                 yield event
+        self._keep_pause(reader)
         if not reader.ended:
             raise self.server.add_name(
                 errors.Unavailable("The stream ended before the run did", cause=reader.refusal)
             )
+
+    def _keep_pause(self, reader: EventReader) -> None:
+        if reader.pause is not None:
+            self.paused[str(reader.pause.get("run_id"))] = dict(reader.pause)
 
     def _build_start(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
@@ -149,7 +215,7 @@ class AgentOSRuns(AgentOSSessions):
     async def _wait_for_end(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
     ) -> Record:
-        """Read the record of a run until it has a final status.
+        """Read the record of a run until it has a final status or is paused.
 
         A read that fails is repeated: a stream that AgentOS 2 breaks leaves its connection unusable
         for the next request.
@@ -158,7 +224,7 @@ class AgentOSRuns(AgentOSSessions):
         while True:
             try:
                 run = await self._read_run(kind, component_id, run_id, session_id)
-                if run["status"] in FINAL_STATUSES:
+                if run["status"] == "PAUSED" or run["status"] in FINAL_STATUSES:
                     return run
                 failed = 0
             except errors.Unavailable:

@@ -18,7 +18,7 @@ from agentctl.interop.agentos.mapping import (
     read_session_head,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch
+from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.records.document import Document, build_document
 from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
@@ -191,6 +191,16 @@ class AgentOSSessions(AgentOSRequests):
         query += tuple(("topics", topic) for topic in filter.topics)
         rows, meta = await self.read_page(build_path("get_memories"), query, filter.page)
         return build_document({"data": [read_memory(row) for row in rows], "meta": meta})
+
+    async def create_memory(self, memory: NewMemory) -> Document[Any]:
+        if memory.user_id is None and self.server.auth_mode != "jwt":
+            raise errors.ValidationFailed(
+                f"{self.name} needs the user of a memory",
+                cause=f"{self.place} does not identify its callers",
+                hint="pass --user ID",
+            )
+        record = await self.read_object(self.build("create_memory", memory=memory))
+        return build_document(read_memory(record))
 
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
         stored = await self.read_object(self.build("get_memory", memory_id=memory_id))

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server import system_endpoints
+from agentctl.interop.agentos.server.approval_endpoints import ApprovalEndpoints
 from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
@@ -38,11 +39,16 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     by_name = {operation.operation: operation for operation in operations}
     directory, bodies = Directory(settings), BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
+    approvals = ApprovalEndpoints(directory, bodies)
     endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
-    for owner in (system_endpoints, sessions):  # their functions have the names of operations
+    for owner in (
+        system_endpoints,
+        sessions,
+        approvals,
+    ):  # their functions have the names of operations
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
-    extra: dict[str, Endpoint] = {"get_session_runs": partial(sessions.list_runs, True)}
+    previews = partial(sessions.list_runs, True)
     for kind in KINDS:
         for name, operation_id in operation_ids(kind)._asdict().items():
             if hasattr(runs, name):
@@ -55,8 +61,12 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         endpoint, signature = _build_endpoint(name, build, bodies), OPERATIONS[name].signature
         adapted[name] = AdaptedOperation(by_name[name], endpoint, signature=signature)
     added = [
-        AdaptedOperation(by_name[name], extra[name], route=route)
-        for name, route in AGENTOS_ROUTES.items()
+        AdaptedOperation(
+            by_name[operation],
+            previews if name == "get_session_run_previews" else getattr(approvals, name),
+            route=route,
+        )
+        for name, (operation, route) in AGENTOS_ROUTES.items()
     ]
     return [*adapted.values(), *added]
 

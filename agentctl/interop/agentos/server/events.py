@@ -9,7 +9,8 @@ import orjson
 
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
-from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result
+from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
+from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result, measure_duration
 from agentctl.interop.agentos.values import write_counters
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -28,13 +29,16 @@ class _Run:
         has_model: True if its text is that of its model.
         requesting: True between the start and the end of a model request.
         place: members that its events have inside of a workflow.
+        started_at: time of its start; None if that was not seen.
         metrics, content: those of its end.
     """
 
     kind: ComponentKind
+    component_id: str
     name: str
     has_model: bool
     requesting: bool = False
+    started_at: str | None = None
     place: Event = field(default_factory=dict)
     metrics: Event = field(default_factory=dict)
     content: Any = None
@@ -77,6 +81,7 @@ class EventTranslator:
         self._step_run: tuple[str, _Run] | None = None
         self._steps: dict[str, Event] = {}
         self._results = list[Event]()
+        self._asked = list[Event]()
         self._last_seq = max(after, 0)
 
     def translate(self, portion: list[StreamEvent]) -> list[StreamEvent]:
@@ -132,18 +137,22 @@ class EventTranslator:
                 run.requesting = False
             before.append(f"{prefix}RunContentCompleted")
             body["content_type"] = "str"
-            body["metrics"] = write_counters(body.get("metrics"))
+            body["metrics"] = write_counters(body.get("metrics")) | measure_duration(
+                run.started_at, body["at"]
+            )
             run.metrics, run.content = body["metrics"], body["content"]
         elif kind is EventKind.FAILED:
             error = body.pop("error")
             body["error_type"], body["content"] = error["code"], error["detail"]
         elif kind is EventKind.PROGRESS:
             body["event"] = "CustomEvent"
-        elif kind is EventKind.PAUSED:
-            body["tools"] = [_write_asked(each, body["created_at"]) for each in body["approvals"]]
-        if kind in (EventKind.PAUSED, EventKind.CONTINUED):
-            for name_of_contract in ("approvals", "attempt"):
+        if kind is EventKind.PAUSED:
+            self._translate_pause(run, body)
+        elif kind is EventKind.CONTINUED:
+            for name_of_contract in ("approvals", "attempt", "content"):
                 body.pop(name_of_contract, None)
+            if run is self._root:
+                self._asked = []
         base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
         return [
             *((each, self._build_additional(each, base, run)) for each in before),
@@ -156,7 +165,8 @@ class EventTranslator:
         component_id = body[KINDS[kind].id_field]
         # In a stream that is resumed in the middle of a run, its model requests are not known.
         has_model = started and self._directory.answers_by_model(kind, component_id)
-        run = _Run(kind, body[f"{kind}_name"], has_model)
+        run = _Run(kind, component_id, body[f"{kind}_name"], has_model)
+        run.started_at = body["at"] if started else None
         parent_id = body.get("parent_run_id")
         parent = self._runs.get(parent_id or "")
         if self._root is None and parent_id is None:
@@ -184,6 +194,31 @@ class EventTranslator:
             self._set_model(run, body)
         return body
 
+    def _translate_pause(self, run: _Run, body: Event) -> None:
+        """Write what a run waits for; that of the root includes the pauses of its members."""
+        run_id, id_field = body["run_id"], KINDS[run.kind].id_field
+        place = {
+            "run_id": run_id,
+            "component_type": run.kind,
+            "component_id": body[id_field],
+            "created_at": body["at"],
+        }
+        asked = [each | place for each in body.pop("approvals")]
+        self._asked += asked
+        if run.kind != "workflow":
+            pending = self._asked if run is self._root else asked
+            body |= write_pause(run.kind, run_id, pending, self._directory)
+            return
+        executor = None
+        if self._step_run is not None:
+            executor_id, step = self._step_run
+            executor = step.kind, step.component_id, executor_id
+        place_of_step = self._step.get("step_name", ""), self._step.get("step_index", 0)
+        body["status"] = "PAUSED"
+        body |= write_workflow_pause(
+            run_id, body["session_id"], place_of_step, executor, self._asked, self._directory
+        )
+
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:
         match kind:
             case EventKind.STEP_STARTED:
@@ -207,16 +242,6 @@ class EventTranslator:
             case EventKind.FAILED:
                 body["error_type"] = body["error"]["code"]
                 body["error"] = body["error"]["detail"]
-
-
-def _write_asked(approval: Event, created_at: int) -> Event:
-    """Return the tool call of a paused run, as AgentOS names what it waits for."""
-    asked = {name: approval[name] for name in ("tool_call_id", "tool_name")}
-    return write_tool({**asked, "tool_args": approval["arguments"]}, created_at) | {
-        "requires_confirmation": approval["kind"] == "approval",
-        "requires_user_input": approval["kind"] == "input",
-        "external_execution_required": approval["kind"] == "external",
-    }
 
 
 _IDENTITY = frozenset(

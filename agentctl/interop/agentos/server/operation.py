@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import Response
 
 from agentctl.declarations import Query
-from agentctl.errors import ValidationFailed
+from agentctl.errors import NotFound, ValidationFailed
+from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
-from agentctl.requests import StreamEvent
+from agentctl.requests import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page, StreamEvent
 from agentctl.server.answers import json_response
 from agentctl.server.parameters import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
@@ -54,11 +56,12 @@ class AdaptedOperation(Operation):
             endpoint or native.endpoint,
             name=native.operation,
             tag=native.tag,
-            path_names=native.path_names,
+            path_names=None if "route" in changes else native.path_names,
             in_document=False,
             **(same | changes),
         )
         self._native = native
+        self._is_added = "route" in changes
 
     async def handle_call(self, call: Call) -> Response:
         """Handle a call; an invalid value gets the error body of AgentOS.
@@ -67,6 +70,8 @@ class AdaptedOperation(Operation):
             AgentctlError: the request is refused for another reason, or failed.
         """
         if any(name == _INTERFACE_FIELD for name, _ in call.scope["headers"]):
+            if self._is_added:
+                raise call.caller.failure or NotFound("Not found")
             return await self._native.handle_call(call)
         query = call.scope["query_string"]
         if b"=&" in query or query.endswith(b"="):
@@ -114,3 +119,35 @@ def read_repeated(call: Call, name: str) -> tuple[str, ...]:
     """
     pairs = parse_pairs(call.scope["query_string"])
     return tuple(text for key, text in pairs if key == name and text)
+
+
+async def list_rows(
+    read: Callable[[Any], Awaitable[Document[Any]]], filter: Any, size: int
+) -> tuple[list[Any], int]:
+    """Return the rows of a page that can be larger than those of the contract, and their total.
+
+    Args:
+        read: the operation of the list, for a filter with a page of the contract.
+        filter: its `page` has the number of the page.
+        size: rows of a page.
+
+    Raises:
+        ValidationFailed: the page is beyond the rows that can be read.
+    """
+    page: Page = filter.page
+    if size <= MAXIMUM_LIMIT:
+        listed = (await read(filter)).value
+        return listed["data"], listed["meta"]["total_count"]
+    offset = (page.page - 1) * size
+    if offset > MAXIMUM_OFFSET:
+        raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
+    skipped = offset % MAXIMUM_LIMIT
+    part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
+    rows = list[Any]()
+    while True:
+        listed = (await read(replace(filter, page=part))).value
+        rows += listed["data"]
+        cursor = listed["meta"]["next_cursor"]
+        if cursor is None or len(rows) >= skipped + size:
+            return rows[skipped : skipped + size], listed["meta"]["total_count"]
+        part = replace(part, cursor=cursor)

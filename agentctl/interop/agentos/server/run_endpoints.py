@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
+from agentctl.approval_requests import ContinueRequest, IdempotencyKey
 from agentctl.declarations import Header, Query
-from agentctl.errors import BadRequest
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.forms import FormBody
-from agentctl.interop.agentos.server.operation import read_repeated, translate_portions
+from agentctl.interop.agentos.server.operation import Portion, read_repeated, translate_portions
+from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
 from agentctl.interop.agentos.server.runs import RunBuilder
+from agentctl.interop.agentos.waiting import FIELDS
+from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
@@ -27,8 +33,10 @@ from agentctl.requests import (
     Page,
     ResumeRequest,
     RunFilter,
+    StreamEvent,
 )
 from agentctl.run_operations import ComponentId, RunId
+from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -46,8 +54,33 @@ class RunForm(RunBody, total=False):
     stream_events: Annotated[bool | None, Field(description="False: only content and failures")]
 
 
+class ContinueForm(TypedDict, total=False):
+    """A paused run to continue."""
+
+    tools: str | None
+    requirements: str | None
+    step_requirements: str | None
+    session_id: str | None
+    stream: bool
+    background: bool
+    dependencies: dict[str, Any] | None
+    input: str | None
+    additional_instructions: str | None
+    continue_from: str | None
+    fork: bool | None
+    regenerate: bool | None
+
+
 _RUN = FormBody(RunForm)
 _RESUME = FormBody(ResumeBody, optional=True)
+_CONTINUE = FormBody(ContinueForm, optional=True)
+
+_VARIANTS: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("input", "additional_instructions"), (None, "")),
+    **dict.fromkeys(("fork", "regenerate"), (None, False)),
+    "continue_from": (None, "", "end"),
+}
+"""Fields of `ContinueForm` with other ways to go on, and the values that change nothing."""
 
 SessionQuery = Annotated[str | None, Query("Session of the run")]
 
@@ -84,15 +117,15 @@ class RunEndpoints(Endpoints):
         )
         run = document.value
         if request.background:
-            accepted = {"run_id": run["run_id"], "session_id": run["session_id"]}
-            return json_response({**accepted, "status": run["status"]}, 202)
+            return _build_accepted(run)
         return json_response(
             self._build(run, await operations.read_details(kind, component_id, run))
         )
 
     def _build(self, run: RunRecord, details: RunDetails) -> dict[str, Any]:
         runs = [run, *details.descendants]
-        return RunBuilder(self._directory, runs, details.session_state or {}).build_response(run)
+        state = details.session_state or {}
+        return RunBuilder(self._directory, runs, state, details.approvals).build_response(run)
 
     async def get_run(
         self,
@@ -107,7 +140,7 @@ class RunEndpoints(Endpoints):
         )
         run = document.value
         details = await call.operations.read_details(kind, component_id, run)
-        if details.descendants:
+        if details.descendants or details.approvals:
             return json_response(self._build(run, details))
         key = ("run", document.raw, orjson.dumps(details.session_state))
         return self._bodies.respond(key, lambda: self._build(run, details))
@@ -184,13 +217,104 @@ class RunEndpoints(Endpoints):
         return EventStreamResponse(None, translate_portions(native, translator.translate))
 
     async def continue_run(
-        self, kind: ComponentKind, call: Call, component_id: ComponentId, run_id: RunId
+        self,
+        kind: ComponentKind,
+        call: Call,
+        component_id: ComponentId,
+        run_id: RunId,
+        idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Refuse `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds."""
-        await call.operations.require_run(kind, component_id, run_id, None)
-        raise BadRequest(
-            "Runs are not continued in this interface: decide with agentctl, or over its own one"
+        """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds.
+
+        The decision of an approver lets the run go on, here without its client. A client that
+        continues the run then receives what follows its first pause.
+        """
+        operations, field = call.operations, FIELDS[kind]
+        try:
+            body = await _CONTINUE.read(call)
+            entries = read_entries(field, body.get(field))
+        except (BadRequest, TooLarge, UnsupportedMediaType):
+            await operations.require_run(kind, component_id, run_id, None)
+            raise
+        for name, same in _VARIANTS.items():
+            if body.get(name) not in same:
+                raise ValidationFailed(f"{name} is not supported: a run goes on where it paused")
+        session_id, streams = body.get("session_id") or None, body.get("stream", True)
+        found = await operations.list_run_approvals(kind, component_id, run_id, session_id)
+        status, approvals = found
+        decisions = match_decisions(entries, approvals)
+        request = ContinueRequest(
+            decisions=tuple(decisions),
+            background=body.get("background", False),
+            dependencies=body.get("dependencies"),
+            idempotency_key=idempotency_key,
         )
+        was_approved = not decisions and any(each["policy"] == "other" for each in approvals)
+        if was_approved and streams:
+            return await self._stream_next_legs(kind, call, component_id, run_id)
+        continued = None
+        if not (was_approved and is_final(status)):
+            continued = await operations.begin_continuation(kind, component_id, run_id, request)
+        if streams and continued is None:
+            return await self._stream_last_event(kind, call, component_id, run_id)
+        if streams and continued is not None:
+            translator = EventTranslator(
+                self._directory, kind, numbered=request.background, after=continued.after
+            )
+            events = operations.follow_continuation(continued)
+            return EventStreamResponse(None, translate_portions(events, translator.translate))
+        run = (
+            await operations.read_continuation(kind, component_id, run_id, request, continued)
+        ).value
+        if continued is not None and request.background:
+            return _build_accepted(run)
+        details = await operations.read_details(kind, component_id, run)
+        return json_response(self._build(run, details))
+
+    async def _open_stored_stream(
+        self, kind: ComponentKind, call: Call, component_id: str, run_id: str
+    ) -> AsyncGenerator[Portion]:
+        session_id = await call.operations.find_run_session(kind, component_id, run_id)
+        request = ResumeRequest(session_id, BEFORE_FIRST_EVENT)
+        native = await call.operations.open_resumed_stream(kind, component_id, run_id, request)
+        translator = EventTranslator(self._directory, kind)
+        return translate_portions(native, translator.translate)
+
+    async def _stream_next_legs(
+        self, kind: ComponentKind, call: Call, component_id: str, run_id: str
+    ) -> Response:
+        """Stream the events of a run after its first pause."""
+        events = await self._open_stored_stream(kind, call, component_id, run_id)
+        started = False
+
+        def skip_first_leg(portion: Portion) -> Portion:
+            nonlocal started
+            kept = list[StreamEvent]()
+            for event in portion:
+                started = started or find_event_kind(event.name) is EventKind.CONTINUED
+                kept += [event] if started else []
+            return kept
+
+        return EventStreamResponse(None, translate_portions(events, skip_first_leg))
+
+    async def _stream_last_event(
+        self, kind: ComponentKind, call: Call, component_id: str, run_id: str
+    ) -> Response:
+        """Stream the event of the pause of a run that still waits."""
+        events = await self._open_stored_stream(kind, call, component_id, run_id)
+
+        async def keep_last() -> AsyncGenerator[Portion]:
+            last: Portion = []
+            async for portion in events:
+                last = portion[-1:]
+            yield last
+
+        return EventStreamResponse(None, keep_last())
+
+
+def _build_accepted(run: RunRecord) -> Response:
+    accepted = {"run_id": run["run_id"], "session_id": run["session_id"]}
+    return json_response({**accepted, "status": run["status"]}, 202)
 
 
 MAXIMUM_RUNS = 1_000

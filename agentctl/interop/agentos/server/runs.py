@@ -9,8 +9,9 @@ import orjson
 
 from agentctl.interop.agentos.mapping import RUN, write_fields, write_messages, write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
+from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
 from agentctl.interop.agentos.values import Built, to_seconds, write_counters
-from agentctl.records.kinds import KINDS
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import parse_rfc3339
 
 Run = Mapping[str, Any]
@@ -42,12 +43,20 @@ class RunBuilder:
         directory: the configured components.
         runs: the records of the contract, each after its parent; background work is left out.
         state: the state of the session, None if it is not known.
+        approvals: what the runs wait or waited for.
     """
 
-    def __init__(self, directory: Directory, runs: Iterable[Run], state: Any = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        runs: Iterable[Run],
+        state: Any = None,
+        approvals: Iterable[Run] = (),
+    ) -> None:
         self._directory = directory
         self._runs = [run for run in runs if run["purpose"] is None]
         self._state = state
+        self._pending = [each for each in approvals if each["status"] == "pending"]
         self._by_id = {run["run_id"]: run for run in self._runs}
         self._children: dict[str | None, list[Run]] = {}
         for run in self._runs:
@@ -76,22 +85,52 @@ class RunBuilder:
         }
         if kind == "workflow":
             built |= self._build_steps(run, component_id)
+            if self._pending and run["status"] == "PAUSED":
+                built |= self._build_workflow_pause(run, built["step_results"])
             built["input"] = run["input"]
             return _drop_null(built) | _NO_MEDIA
         model = self._directory.get_model(kind, component_id)
         if model is not None:
             built["model"], built["model_provider"] = model
         built |= self._build_details(run)
+        if self._pending and run["status"] == "PAUSED":
+            built |= self._build_pause(kind, run, built["tools"])
         built["input"] = {"input_content": run["input"]}
         if kind == "team":
             children = self._children.get(run["run_id"], ())
             built["member_responses"] = [self.build_response(each) for each in children]
         return _drop_null(built)
 
+    def _build_pause(self, kind: ComponentKind, run: Run, tools: list[Built]) -> Built:
+        pending = [each for each in self._pending if self._is_below(each["run_id"], run["run_id"])]
+        pause = write_pause(kind, run["run_id"], pending, self._directory)
+        waiting = {tool["tool_call_id"] for tool in pause["tools"]}
+        others = [tool for tool in tools if tool["tool_call_id"] not in waiting]
+        return pause | {"tools": [*others, *pause["tools"]]}
+
+    def _is_below(self, run_id: str | None, root_id: str) -> bool:
+        """Return True for the run `root_id` and those below it."""
+        while run_id is not None and run_id != root_id:
+            run_id = self._by_id[run_id]["parent_run_id"] if run_id in self._by_id else None
+        return run_id == root_id
+
+    def _build_workflow_pause(self, run: Run, results: list[Built]) -> Built:
+        children = self._children.get(run["run_id"], ())
+        paused = [n for n, child in enumerate(children) if child["status"] == "PAUSED"]
+        executor, step = None, (self._pending[0]["tool_name"], len(children))
+        if paused:
+            child = children[paused[0]]
+            kind = get_kind(child)
+            executor = kind, child[KINDS[kind].id_field], child["run_id"]
+            step = results[paused[0]]["step_name"], paused[0]
+        ids = run["run_id"], run["session_id"]
+        return write_workflow_pause(*ids, step, executor, self._pending, self._directory)
+
     def _build_details(self, run: Run) -> Built:
         created = to_seconds(run["created_at"])
         return {
-            "metrics": write_counters(run["metrics"]),
+            "metrics": write_counters(run["metrics"])
+            | measure_duration(run["created_at"], run["finished_at"]),
             "messages": write_messages(run["run_id"], run["messages"]),
             "tools": [write_tool(tool, created) for tool in run["tools"]],
         }
@@ -105,13 +144,10 @@ class RunBuilder:
         ]
         steps = {row["step_name"]: {name: row[name] for name in STEP_SUMMARY} for row in results}
         metrics: Built = {"steps": steps}
-        if run["finished_at"] is not None:
-            taken = parse_rfc3339(run["finished_at"]) - parse_rfc3339(run["created_at"])
-            metrics["duration"] = taken / 1_000_000
         return {
             "step_results": results,
             "step_executor_runs": [self.build_response(each) for each in children],
-            "metrics": metrics,
+            "metrics": metrics | measure_duration(run["created_at"], run["finished_at"]),
         }
 
     def _build_step(self, name: str, run: Run) -> Built:
@@ -122,6 +158,7 @@ class RunBuilder:
             **build_step_result(name, kind, executor, run["run_id"], build_content(run)),
             "metrics": write_counters(run["metrics"]),
             "success": completed,
+            "is_paused": run["status"] == "PAUSED",
             "error": None if completed or not run["error"] else run["error"]["detail"],
         }
 
@@ -188,6 +225,13 @@ class RunBuilder:
                 "input_media": {},
             }
         )
+
+
+def measure_duration(begin: str | None, end: str | None) -> Built:
+    """Return `duration`, the seconds between two times; empty while one is not known."""
+    if begin is None or end is None:
+        return {}
+    return {"duration": (parse_rfc3339(end) - parse_rfc3339(begin)) / 1_000_000}
 
 
 def build_step_result(name: str, kind: str, executor: str, run_id: str, content: Any) -> Built:

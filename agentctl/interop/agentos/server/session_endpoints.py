@@ -13,7 +13,7 @@ from starlette.responses import Response
 from agentctl.declarations import Query
 from agentctl.errors import NotFound, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import Seconds, read_repeated
+from agentctl.interop.agentos.server.operation import Seconds, list_rows, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
@@ -23,7 +23,6 @@ from agentctl.requests import (
     DEFAULT_LIMIT,
     DEFAULT_LOCATOR,
     MAXIMUM_LIMIT,
-    MAXIMUM_OFFSET,
     BulkDeletion,
     ComponentId,
     DatabaseId,
@@ -83,7 +82,7 @@ class SessionEndpoints(Endpoints):
                 return _build_session_page(record["data"], total, first.page, size)
 
             return self._bodies.respond(("sessions", document.raw, first.page, size), build)
-        sessions, total = await _list_many_sessions(call, selected, size)
+        sessions, total = await list_rows(call.operations.get_sessions, selected, size)
         return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(
@@ -179,22 +178,3 @@ def _build_session_page(
         for item in sessions
     ]
     return {"data": items, "meta": meta}
-
-
-async def _list_many_sessions(
-    call: Call, filter: SessionFilter, size: int
-) -> tuple[list[Any], int]:
-    page = filter.page
-    offset = (page.page - 1) * size
-    if offset > MAXIMUM_OFFSET:
-        raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
-    skipped = offset % MAXIMUM_LIMIT
-    part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
-    sessions = list[Any]()
-    while True:
-        listed = (await call.operations.get_sessions(replace(filter, page=part))).value
-        sessions += listed["data"]
-        cursor = listed["meta"]["next_cursor"]
-        if cursor is None or len(sessions) >= skipped + size:
-            return sessions[skipped : skipped + size], listed["meta"]["total_count"]
-        part = replace(part, cursor=cursor)

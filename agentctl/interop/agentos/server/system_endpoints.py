@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required
@@ -11,10 +12,12 @@ from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
 from agentctl.declarations import Query
+from agentctl.errors import NotFound
 from agentctl.interop.agentos.mapping import write_account, write_session
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.mcp import is_enabled
 from agentctl.interop.mcp.settings import MCP_PATH
+from agentctl.operations import MemoryId
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
@@ -27,7 +30,7 @@ from agentctl.requests import (
     PageNumber,
     SortOrder,
 )
-from agentctl.server.answers import json_response
+from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import GrantBody, UpdateMemoryBody
 from agentctl.server.state import Call
@@ -107,3 +110,10 @@ async def list_service_accounts(
         if include_revoked or account["revoked_at"] is None
     ]
     return json_response({"data": rows, "meta": {**accounts["meta"], "search_time_ms": 0.0}})
+
+
+async def delete_memory(call: Call, memory_id: MemoryId) -> Response:
+    """Handle `DELETE /memories/{memory_id}`; one that is not found is none, as on AgentOS."""
+    with contextlib.suppress(NotFound):
+        await call.operations.delete_memory(memory_id)
+    return no_content_response()

@@ -1,0 +1,372 @@
+"""Paused runs in the shapes of AgentOS: the calls that wait, and what clients say about them.
+
+AgentOS takes the calls of a paused run back from its client, and makes them as the client sends
+them. Here a client only decides: a call is made with the arguments that were stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from agentctl.approval_requests import RunDecision
+from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
+from agentctl.interop.agentos.mapping import write_tool
+from agentctl.interop.agentos.server.directory import Directory
+from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
+from agentctl.records.approvals import ApprovalKind, ApprovalRecord, Verb, hash_call
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.strict import NotStrict, parse_json
+from agentctl.records.validation import check_json
+from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
+
+PAUSE_TYPES: dict[ApprovalKind, str] = {
+    "approval": "confirmation",
+    "input": "user_input",
+    "external": "external_execution",
+}
+"""The names of the kinds. AgentOS has none for `outcome`."""
+
+NEEDS_APPROVER = "This run requires admin approval before it can be continued"
+"""The text of AgentOS for a run that another person has to approve."""
+
+ANSWER = "answer"
+"""The field of an answer that is not an object."""
+
+_FIELD_TYPES = {
+    "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
+    "object": "dict",
+}  # fmt: skip
+
+Asked = Mapping[str, Any]
+"""An approval: a record, or the part in the event of a pause with `run_id`, `component_type`,
+`component_id` and `created_at` of the run."""
+
+
+def write_waiting_tool(asked: Asked) -> Built:
+    """Return the call of an approval with what it waits for."""
+    kind = asked["kind"]
+    return write_tool(
+        {
+            "tool_call_id": asked["tool_call_id"],
+            "tool_name": asked["tool_name"],
+            "tool_args": asked["arguments"],
+            "requires_confirmation": kind == "approval",
+            "requires_user_input": kind == "input",
+            "user_input_schema": _write_fields(asked) if kind == "input" else None,
+            "external_execution_required": kind == "external",
+            "approval_type": write_approval_type(asked),
+            "approval_id": asked["approval_id"],
+        },
+        to_seconds(asked["created_at"]),
+    )
+
+
+def write_approval_type(asked: Asked) -> str | None:
+    """Return `required` for an approval that another person decides."""
+    return "required" if asked["policy"] == "other" else None
+
+
+def write_requirement(asked: Asked, root_run_id: str, directory: Directory) -> Built:
+    """Return the requirement of a paused run, with the member whose call it is."""
+    tool = write_waiting_tool(asked)
+    built = {"id": asked["approval_id"], "created_at": asked["created_at"], "tool_execution": tool}
+    if tool["user_input_schema"] is not None:
+        built["user_input_schema"] = tool["user_input_schema"]
+    if asked["run_id"] == root_run_id:
+        return built
+    kind, component_id = asked["component_type"], asked["component_id"]
+    return built | {
+        "member_agent_id": component_id,
+        "member_agent_name": directory.get_name(kind, component_id),
+        "member_run_id": asked["run_id"],
+    }
+
+
+def write_pause(
+    kind: ComponentKind, run_id: str, approvals: Iterable[Asked], directory: Directory
+) -> Built:
+    """Return the members of a paused agent or team run, or of the event of its pause.
+
+    Args:
+        approvals: pending ones, of the run and of its members.
+    """
+    waiting = list(approvals)
+    return {
+        "tools": [write_waiting_tool(each) for each in waiting if each["run_id"] == run_id],
+        "requirements": [write_requirement(each, run_id, directory) for each in waiting],
+    }
+
+
+def write_workflow_pause(
+    run_id: str,
+    session_id: str,
+    step: tuple[str, int],
+    executor: tuple[ComponentKind, str, str] | None,
+    approvals: Iterable[Asked],
+    directory: Directory,
+) -> Built:
+    """Return the members of a paused workflow run, or of the event of its pause.
+
+    Args:
+        step: name and index of the step that waits.
+        executor: kind and id of the component of the step, and its run; None if the step itself
+            waits.
+        approvals: pending ones, of the run and of its members.
+    """
+    name, index = step
+    waiting = list(approvals)
+    built: Built = {"step_name": name, "step_index": index, "step_type": "Step"}
+    requirements = [_write_step(each, built) for each in waiting if each["run_id"] == run_id]
+    if executor is not None:
+        kind, component_id, executor_run_id = executor
+        requirements.append(
+            built
+            | {
+                "step_id": executor_run_id,
+                "requires_executor_input": True,
+                "executor_requirements": [
+                    write_requirement(each, run_id, directory)
+                    for each in waiting
+                    if each["run_id"] != run_id
+                ],
+                "executor_id": component_id,
+                "executor_name": directory.get_name(kind, component_id),
+                "executor_run_id": executor_run_id,
+                "executor_type": kind,
+                "executor_session_id": session_id,
+            }
+        )
+    return {
+        "paused_step_name": name,
+        "paused_step_index": index,
+        "pause_kind": "step" if executor is None else "executor",
+        "step_requirements": requirements,
+    }
+
+
+def _write_step(asked: Asked, step: Built) -> Built:
+    is_input = asked["kind"] == "input"
+    return step | {
+        "step_id": asked["tool_call_id"],
+        "step_name": asked["tool_name"] or step["step_name"],
+        "requires_confirmation": not is_input,
+        "confirmation_message": None if is_input else asked["question"],
+        "requires_user_input": is_input,
+        "user_input_message": asked["question"] if is_input else None,
+        "user_input_schema": _write_fields(asked) if is_input else None,
+    }
+
+
+def _write_fields(asked: Asked) -> list[Built]:
+    """Return the fields of an answer, without values: one for each member of an object."""
+    schema = asked["schema"] or {}
+    properties = _find_properties(schema)
+    required = schema.get("required", ()) if properties else (ANSWER,)
+    fields = properties or {ANSWER: {"description": asked["question"], **schema}}
+    return [
+        {
+            "name": name,
+            "field_type": _FIELD_TYPES.get(str(field.get("type")), "str"),
+            "description": field.get("description"),
+            "value": None,
+            "required": name in required,
+            "allowed_values": field.get("enum"),
+        }
+        for name, field in fields.items()
+        if isinstance(field, dict)
+    ]
+
+
+def _find_properties(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the members of an answer; empty if it is not an object."""
+    return read_object((schema or {}).get("properties")) or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The part of a returned call that is read.
+
+    Attributes:
+        call_id: of the call; of the step for a step that waits itself.
+        approval_id: named by the response of this server; other clients leave it out.
+        arguments: as the client has seen them; None if it does not say.
+        confirmed: the decision; None if it does not decide.
+        values: those of the fields of an answer.
+        result: of a tool that the client executes.
+    """
+
+    call_id: str
+    approval_id: str | None
+    arguments: dict[str, Any] | None
+    confirmed: bool | None
+    note: str | None
+    values: Mapping[str, Any]
+    result: Any
+
+    @property
+    def decides(self) -> bool:
+        return self.confirmed is not None or bool(self.values)
+
+
+def read_entries(field: str, text: str | None) -> list[Entry]:
+    """Return the calls of a form field: tool executions, requirements or step requirements.
+
+    Raises:
+        BadRequest: the text is not a JSON array of such objects.
+        TooLarge: it has too many values.
+    """
+    if not text:
+        return []
+    if has_too_many_values(text.encode("utf-8", "surrogatepass")):
+        raise TooLarge(f"{field} has more than {MAXIMUM_VALUES} values")
+    try:
+        given = parse_json(text)
+    except NotStrict:
+        raise BadRequest(f"Invalid JSON in {field} field") from None
+    if given is None:
+        return []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise BadRequest(f"Invalid structure or content for {field}: it must be a list of objects")
+    return [entry for each in given for entry in _read_entry(field, each)]
+
+
+def _read_entry(field: str, given: Built) -> list[Entry]:
+    nested = given.get("executor_requirements")
+    if isinstance(nested, list):
+        return [entry for each in read_objects(nested) for entry in _read_entry(field, each)]
+    tool = read_object(given.get("tool_execution"))
+    # A client may set the decision on the requirement only.
+    outer = {
+        "confirmed": given.get("confirmation"),
+        "confirmation_note": given.get("confirmation_note"),
+        "result": given.get("external_execution_result"),
+    }
+    entry = given if tool is None else outer | {k: v for k, v in tool.items() if v is not None}
+    call_id = entry.get("tool_call_id", entry.get("step_id"))
+    arguments, confirmed = entry.get("tool_args"), entry.get("confirmed")
+    note = entry.get("confirmation_note", entry.get("rejection_feedback"))
+    if (
+        not isinstance(call_id, str)
+        or not isinstance(arguments, dict | None)
+        or not isinstance(confirmed, bool | None)
+        or not isinstance(note, str | None)
+    ):
+        raise BadRequest(
+            f"Invalid structure or content for {field}: each entry must have tool_call_id, and"
+            " tool_args, confirmed and confirmation_note of their types"
+        )
+    schemas = (given.get("user_input_schema"), entry.get("user_input_schema"))
+    values = {
+        str(each.get("name")): each["value"]
+        for schema in schemas
+        for each in read_objects(schema)
+        if each.get("value") is not None
+    }
+    approval_id = read_text(entry.get("approval_id"))
+    return [Entry(call_id, approval_id, arguments, confirmed, note, values, entry.get("result"))]
+
+
+def match_decisions(
+    entries: Iterable[Entry], approvals: Sequence[ApprovalRecord]
+) -> list[RunDecision]:
+    """Return the decisions of the user of a run that a client's calls express.
+
+    Calls that wait for nothing are ignored, because clients send all calls of a run.
+
+    Raises:
+        FourEyes: the run waits for an approver.
+        NotFound: a decision is about a call that never waited.
+        Conflict: the arguments are those of another call.
+    """
+    pending = [each for each in approvals if each["status"] == "pending"]
+    if any(each["policy"] == "other" for each in pending):
+        raise FourEyes(NEEDS_APPROVER)
+    # A decision before the newest pause belongs to an earlier one.
+    begun = min((each["created_at"] for each in pending), default="")
+    decisions = []
+    for entry in entries:
+        asked = _find_asked(entry, approvals)
+        if asked is None:
+            if entry.decides:
+                raise NotFound("Approval not found")
+            continue
+        decided_at = asked["decided_at"]
+        is_earlier = decided_at is not None and decided_at <= begun
+        if asked["policy"] == "other" or is_earlier:
+            continue
+        decision = _build_decision(entry, asked)
+        if decision is not None:
+            decisions.append(decision)
+    return decisions
+
+
+def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRecord | None:
+    named = [each for each in approvals if each["tool_call_id"] == entry.call_id]
+    if len(named) > 1 and entry.approval_id is not None:
+        named = [each for each in named if each["approval_id"] == entry.approval_id]
+    waiting = [each for each in named if each["status"] == "pending"]
+    if len(waiting) > 1:
+        raise Conflict(f"{entry.call_id} names several calls: approval_id must name one")
+    found = waiting or named
+    return found[-1] if found else None
+
+
+def _build_decision(entry: Entry, asked: ApprovalRecord) -> RunDecision | None:
+    call = asked["run_id"], asked["tool_call_id"], asked["tool_name"]
+    check_json("tool_args", entry.arguments)
+    if entry.arguments is not None and (
+        hash_call(*call, entry.arguments) != asked["arguments_hash"]
+    ):
+        raise Conflict(
+            f"tool_args of {entry.call_id} are not those of the call that waits: a call is made as"
+            " it was shown"
+        )
+    decided = decide(asked, entry.confirmed, entry.values, entry.result, entry.note)
+    if decided is None:
+        return None
+    return RunDecision(**decided, approval_id=asked["approval_id"])
+
+
+def decide(
+    asked: ApprovalRecord,
+    confirmed: bool | None,
+    values: Mapping[str, Any],
+    result: Any,
+    note: str | None,
+) -> dict[str, Any] | None:
+    """Return the fields of a decision about an approval; None if nothing is decided.
+
+    Args:
+        confirmed: True to approve, False to reject.
+        values: of the fields of an answer.
+        result: of a tool that the client executes.
+        note: the model reads the one of a rejection.
+
+    Raises:
+        Conflict: the outcome of a call whose server died, about which AgentOS has no question.
+    """
+    kind = asked["kind"]
+    verb: Verb | None = None
+    fields: dict[str, Any] = {}
+    if kind == "approval" and confirmed is not None:
+        verb = "approve" if confirmed else "reject"
+        fields["arguments_hash"] = asked["arguments_hash"]
+    elif kind == "input" and confirmed is False:
+        verb = "reject"
+    elif kind == "input" and values:
+        properties = _find_properties(asked["schema"])
+        verb, fields["answer"] = "answer", dict(values) if properties else values.get(ANSWER)
+    elif kind == "external" and confirmed is False:
+        verb = "fail"
+    elif kind == "external" and result is not None:
+        verb, fields["result"] = "complete", result
+    elif kind == "outcome" and (confirmed is not None or result is not None):
+        raise Conflict(
+            f"The server that made the call {asked['tool_call_id']} died: report what happened with"
+            " agentctl approvals complete"
+        )
+    if verb is None:
+        return None
+    return cast(dict[str, Any], {"decision": verb, "note": note or None, **fields})
