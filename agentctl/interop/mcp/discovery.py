@@ -30,11 +30,15 @@ def list_issuers(settings: Settings) -> list[str]:
     return [table.issuer] if table.enabled and has_keys and table.issuer else []
 
 
-def build_metadata_url(settings: Settings, scope: Scope) -> str | None:
-    """Return the URL of the metadata; None without an identity provider."""
+def build_challenge(settings: Settings, scope: Scope) -> str:
+    """Return the parameters of a challenge (RFC 9728 5.1, RFC 6750 3), which begin with a comma.
+
+    The text is empty without an identity provider.
+    """
     if not list_issuers(settings):
-        return None
-    return f"{_find_base(settings, scope)}{_METADATA}{MCP_PATH}"
+        return ""
+    url = f"{_find_base(settings, scope)}{_METADATA}{MCP_PATH}"
+    return f', resource_metadata="{url}", scope="{" ".join(SCOPES)}"'
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:

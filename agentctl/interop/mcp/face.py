@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, BadRequest, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
-from agentctl.interop.mcp.discovery import WELL_KNOWN, build_metadata, build_metadata_url
+from agentctl.interop.mcp.discovery import WELL_KNOWN, build_challenge, build_metadata
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer
 from agentctl.interop.mcp.messages import build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
@@ -52,8 +52,8 @@ class McpFace(Face):
     def wrap_errors(self, app: ASGIApp) -> ASGIApp:
         async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:
             if self._is_request(scope) and path_below_root(scope) == MCP_PATH:
-                url = build_metadata_url(self._settings, scope)
-                scope[ERROR_RESPONSE_KEY] = partial(build_error_response, url)
+                discovery = build_challenge(self._settings, scope)
+                scope[ERROR_RESPONSE_KEY] = partial(build_error_response, discovery)
             await app(scope, receive, send)
 
         return set_error_response

@@ -61,17 +61,17 @@ def build_error(request_id: int | str | None, code: int, text: str) -> JsonObjec
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
 
 
-def build_error_response(metadata_url: str | None, error: AgentctlError) -> Response:
+def build_error_response(discovery: str, error: AgentctlError) -> Response:
     """Return the HTTP response of an error on the endpoint.
 
     Args:
-        metadata_url: the URL of the metadata about authorization (RFC 9728 5.1), or None.
+        discovery: parameters of challenges; empty without an identity provider.
     """
     code = INVALID_REQUEST if isinstance(error, BadRequest) else SERVER_ERROR
     body = build_error(None, code, error.detail)
     body["error"]["data"] = error.body()
     headers = error.headers()
     challenge = headers.get("WWW-Authenticate")
-    if challenge is not None and metadata_url is not None:
-        headers["WWW-Authenticate"] = f'{challenge}, resource_metadata="{metadata_url}"'
+    if challenge is not None:
+        headers["WWW-Authenticate"] = f"{challenge}{discovery}"
     return json_response(body, error.status, headers)
