@@ -88,9 +88,14 @@ class OAuthProvider:
         """Return the tokens for a code."""
         del self._codes[authorization_code.code]
         scopes = authorization_code.scopes
-        claims = {"sub": "ada", "iss": self.issuer, "exp": int(time.time()) + 600, "scopes": scopes}
-        token = jwt.encode(claims, self._key, "EdDSA", headers={"kid": "one"})
-        return OAuthToken(access_token=token, expires_in=600, scope=" ".join(scopes))
+        token = self.sign("ada", *scopes)
+        return OAuthToken(access_token=token, expires_in=3_600, scope=" ".join(scopes))
+
+    def sign(self, subject: str, *scopes: str) -> str:
+        """Return a token for an hour."""
+        expires = int(time.time()) + 3_600
+        claims = {"sub": subject, "iss": self.issuer, "exp": expires, "scopes": list(scopes)}
+        return jwt.encode(claims, self._key, "EdDSA", headers={"kid": "one"})
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> None:
         """Return None: there are no refresh tokens."""
