@@ -325,6 +325,14 @@ def test_session_of_another_caller_is_not_found(served: ThreadedServer, wire: Mc
     assert served.client.post("/mcp", json=body, headers=unknown).status_code == 404
 
 
+def test_sessions_of_one_caller_do_not_shut_out_others(served: ThreadedServer) -> None:
+    with httpx2.Client(base_url=served.url, headers=served.bearer("greedy")) as client:
+        opened = [McpWire(client) for _ in range(60)]
+        with httpx2.Client(base_url=served.url, headers=served.bearer("other", *RUN)) as another:
+            assert McpWire(another).ask("ping") == {}
+        assert [wire.ask("tools/list") for wire in (opened[0], opened[-1])] == [{"tools": []}] * 2
+
+
 def test_errors_without_a_token_are_json_rpc(served: ThreadedServer) -> None:
     unknown = served.client.post("/mcp", json={})
     assert unknown.json()["error"]["message"] == "Authentication required"

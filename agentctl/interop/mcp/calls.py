@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import orjson
 
 from agentctl.approval_requests import ContinueRequest
-from agentctl.errors import AgentctlError, ValidationFailed
-from agentctl.interop.mcp.progress import Progress, Report
+from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
+from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.progress import Progress
 from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
@@ -25,7 +26,7 @@ from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
 
-PAUSE_SECONDS = 0.3
+PAUSE_SECONDS = 0.5
 """Interval of the checks if a paused run whose questions are asked goes on."""
 
 _log = logging.getLogger("agentctl.server")
@@ -37,31 +38,6 @@ Events = AsyncGenerator[list[StreamEvent]]
 
 _tasks = set[asyncio.Task[None]]()
 """Cancels under way: a task without a reference may be collected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """What the client of a call takes and sends, in addition to the arguments.
-
-    Attributes:
-        disconnected: set when the client of the HTTP request has disconnected.
-        detaches: True if the run goes on then.
-        run_id: the id that its run gets; None for any.
-        report: sends a notification of progress; None if the client wants none.
-        ask: sends a question; None if the client takes none while it waits.
-        takes_questions: True if the client takes questions as the result of the call.
-        state: the `requestState` of a repeated call, a run that waits; None for a new call.
-        answers: the answers to the questions of that run.
-    """
-
-    disconnected: asyncio.Event
-    detaches: bool
-    run_id: str | None = None
-    report: Report | None = None
-    ask: Callable[[Question], Awaitable[None]] | None = None
-    takes_questions: bool = False
-    state: str | None = None
-    answers: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def run(
@@ -118,7 +94,8 @@ class _RunCall:
     async def execute(self) -> Result:
         """Return the result of the run at its end, or of its pause."""
         tool, client = self._tool, self._client
-        async with self._progress.reporting():
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._progress.reporting())
             if client.state is None:
                 request = RunRequest(self._arguments["message"], self._arguments.get("session_id"))
                 events = self._operations.stream_run_portions(
@@ -126,15 +103,20 @@ class _RunCall:
                 )
             else:
                 events = await self._continue(client.state)
+            waits = client.waits
             while (result := await self._read(events)) is None:
                 questions = self._paused.build_questions(self._approvals.values())
                 if questions is None or not (client.ask or client.takes_questions):
                     return self._build_pause()
                 if client.ask is None:
                     return self._build_questions(questions)
+                try:
+                    stack.enter_context(waits())
+                except TooManyRequests:
+                    return self._build_pause()
+                waits = nullcontext
                 for question in questions:
                     await client.ask(question)
-                self._progress.note("waits for an answer")
                 events = self._follow_next_leg()
             return result
 
@@ -163,8 +145,9 @@ class _RunCall:
         return self._operations.follow_continuation(continued)
 
     async def _follow_next_leg(self) -> Events:
-        """Yield the events after the pause, once some process has continued the run."""
+        """Yield the events after a pause, once a process continues the run."""
         self._continues = True
+        self._progress.note("waits for an answer")
         tool = self._tool
         while True:
             request = ResumeRequest(self.session_id, self._last)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, BadRequest, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
+from agentctl.interop.mcp.client import Client
 from agentctl.interop.mcp.discovery import WELL_KNOWN, build_challenge, build_metadata
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer
 from agentctl.interop.mcp.messages import build_error_response
@@ -90,7 +91,7 @@ class McpFace(Face):
         return [tool.build() for tool in self._tools.values() if is_allowed(principal, tool)]
 
     async def _call_tool(
-        self, call: Call, name: str, values: dict[str, Any] | None, client: calls.Client
+        self, call: Call, name: str, values: dict[str, Any] | None, client: Client
     ) -> dict[str, Any]:
         tool = self._tools.get(name)
         if tool is None:

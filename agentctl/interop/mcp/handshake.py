@@ -20,7 +20,8 @@ import agentctl
 from agentctl.approval_requests import ContinueRequest
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, NotFound, ValidationFailed
-from agentctl.interop.mcp.calls import CANCEL_REASON, Client, cancel_runs
+from agentctl.interop.mcp.calls import CANCEL_REASON, cancel_runs
+from agentctl.interop.mcp.client import Client
 from agentctl.interop.mcp.messages import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -140,6 +141,7 @@ class HandshakeServer:
             run_id=session.find_run_id(request_id) if session is not None else None,
             report=partial(stream.report, token) if streams and token is not None else None,
             ask=stream.ask if streams and session is not None and session.asks else None,
+            waits=partial(call.caller.app_state.followed_runs.reserve, call.caller.owner),
         )
         watch = asyncio.ensure_future(_watch(call, client.disconnected))
         try:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.interop.mcp.client import Client
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -22,9 +23,6 @@ from agentctl.records.routes import operation_ids
 from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
 from agentctl.server.state import Call
 from agentctl.service.service import ServiceOperations
-
-if TYPE_CHECKING:
-    from agentctl.interop.mcp.calls import Client
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
@@ -49,7 +47,7 @@ INSTRUCTIONS = (
 ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
 """Returns the tools of the caller of a request, as JSON of the protocol."""
 
-CallTool = Callable[[Call, str, dict[str, Any] | None, "Client"], Awaitable[dict[str, Any]]]
+CallTool = Callable[[Call, str, dict[str, Any] | None, Client], Awaitable[dict[str, Any]]]
 """Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
 
 
