@@ -40,8 +40,8 @@ class OAuthProvider:
 
     Attributes:
         issuer: its URL.
-        scopes: the scopes that clients asked for, newest last.
-        resources: the resources that clients asked for (RFC 8707), newest last.
+        scopes: the scopes that clients requested, newest last.
+        resources: the resources that clients requested (RFC 8707), newest last.
     """
 
     def __init__(self, issuer: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.interop.mcp.calls import CANCEL_REASON
+from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.runs.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from agentctl.server import create_app
@@ -168,10 +168,11 @@ async def test_cancelled_call_cancels_the_run(served: ThreadedServer, mode: str)
         call.cancel()
         if not IS_FIRST:
             await wait_until(lambda: status(served, session) == "CANCELLED")
-    # Version 1 does not send the cancel, and has no session in which the server could take it.
+    # Version 1 does not send the cancel, but it ends its session.
     await wait_until(lambda: status(served, session) == "CANCELLED")
-    sends_cancel = mode == "legacy" and not IS_FIRST
-    reason = CANCEL_REASON if sends_cancel else CLIENT_DISCONNECTED
+    reason = CANCEL_REASON if mode == "legacy" else CLIENT_DISCONNECTED
+    if IS_FIRST:
+        reason = SESSION_REASON
     assert get_runs(served, session)[0]["cancel_reason"] == reason
 
 
@@ -254,7 +255,7 @@ def test_end_of_the_session_cancels_its_calls(
         model_endpoint.wait_for_open(before + 1, 30)
         assert wire.delete().status_code == 204
         (last,) = messages
-    assert last["result"]["isError"]
+    assert SESSION_REASON in last["result"]["content"][0]["text"]
     model_endpoint.wait_for_open(before, 30)
 
 

@@ -25,6 +25,7 @@ from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
+SESSION_REASON = "The client of MCP ended its session"
 
 PAUSE_SECONDS = 0.5
 """Interval of the checks if a paused run whose questions are asked goes on."""
@@ -230,7 +231,7 @@ class _RunCall:
 async def cancel_runs(
     operations: ServiceOperations, prefix: str, reason: str, *, paused: bool = False
 ) -> int:
-    """Cancel the runs whose ids begin with a text, in whatever process, and return their number.
+    """Cancel the runs whose ids begin with a text, in any process, and return their number.
 
     Args:
         paused: True to cancel paused runs, too.

@@ -17,7 +17,7 @@ Ask = Callable[[Question], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the client of a call takes and sends, in addition to the arguments.
+    """The parts of a call other than its arguments, and the ways to reach its client.
 
     Attributes:
         disconnected: set when the client of the HTTP request has disconnected.

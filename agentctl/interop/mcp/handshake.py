@@ -20,7 +20,7 @@ import agentctl
 from agentctl.approval_requests import ContinueRequest
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, NotFound, ValidationFailed
-from agentctl.interop.mcp.calls import CANCEL_REASON, cancel_runs
+from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
 from agentctl.interop.mcp.client import Client
 from agentctl.interop.mcp.messages import (
     INVALID_PARAMS,
@@ -69,7 +69,7 @@ class HandshakeServer:
         if call.method == "DELETE":
             if session is None:
                 raise NotFound("Session not found")
-            await cancel_runs(call.operations, session.prefix, CANCEL_REASON)
+            await cancel_runs(call.operations, session.prefix, SESSION_REASON)
             await no_content_response()(call.scope, call.receive, send)
             return
         message = read_message(await read_json_body(call))
@@ -235,7 +235,7 @@ async def _watch(call: Call, disconnected: asyncio.Event) -> None:
 
 
 async def _cancel_call(call: Call, params: JsonObject, session: McpSession | None) -> None:
-    """Cancel the run of a call, in whatever process it is.
+    """Cancel the run of a call, in any process.
 
     Raises:
         NotFound: there is no such call under way. Clients take the other errors of a notification

@@ -79,7 +79,7 @@ class PausedRun:
 
 
 def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, RunDecision]:
-    """Return the run and the decision of an answer. Whatever is not an answer is a rejection.
+    """Return the run and the decision of an answer. All but an answer is a rejection.
 
     Args:
         answer: the result of the question, with `action` and `content`.
