@@ -78,7 +78,7 @@ bench-hostile: $(VENV)/.installed-test
 # models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
-		.peers/agents/.installed
+		.peers/agents/.installed .peers/mcp-clients/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
@@ -93,6 +93,18 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
 		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
+	@touch $@
+
+.peers/mcp-clients/.installed: tests/peers/requirements-mcp-clients.txt \
+		tests/peers/requirements-mcp-agno.txt
+	@echo 'Creating an environment for clients of MCP in .peers'
+	@$(PYTHON) -m venv .peers/mcp-clients
+	@.peers/mcp-clients/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@$(PYTHON) -m venv .peers/mcp-clients/agno
+	@.peers/mcp-clients/agno/bin/python -m pip --disable-pip-version-check --quiet install \
+		-r tests/peers/requirements-mcp-agno.txt
+	@if command -v npm >/dev/null; then npm install --silent --prefix .peers/mcp-clients \
+		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
 
 .peers/openai/.installed: tests/peers/requirements-openai.txt

@@ -55,7 +55,7 @@ _ALLOWED_HEADERS = (
 )  # fmt: skip
 _EXPOSED_HEADERS = (
     "ETag", "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
-    "Mcp-Session-Id",
+    "Mcp-Session-Id", "WWW-Authenticate",
 )  # fmt: skip
 
 _SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)

@@ -11,7 +11,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
@@ -21,9 +21,12 @@ from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
     MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_LIMIT,
     MAXIMUM_REASON_LENGTH,
+    SUMMARY_VIEW,
     CancelRequest,
     EarlierMessage,
+    Page,
     ResumeRequest,
     RunFilter,
     RunRequest,
@@ -45,6 +48,9 @@ from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.run_rows import RunRow
+
+_OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 
 DISCONNECT_WAIT_SECONDS = 1.0
 """Seconds that a call waits for the run that it stops because its client disconnected."""
@@ -99,9 +105,14 @@ class RunOperations(OperationFamily):
         request: RunRequest,
         *,
         earlier: Sequence[EarlierMessage] = (),
+        run_id: str | None = None,
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Do the same as `stream_run`, and yield all events that are available at once."""
-        run = await self._start(kind, component_id, request, earlier, stream=True)
+        """Do the same as `stream_run`, and yield all events that are available at once.
+
+        Args:
+            run_id: the id of the run, unless another run has it already; None for a new one.
+        """
+        run = await self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
         database = self.lookups.component_database(kind, component_id)
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
@@ -176,6 +187,7 @@ class RunOperations(OperationFamily):
         earlier: Sequence[EarlierMessage],
         *,
         stream: bool,
+        run_id: str | None = None,
     ) -> LiveRun | KeyedRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
@@ -186,9 +198,11 @@ class RunOperations(OperationFamily):
             submission = await self._build_submission(
                 kind, component_id, request, earlier, stream=stream
             )
+            database = self.lookups.database(submission.component.database)
+            if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
+                submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
             call.add_resource("session", submission.spec.session_id)
             call.add_created("run", submission.spec.run_id)
-            database = self.lookups.database(submission.component.database)
             note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
             with call.change():
                 return await self.hosting.engine.submit(replace(submission, extra_write=note))
@@ -355,6 +369,21 @@ class RunOperations(OperationFamily):
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
+
+    async def find_open_runs(self, prefix: str) -> list[RunRow]:
+        """Return the runs without a final status whose ids begin with a text, of all databases.
+
+        They are those that the caller can see, at most 100 of each database and status.
+        """
+        found = list[RunRow]()
+        for name in self.hosting.databases:
+            database = self.hosting.databases[name]
+            for status in _OPEN_STATUSES:
+                wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
+                part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
+                work = run_reads.list_page(wanted, self.lookups.visibility, part, database.totals)
+                found += (await database.read(work)).rows
+        return found
 
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
 from tests.deployment import create_deployment
 from tests.server.event_streams import parse_events
+from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
 
 
@@ -63,15 +65,40 @@ def test_response_of_a_paused_run_is_an_error(people: People) -> None:
     assert (error.code, events[-1].response.status) == ("run_paused", "failed")
 
 
-async def test_tool_call_of_a_paused_run_names_run_and_approvals(people: People) -> None:
-    from mcp import Client
+Answers = Callable[[Any], Any]
+
+
+@asynccontextmanager
+async def open_mcp(people: People, mode: str, answer: Answers | None) -> AsyncIterator[Any]:
+    """Open a client of MCP for ann, whose questions are answered by a function of the message."""
+    from mcp import Client, types
     from mcp.client.streamable_http import streamable_http_client
 
+    async def elicit(context: Any, params: Any) -> Any:
+        assert answer is not None
+        action, content = answer(params)
+        return types.ElicitResult(action=action, content=content)
+
     fields = people.host.bearer("ann", "agents:run")
-    async with httpx2.AsyncClient(headers=fields, timeout=30) as http:
+    async with httpx2.AsyncClient(headers=fields, timeout=60) as http:
         transport = streamable_http_client(f"{people.host.url}/mcp", http_client=http)
-        async with Client(transport) as client:
-            result: Any = await client.call_tool("agent_payer", {"message": "user ask"})
+        callback: Any = elicit if answer is not None else None
+        async with Client(transport, mode=mode, elicitation_callback=callback) as client:
+            yield client
+
+
+MODES = ("legacy", "auto")
+"""Clients with a session, and clients of the protocol 2026-07-28."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("words", "asks"), [("user ask", False), ("other", True)])
+async def test_tool_call_of_a_paused_run_names_run_and_approvals(
+    people: People, mode: str, words: str, asks: bool
+) -> None:
+    answer: Answers | None = (lambda _: pytest.fail("asked")) if asks else None
+    async with open_mcp(people, mode, answer) as client:
+        result: Any = await client.call_tool("agent_payer", {"message": words})
     assert result.is_error
     run_id = result.structured_content["run_id"]
     named = result.structured_content["approvals"]
@@ -79,6 +106,85 @@ async def test_tool_call_of_a_paused_run_names_run_and_approvals(people: People)
     text = result.content[0].text
     assert text.startswith(f"The run {run_id} is paused. It waits for a decision: pay (approval ")
     assert all(approval_id in text for approval_id in named)
+
+
+def answer_all(params: Any) -> Any:
+    fields = params.requested_schema["properties"]
+    if "decision" in fields:
+        assert 'wants to call pay with {"amount": 10, "to": "bob"}' in params.message
+        return "accept", {"decision": "approve"}
+    if "result" in fields:
+        assert 'Execute open_file with {"path": "a.txt"}' in params.message
+        return "accept", {"result": "contents"}
+    if "answer" in fields:
+        assert (params.message, fields["answer"]["enum"]) == ("Which way?", ["left", "right"])
+        return "accept", {"answer": "left"}
+    return "accept", {"seats": 2, "window": True}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_user_of_an_mcp_client_decides(people: People, mode: str) -> None:
+    before = len(people.payments)
+    async with open_mcp(people, mode, answer_all) as client:
+        given = {"message": "user ask | open form"}
+        result: Any = await client.call_tool("agent_payer", given)
+    assert not result.is_error, result
+    assert result.content[0].text == "Results: contents, {'seats': 2, 'window': True}"
+    assert len(people.payments) == before + 1
+    rows = people.approvals(result.structured_content)
+    assert [(row["status"], row["decided_by"]) for row in rows] == [
+        ("approved", "ann"), ("answered", "ann"), ("answered", "ann"), ("answered", "ann"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        (("decline", None), "The user declined"),
+        (("cancel", None), "The user closed the question without an answer"),
+        (("accept", {"decision": "reject", "note": "no"}), "no"),
+    ],
+)
+async def test_rejection_of_an_mcp_client_is_not_executed(
+    people: People, mode: str, answer: Any, note: str
+) -> None:
+    before = len(people.payments)
+    async with open_mcp(people, mode, lambda _: answer) as client:
+        result: Any = await client.call_tool("agent_payer", {"message": "user"})
+    (row,) = people.approvals(result.structured_content)
+    assert (row["status"], row["note"]) == ("rejected", note)
+    assert len(people.payments) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_answer_outside_its_schema_rejects(people: People, mode: str) -> None:
+    async with open_mcp(people, mode, lambda _: ("accept", {"answer": "up"})) as client:
+        result: Any = await client.call_tool("agent_payer", {"message": "ask"})
+    (row,) = people.approvals(result.structured_content)
+    assert (row["status"], row["note"]) == ("rejected", "The answer is not valid")
+
+
+def test_cancel_stops_a_run_whose_question_is_open(people: People) -> None:
+    with httpx2.Client(
+        base_url=people.host.url, headers=people.headers("ann"), timeout=60
+    ) as client:
+        wire = McpWire(client, elicitation={})
+        with wire.call("agent_payer", 1, message="user") as messages:
+            question = next(messages)
+            assert question["method"] == "elicitation/create"
+            stolen = people.host.bearer("ben", "agents:run")
+            session = people.host.client.post(
+                "/mcp",
+                json={"jsonrpc": "2.0", "id": question["id"], "result": {"action": "decline"}},
+                headers=stolen,
+            )
+            assert session.status_code == 404, "the question of another user"
+            assert wire.cancel(1).status_code == 202
+            (last,) = messages
+        assert last["result"]["isError"]
+        late = {"id": question["id"], "result": {"action": "accept", "content": {}}}
+        assert wire.post(late).status_code == 404
 
 
 @pytest.fixture(scope="module")

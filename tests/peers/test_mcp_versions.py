@@ -10,7 +10,7 @@ import pytest
 from tests.process import base_environment
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = sorted(path.name for path in (ROOT / ".peers").glob("mcp-*"))
+VERSIONS = sorted(path.name for path in (ROOT / ".peers").glob("mcp-[0-9]*"))
 
 pytestmark = pytest.mark.skipif(not VERSIONS, reason="needs older versions of mcp: make test-peers")
 

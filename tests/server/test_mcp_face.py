@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,21 +14,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.interop.mcp.calls import CANCEL_REASON
+from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.runs.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from agentctl.server import create_app
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
+from tests.server.event_streams import wait_for
+from tests.server.mcp_wire import LEGACY, McpWire
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RUN = ("agents:run", "teams:run")
 VERSIONS = ("legacy",) if IS_FIRST else ("legacy", "auto")
-
-SESSIONS = "agentctl.interop.mcp.sessions"
-
-needs_sessions = pytest.mark.skipif(IS_FIRST, reason="version 1 has no sessions of MCP")
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +168,11 @@ async def test_cancelled_call_cancels_the_run(served: ThreadedServer, mode: str)
         call.cancel()
         if not IS_FIRST:
             await wait_until(lambda: status(served, session) == "CANCELLED")
-    # Version 1 does not send the cancel, and has no session in which the server could take it.
+    # Version 1 does not send the cancel, but it ends its session.
     await wait_until(lambda: status(served, session) == "CANCELLED")
-    sends_cancel = mode == "legacy" and not IS_FIRST
-    reason = CANCEL_REASON if sends_cancel else CLIENT_DISCONNECTED
+    reason = CANCEL_REASON if mode == "legacy" else CLIENT_DISCONNECTED
+    if IS_FIRST:
+        reason = SESSION_REASON
     assert get_runs(served, session)[0]["cancel_reason"] == reason
 
 
@@ -196,8 +195,7 @@ async def test_client_that_leaves_cancels_the_run(served: ThreadedServer) -> Non
         opened = await http.post(
             "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
         )
-        if not IS_FIRST:
-            http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
         await http.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         given = {"message": "x", "session_id": "left-mcp"}
         params = {"name": "agent_hang", "arguments": given}
@@ -205,101 +203,148 @@ async def test_client_that_leaves_cancels_the_run(served: ThreadedServer) -> Non
         async with http.stream("POST", "/mcp", json=body):
             await wait_until(lambda: status(served, "left-mcp") == "RUNNING")
         await wait_until(lambda: status(served, "left-mcp") == "CANCELLED")
-        if not IS_FIRST:
-            stolen = await http.post("/mcp", json=body, headers=served.bearer("eve", *RUN))
-            assert stolen.status_code == 404
+        stolen = await http.post("/mcp", json=body, headers=served.bearer("eve", *RUN))
+        assert stolen.status_code == 404
 
 
-def open_session(served: ThreadedServer, headers: dict[str, str]) -> tuple[int, str]:
-    """Open a session of MCP as an older client does; return the status and the id."""
-    hello = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    }
-    opened = served.client.post(
-        "/mcp",
-        json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
-        headers={**headers, **LEGACY},
-    )
-    return opened.status_code, opened.headers.get("mcp-session-id", "")
+@pytest.fixture
+def wire(served: ThreadedServer) -> Iterator[McpWire]:
+    with httpx2.Client(
+        base_url=served.url, headers=served.bearer("wim", *RUN), timeout=60
+    ) as client:
+        yield McpWire(client)
 
 
-def list_tools(served: ThreadedServer, headers: dict[str, str], session: str) -> int:
-    """Return the status of a request in a session."""
-    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-    sent = {**headers, **LEGACY, "Mcp-Session-Id": session}
-    return served.client.post("/mcp", json=body, headers=sent).status_code
-
-
-LEGACY = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
-
-
-@needs_sessions
-def test_sessions_of_one_caller_do_not_shut_out_others(
-    served: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+def test_cancel_ends_the_model_call(
+    served: ThreadedServer, wire: McpWire, model_endpoint: ModelEndpoint
 ) -> None:
-    monkeypatch.setattr(f"{SESSIONS}.MAXIMUM_SESSIONS", 30)
-    greedy = {"Authorization": f"Bearer {served.deployment.token('greedy')}"}
-    opened = [open_session(served, greedy) for _ in range(40)]
-    assert {status for status, _ in opened} == {200}
-    for name in ("other-1", "other-2", "other-3"):
-        headers = served.bearer(name, *RUN)
-        status, session = open_session(served, headers)
-        assert (status, list_tools(served, headers, session)) == (200, 200)
-    statuses = [list_tools(served, greedy, session) for _, session in opened]
-    assert statuses == [404] * 20 + [200] * 20
+    before = model_endpoint.open_calls()
+    with wire.call("agent_hang", "one", message="x", session_id="wire-1") as messages:
+        model_endpoint.wait_for_open(before + 1, 30)
+        assert wire.cancel("one").status_code == 202
+        (last,) = messages
+    assert last["result"]["isError"]
+    assert CANCEL_REASON in last["result"]["content"][0]["text"]
+    model_endpoint.wait_for_open(before, 30)
 
 
-@needs_sessions
-def test_sessions_opened_at_the_same_time_are_counted(served: ThreadedServer) -> None:
-    headers = served.bearer("quick", *RUN)
-    with ThreadPoolExecutor(8) as pool:
-        opened = list(pool.map(lambda _: open_session(served, headers), range(60)))
-    statuses = [list_tools(served, headers, session) for status, session in opened if status == 200]
-    assert statuses.count(200) == 20
-
-
-@needs_sessions
-def test_full_server_ends_the_oldest_idle_session(
-    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+def test_cancel_without_a_call_is_not_accepted(
+    served: ThreadedServer, wire: McpWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{SESSIONS}.MAXIMUM_SESSIONS", 25)
-    with serve(tmp_path, model_endpoint) as served:
-        callers = [served.bearer(f"many-{number}", *RUN) for number in range(26)]
-        opened = [(headers, open_session(served, headers)) for headers in callers]
-        assert {status for _, (status, _) in opened} == {200}
-        statuses = [list_tools(served, headers, session) for headers, (_, session) in opened]
-    assert statuses == [404, *[200] * 25]
+    monkeypatch.setattr("agentctl.interop.mcp.handshake.CANCEL_SECONDS", 0.1)
+    refused = wire.cancel(77)
+    assert refused.status_code == 404
+    assert "no call under way" in refused.json()["error"]["message"]
+    with wire.call("agent_echo", 7, message="x") as messages:
+        list(messages)
+    assert wire.cancel(7).status_code == 404, "the call has ended"
+    with wire.call("agent_hang", 8, message="x", session_id="wire-2") as messages:
+        wait_for(lambda: status(served, "wire-2") == "RUNNING")
+        with httpx2.Client(base_url=served.url, headers=served.bearer("wim", *RUN)) as client:
+            assert McpWire(client).cancel(8).status_code == 404, "the call of another session"
+        assert status(served, "wire-2") == "RUNNING"
+        assert wire.cancel(8).status_code == 202
+        list(messages)
 
 
-@needs_sessions
-async def test_sessions_with_calls_under_way_do_not_end(
-    served: ThreadedServer, monkeypatch: pytest.MonkeyPatch
+def test_end_of_the_session_cancels_its_calls(
+    served: ThreadedServer, wire: McpWire, model_endpoint: ModelEndpoint
 ) -> None:
-    monkeypatch.setattr(f"{SESSIONS}.SESSIONS_PER_CALLER", 2)
-    headers = served.bearer("busy", *RUN)
-    async with httpx2.AsyncClient(base_url=served.url, headers={**headers, **LEGACY}) as http:
-        held = []
-        for number in range(2):
-            _, session = open_session(served, headers)
-            given = {"message": "x", "session_id": f"busy-{number}"}
-            params = {"name": "agent_hang", "arguments": given}
-            body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
-            named = {"Mcp-Session-Id": session}
-            held.append(asyncio.create_task(http.post("/mcp", json=body, headers=named)))
-            await wait_until(lambda n=number: status(served, f"busy-{n}") == "RUNNING")
-        refused = served.client.post(
-            "/mcp",
-            json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}},
-            headers={**headers, **LEGACY},
-        )
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert open_session(served, served.bearer("another", *RUN))[0] == 200
-        for task in held:
-            task.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
-    await wait_until(lambda: status(served, "busy-1") == "CANCELLED")
+    before = model_endpoint.open_calls()
+    with wire.call("agent_hang", 1, message="x") as messages:
+        model_endpoint.wait_for_open(before + 1, 30)
+        assert wire.delete().status_code == 204
+        (last,) = messages
+    assert SESSION_REASON in last["result"]["content"][0]["text"]
+    model_endpoint.wait_for_open(before, 30)
+
+
+def test_reused_request_id_is_another_run(wire: McpWire) -> None:
+    results = []
+    for text in ("one", "two"):
+        with wire.call("agent_echo", 1, message=text) as messages:
+            (last,) = messages
+        results.append(last["result"]["structuredContent"])
+    assert [result["content"] for result in results] == ["one", "two"]
+    assert results[0]["run_id"] != results[1]["run_id"]
+
+
+def test_progress_is_reported_at_most_once_a_second(wire: McpWire) -> None:
+    with wire.call("agent_trickle", 1, token="t1", message="x") as messages:
+        began = time.monotonic()
+        first = [next(messages)["params"] for _ in range(3)]
+        assert time.monotonic() - began > 1.5
+        wire.cancel(1)
+        list(messages)
+    assert [params["progressToken"] for params in first] == ["t1"] * 3
+    assert [params["progress"] for params in first] == [1, 2, 3]
+    assert "characters" in first[2]["message"]
+
+
+def test_progress_names_tools_and_members(wire: McpWire) -> None:
+    with wire.call("team_crew", 1, token="t2", message="ask echo") as messages:
+        *notifications, last = messages
+    assert not last["result"]["isError"]
+    assert {message["method"] for message in notifications} == {"notifications/progress"}
+
+
+def test_workflow_is_a_tool(served: ThreadedServer) -> None:
+    scopes = ("workflows:line:run",)
+    with httpx2.Client(base_url=served.url, headers=served.bearer("wim", *scopes)) as client:
+        wire = McpWire(client)
+        assert [tool["name"] for tool in wire.ask("tools/list")["tools"]] == ["workflow_line"]
+        with wire.call("workflow_line", 9, message="ask echo") as messages:
+            (last,) = messages
+    assert not last["result"]["isError"], last
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code"),
+    [
+        ([], 400, -32600),
+        ({"id": 1, "method": "ping"}, 400, -32600),
+        ({"jsonrpc": "2.0", "id": None, "method": "ping"}, 400, -32600),
+        ({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}, 400, -32602),
+        ({"jsonrpc": "2.0", "id": 1, "method": "prompts/list"}, 200, -32601),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}, 200, -32602),
+        ({"jsonrpc": "2.0", "id": "x", "result": {"action": "accept"}}, 404, -32000),
+    ],
+)
+def test_invalid_message_is_a_json_rpc_error(
+    served: ThreadedServer, message: Any, status: int, code: int
+) -> None:
+    headers = {**served.bearer("ada", *RUN), **LEGACY}
+    answer = served.client.post("/mcp", json=message, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_session_of_another_caller_is_not_found(served: ThreadedServer, wire: McpWire) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    stolen = {**wire.headers, **served.bearer("eve", *RUN)}
+    assert served.client.post("/mcp", json=body, headers=stolen).status_code == 404
+    unknown = {**wire.headers, **served.bearer("wim", *RUN), "Mcp-Session-Id": "x"}
+    assert served.client.post("/mcp", json=body, headers=unknown).status_code == 404
+
+
+def test_sessions_of_one_caller_do_not_shut_out_others(served: ThreadedServer) -> None:
+    with httpx2.Client(base_url=served.url, headers=served.bearer("greedy")) as client:
+        opened = [McpWire(client) for _ in range(60)]
+        with httpx2.Client(base_url=served.url, headers=served.bearer("other", *RUN)) as another:
+            assert McpWire(another).ask("ping") == {}
+        assert [wire.ask("tools/list") for wire in (opened[0], opened[-1])] == [{"tools": []}] * 2
+
+
+def test_errors_without_a_token_are_json_rpc(served: ThreadedServer) -> None:
+    unknown = served.client.post("/mcp", json={})
+    assert unknown.json()["error"]["message"] == "Authentication required"
+    assert unknown.json()["error"]["data"]["error_code"] == "UNAUTHENTICATED"
+    assert "resource_metadata" not in unknown.headers["www-authenticate"]
+    for path in (
+        "oauth-protected-resource",
+        "oauth-protected-resource/mcp",
+        "openid-configuration",
+    ):
+        assert served.client.get(f"/.well-known/{path}").status_code == 404
 
 
 def test_endpoint_requires_a_token_and_a_message(served: ThreadedServer) -> None:

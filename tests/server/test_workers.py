@@ -23,6 +23,7 @@ from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECOND
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, run_agentctl
+from tests.server.mcp_wire import McpWire
 from tests.server.worker_server import (
     WorkerServer,
     is_alive,
@@ -48,6 +49,7 @@ def pair(
     """
     long = "Write plainly. " * 10_000
     extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
+    extra += "[mcp_endpoint]\nenabled = true\n"
     deployment = create_deployment(
         tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra
     )
@@ -352,3 +354,23 @@ def test_child_programs_do_not_inherit_the_port() -> None:
         os.set_inheritable(listener.fileno(), True)
         with adopt_socket(os.dup(listener.fileno())) as taken:
             assert not os.get_inheritable(taken.fileno())
+
+
+def test_cancel_of_an_mcp_call_reaches_another_worker(
+    pair: WorkerServer, model_endpoint: ModelEndpoint
+) -> None:
+    first, second = pair.workers()
+    before = model_endpoint.open_calls()
+    with pair.through(first) as calling, pair.through(second) as cancelling:
+        wire = McpWire(calling)
+        with wire.call("agent_hang", 1, message="x") as messages:
+            model_endpoint.wait_for_open(before + 1, 30)
+            assert wire.cancel(1, through=cancelling).status_code == 202
+            (last,) = messages
+        assert last["result"]["isError"]
+        model_endpoint.wait_for_open(before, 30)
+        with wire.call("agent_hang", 2, message="x") as messages:
+            model_endpoint.wait_for_open(before + 1, 30)
+            assert cancelling.delete("/mcp", headers=wire.headers).status_code == 204
+            list(messages)
+        model_endpoint.wait_for_open(before, 30)

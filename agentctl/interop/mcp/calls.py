@@ -6,45 +6,56 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, cast
 
 import orjson
 
-from agentctl.errors import AgentctlError
+from agentctl.approval_requests import ContinueRequest
+from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
+from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.progress import Progress
+from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
-from agentctl.requests import CancelRequest, RunRequest, StreamEvent
+from agentctl.records.ids import is_unique_id
+from agentctl.records.kinds import ComponentKind
+from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
+SESSION_REASON = "The client of MCP ended its session"
+
+PAUSE_SECONDS = 0.5
+"""Interval of the checks if a paused run whose questions are asked goes on."""
 
 _log = logging.getLogger("agentctl.server")
 
 Result = dict[str, Any]
 """The result of a call as JSON of the protocol."""
 
+Events = AsyncGenerator[list[StreamEvent]]
+
 _tasks = set[asyncio.Task[None]]()
 """Cancels under way: a task without a reference may be collected."""
 
 
 async def run(
-    tool: RunTool, operations: ServiceOperations, arguments: Arguments, disconnected: asyncio.Event
+    tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: Client
 ) -> Result:
-    """Run a component and return its answer.
+    """Run a component and return its answer, or continue the run of a repeated call.
 
-    If the call is cancelled, the run is cancelled. If the client disconnects, the run ends or
-    continues as for every other client (`server.on_disconnect`).
+    If the client disconnects, the run ends or continues as for every other client
+    (`server.on_disconnect`).
 
     Args:
         operations: the operations of the caller.
-        disconnected: set when the client of the HTTP request has disconnected.
     """
-    request = RunRequest(arguments["message"], arguments.get("session_id"))
-    events = operations.stream_run_portions(tool.kind, tool.component_id, request)
-    reader = _RunReader(tool)
+    call = _RunCall(tool, operations, arguments, client)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
-    work = asyncio.ensure_future(reader.read(events))
-    left = asyncio.ensure_future(disconnected.wait())
+    work = asyncio.ensure_future(call.execute())
+    left = asyncio.ensure_future(client.disconnected.wait())
     try:
         await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -52,65 +63,153 @@ async def run(
         return build_result("The client disconnected", failed=True)
     finally:
         left.cancel()
-        if disconnected.is_set():
+        if not work.done():
             work.cancel()
-        elif not work.done():
-            task = asyncio.ensure_future(_cancel_run(tool, operations, reader, work))
+            task = asyncio.ensure_future(call.leave(work))
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
 
 
-class _RunReader:
-    """Reads the result of a run from its events.
+class _RunCall:
+    """One call of a tool that runs a component.
 
     Attributes:
-        started: set when the ids are known.
-        run_id, session_id: ids of the run and of its session.
+        run_id, session_id: ids of the run and of its session; empty before its first event.
     """
 
-    def __init__(self, tool: RunTool) -> None:
-        self.started = asyncio.Event()
+    def __init__(
+        self, tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: Client
+    ) -> None:
         self.run_id = ""
         self.session_id = ""
+        self._tool = tool
+        self._operations = operations
+        self._arguments = arguments
+        self._client = client
         self._ends = LAST_NAMES[tool.kind]
-        self._approvals: list[dict[str, Any]] = []
+        self._last = -1
+        self._continues = False
+        self._approvals: dict[str, dict[str, Any]] = {}
+        self._progress = Progress(client.report)
 
-    async def read(self, events: AsyncGenerator[list[StreamEvent]]) -> Result:
-        """Return the result of the run at its end."""
+    async def execute(self) -> Result:
+        """Return the result of the run at its end, or of its pause."""
+        tool, client = self._tool, self._client
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._progress.reporting())
+            if client.state is None:
+                request = RunRequest(self._arguments["message"], self._arguments.get("session_id"))
+                events = self._operations.stream_run_portions(
+                    tool.kind, tool.component_id, request, run_id=client.run_id
+                )
+            else:
+                events = await self._continue(client.state)
+            waits = client.waits
+            while (result := await self._read(events)) is None:
+                questions = self._paused.build_questions(self._approvals.values())
+                if questions is None or not (client.ask or client.takes_questions):
+                    return self._build_pause()
+                if client.ask is None:
+                    return self._build_questions(questions)
+                try:
+                    stack.enter_context(waits())
+                except TooManyRequests:
+                    return self._build_pause()
+                waits = nullcontext
+                for question in questions:
+                    await client.ask(question)
+                events = self._follow_next_leg()
+            return result
+
+    @property
+    def _paused(self) -> PausedRun:
+        return PausedRun(self._tool.kind, self._tool.component_id, self.run_id)
+
+    async def _continue(self, state: str) -> Events:
+        if not is_unique_id(state):
+            raise ValidationFailed("requestState is not that of a question")
+        tool, self.run_id, self._continues = self._tool, state, True
+        decisions = [read_answer(key, answer) for key, answer in self._client.answers.items()]
+        request = ContinueRequest(
+            tuple(decision for paused, decision in decisions if paused == self._paused)
+        )
+        place = (tool.kind, tool.component_id, state)
+        try:
+            continued = await self._operations.begin_continuation(*place, request)
+        except ValidationFailed:
+            rejections = [reject(key, "The answer is not valid")[1] for key in self._client.answers]
+            request = ContinueRequest(tuple(rejections))
+            continued = await self._operations.begin_continuation(*place, request)
+        self.session_id = await self._operations.find_run_session(*place)
+        if continued is None:
+            raise ValidationFailed(f"The run {state} waits for other decisions")
+        return self._operations.follow_continuation(continued)
+
+    async def _follow_next_leg(self) -> Events:
+        """Yield the events after a pause, once a process continues the run."""
+        self._continues = True
+        self._progress.note("waits for an answer")
+        tool = self._tool
+        while True:
+            request = ResumeRequest(self.session_id, self._last)
+            events = await self._operations.open_resumed_stream(
+                tool.kind, tool.component_id, self.run_id, request
+            )
+            is_first = True
+            async with contextlib.aclosing(events):
+                async for portion in events:
+                    is_first = False
+                    yield portion
+            if not is_first:
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _read(self, events: Events) -> Result | None:
+        """Return the result of the run at its end, None if it pauses."""
+        self._approvals = {}
         async with contextlib.aclosing(events):
             async for portion in events:
                 if not self.run_id:
                     first = orjson.loads(portion[0].data)
                     self.run_id, self.session_id = first["run_id"], first["session_id"]
-                    self.started.set()
                 for event in portion:
+                    self._last = event.seq
+                    self._progress.read(event, self.run_id)
                     is_pause = find_event_kind(event.name) is EventKind.PAUSED
                     if not is_pause and event.name not in self._ends:
                         continue
                     data = orjson.loads(event.data)
                     if is_pause:
-                        self._approvals += data["approvals"]
+                        self._approvals |= {it["approval_id"]: it for it in data["approvals"]}
                     if data["run_id"] == self.run_id:
-                        return self._build_pause() if is_pause else self._build(data)
+                        return None if is_pause else self._build(data)
         return build_result("The stream ended before the run", failed=True)
+
+    def _build_questions(self, questions: list[Question]) -> Result:
+        asked = {
+            question.id: {"method": "elicitation/create", "params": question.params}
+            for question in questions
+        }
+        state = {"requestState": self.run_id}
+        return {"resultType": "input_required", "inputRequests": asked, **state}
 
     def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""
-        named = [
-            f"{each['tool_name']} (approval {each['approval_id']})" for each in self._approvals
-        ]
+        named = [f"{each['tool_name']} (approval {name})" for name, each in self._approvals.items()]
         text = f"The run {self.run_id} is paused. It waits for a decision: {', '.join(named)}"
         ids: dict[str, object] = {
             "run_id": self.run_id,
             "session_id": self.session_id,
-            "approvals": [each["approval_id"] for each in self._approvals],
+            "approvals": list(self._approvals),
         }
         return build_result(text, ids, failed=True)
 
-    def _build(self, end: dict[str, object]) -> Result:
+    def _build(self, end: dict[str, Any]) -> Result:
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
         if "metrics" in end:
-            return build_result(str(end["content"]), ids)
+            content = end["content"]
+            text = content if isinstance(content, str) else orjson.dumps(content).decode()
+            return build_result(text, ids)
         if isinstance(error := end.get("error"), dict):
             text = f"The run failed: {error['detail']} ({error['code']})"
         else:
@@ -118,22 +217,38 @@ class _RunReader:
             text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
         return build_result(text, ids, failed=True)
 
+    async def leave(self, work: asyncio.Future[Result]) -> None:
+        """Wait for the end of the call of a client that left.
 
-async def _cancel_run(
-    tool: RunTool, operations: ServiceOperations, reader: _RunReader, work: asyncio.Future[Result]
-) -> None:
-    started = asyncio.ensure_future(reader.started.wait())
-    waiting: set[asyncio.Future[Any]] = {started, work}
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if started.done() and not work.done():
-            request = CancelRequest(reader.session_id, wait=0, reason=CANCEL_REASON)
-            await operations.cancel_run(tool.kind, tool.component_id, reader.run_id, request)
-        await work
-    except AgentctlError as error:
-        _log.info("a cancelled call could not cancel its run: %s", error.detail)
-    finally:
-        started.cancel()
+        The stream of a new run stops its run. A run that was continued is cancelled here.
+        """
+        with contextlib.suppress(AgentctlError, asyncio.CancelledError):
+            await work
+        if self._continues and not self._client.detaches:
+            await cancel_runs(self._operations, self.run_id, CLIENT_DISCONNECTED)
+
+
+async def cancel_runs(
+    operations: ServiceOperations, prefix: str, reason: str, *, paused: bool = False
+) -> int:
+    """Cancel the runs whose ids begin with a text, in any process, and return their number.
+
+    Args:
+        paused: True to cancel paused runs, too.
+    """
+    found = 0
+    for row in await operations.find_open_runs(prefix):
+        if row.parent_run_id is not None or (row.status == "PAUSED" and not paused):
+            continue
+        request = CancelRequest(row.session_id, wait=0, reason=reason)
+        kind = cast(ComponentKind, row.component_type)
+        try:
+            await operations.cancel_run(kind, row.component_id, row.run_id, request)
+        except AgentctlError as error:
+            _log.info("a cancelled call could not cancel its run: %s", error.detail)
+            continue
+        found += 1
+    return found
 
 
 def build_result(

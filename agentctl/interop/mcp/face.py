@@ -1,118 +1,105 @@
 """The endpoint `/mcp`: streamable HTTP, inside of the authentication.
 
-The server of the `mcp` library reads and writes the messages (`server_1` and `server_2`, for its
-versions).
+Requests of protocols before 2026-07-28 are for `handshake`, newer ones for `modern`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any
 
-from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.config.settings import Settings
-from agentctl.errors import AgentctlError, Forbidden, MethodNotAllowed, Unauthenticated
+from agentctl.errors import AgentctlError, BadRequest, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
+from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.discovery import WELL_KNOWN, build_challenge, build_metadata
+from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer
+from agentctl.interop.mcp.messages import build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
-from agentctl.interop.mcp.tools import (
-    CallTool,
-    ListTools,
-    NoSuchTool,
-    RunTool,
-    build_tools,
-    check_arguments,
-    is_allowed,
-)
-from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.interop.mcp.tools import NoSuchTool, RunTool, build_tools, check_arguments, is_allowed
+from agentctl.records.log_context import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
+from agentctl.server.answers import json_response
 from agentctl.server.faces import Face, MatchedRoute
-from agentctl.server.state import CALLER_KEY, Call, Caller
-
-_DISCONNECTED_KEY = "agentctl.mcp.disconnected"
-
-
-class LibraryServer(Protocol):
-    """A server of MCP."""
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Serve while the block is active. It can be entered once."""
-        ...
-
-    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request of an identified caller.
-
-        Raises:
-            AgentctlError: the request is refused.
-        """
-        ...
-
-
-def _build_server(settings: Settings, list_tools: ListTools, call_tool: CallTool) -> LibraryServer:
-    if IS_FIRST:
-        from agentctl.interop.mcp.server_1 import FirstServer
-
-        return FirstServer(settings, list_tools, call_tool)
-    from agentctl.interop.mcp.server_2 import SecondServer
-
-    return SecondServer(settings, list_tools, call_tool)
+from agentctl.server.routing import path_below_root
+from agentctl.server.state import ERROR_RESPONSE_KEY, Call
 
 
 class McpFace(Face):
     """The server of MCP of one application."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._tools = build_tools(settings)
-        self._server = _build_server(settings, self._list_tools, self._call_tool)
+        self._handshake = HandshakeServer(settings, self._list_tools, self._call_tool)
+        self._modern: Any = None
+        if not IS_FIRST:
+            from agentctl.interop.mcp.modern import ModernServer
+
+            self._modern = ModernServer(settings, self._list_tools, self._call_tool)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self._server.running():
+        async with self._modern.running() if self._modern else contextlib.nullcontext():
             yield
 
     def serves(self, path: str) -> bool:
-        return path == MCP_PATH
+        return path == MCP_PATH or path.startswith(WELL_KNOWN)
+
+    def wrap_errors(self, app: ASGIApp) -> ASGIApp:
+        async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:
+            if self._is_request(scope) and path_below_root(scope) == MCP_PATH:
+                discovery = build_challenge(self._settings, scope)
+                scope[ERROR_RESPONSE_KEY] = partial(build_error_response, discovery)
+            await app(scope, receive, send)
+
+        return set_error_response
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope[CALLER_KEY]
+        call = Call(scope, receive)
+        caller, path = call.caller, path_below_root(scope)
+        if path != MCP_PATH:
+            scope["route"] = MatchedRoute("get_mcp_metadata")
+            metadata = build_metadata(self._settings, scope, path)
+            if call.method not in ("GET", "HEAD"):
+                raise MethodNotAllowed(allow=("GET", "HEAD"))
+            headers = {"Access-Control-Allow-Origin": "*"}
+            await json_response(metadata, headers=headers)(scope, receive, send)
+            return
         scope["route"] = MatchedRoute("call_mcp")
         if caller.principal is None:
             raise caller.failure or Unauthenticated()
-        if scope["method"] not in ("POST", "DELETE"):
+        if call.method not in ("POST", "DELETE"):
             # Nothing is sent without a request, and an open stream would delay the shutdown.
             raise MethodNotAllowed(allow=("DELETE", "POST"))
-        disconnected = scope[_DISCONNECTED_KEY] = asyncio.Event()
+        add_log_context(principal=caller.principal.identity)
+        version = call.headers.get("mcp-protocol-version")
+        if version is None or version in VERSIONS:
+            await self._handshake.respond(call, send)
+        elif self._modern is None:
+            raise BadRequest(f"The protocol version must be one of {', '.join(VERSIONS)}")
+        else:
+            await self._modern.respond(call, send)
 
-        async def watched() -> Message:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                disconnected.set()
-            return message
-
-        await self._server.respond(scope, watched, send)
-
-    async def _list_tools(self, request: Request) -> list[dict[str, Any]]:
-        call = _open_call(request)
+    async def _list_tools(self, call: Call) -> list[dict[str, Any]]:
         assert call.caller.principal is not None
         principal = call.caller.principal
         return [tool.build() for tool in self._tools.values() if is_allowed(principal, tool)]
 
     async def _call_tool(
-        self, request: Request, name: str, values: dict[str, Any] | None
+        self, call: Call, name: str, values: dict[str, Any] | None, client: Client
     ) -> dict[str, Any]:
-        call = _open_call(request)
         tool = self._tools.get(name)
         if tool is None:
             raise NoSuchTool
         try:
             arguments = check_arguments(tool.build(), values)
             if isinstance(tool, RunTool):
-                disconnected = cast(asyncio.Event, call.scope[_DISCONNECTED_KEY])
-                return await calls.run(tool, call.operations, arguments, disconnected)
+                return await calls.run(tool, call.operations, arguments, client)
             document = await tool.read(call.operations, arguments)
             return calls.build_result(document.raw.decode())
         except Forbidden:
@@ -120,13 +107,3 @@ class McpFace(Face):
             raise NoSuchTool from None
         except AgentctlError as error:
             return calls.build_result(error.detail, failed=True)
-
-
-def _open_call(request: Request) -> Call:
-    call = Call(request.scope)
-    caller = call.caller
-    # The task is that of the session of MCP, which an earlier request opened.
-    set_log_context(request_id=caller.request_id)
-    if caller.principal is not None:
-        add_log_context(principal=caller.principal.identity)
-    return call

@@ -1,4 +1,4 @@
-"""The tools of the face: agents, teams, and reads of sessions.
+"""The tools of the face: agents, teams, workflows, and reads of sessions.
 
 The list has only what the caller may do; each call is an operation, which the policy decides again.
 """
@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
-
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.interop.mcp.client import Client
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
+from agentctl.server.state import Call
 from agentctl.service.service import ServiceOperations
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
@@ -40,12 +40,14 @@ _LIMIT = {
 
 Arguments = Mapping[str, Any]
 
-INSTRUCTIONS = "Agents and teams as tools. Pass session_id of a result to continue a conversation."
+INSTRUCTIONS = (
+    "Agents, teams and workflows as tools. Pass session_id of a result to continue a conversation."
+)
 
-ListTools = Callable[[Request], Awaitable[list[dict[str, Any]]]]
+ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
 """Returns the tools of the caller of a request, as JSON of the protocol."""
 
-CallTool = Callable[[Request, str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
+CallTool = Callable[[Call, str, dict[str, Any] | None, Client], Awaitable[dict[str, Any]]]
 """Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
 
 
@@ -57,7 +59,7 @@ class NoSuchTool(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """A tool that runs an agent or a team."""
+    """A tool that runs an agent, a team or a workflow."""
 
     kind: ComponentKind
     component_id: str
@@ -123,7 +125,8 @@ def build_tools(settings: Settings) -> dict[str, Tool]:
     """Return all tools by name. Of two with one name the first counts."""
     agents = (RunTool("agent", it.id, it.name, it.description) for it in settings.agents)
     teams = (RunTool("team", it.id, it.name, it.description) for it in settings.teams)
-    tools: list[Tool] = [*agents, *teams, *READ_TOOLS]
+    workflows = (RunTool("workflow", it.id, it.name, it.description) for it in settings.workflows)
+    tools: list[Tool] = [*agents, *teams, *workflows, *READ_TOOLS]
     by_name = dict[str, Tool]()
     for tool in tools:
         by_name.setdefault(tool.name, tool)

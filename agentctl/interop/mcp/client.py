@@ -1,0 +1,43 @@
+"""The client of one call, as the run of the call uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentctl.interop.mcp.progress import Report
+from agentctl.interop.mcp.questions import Question
+
+Ask = Callable[[Question], Awaitable[None]]
+"""Sends a question, whose answer is another request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The parts of a call other than its arguments, and the ways to reach its client.
+
+    Attributes:
+        disconnected: set when the client of the HTTP request has disconnected.
+        detaches: True if the run goes on then.
+        run_id: the id that its run gets; None for any.
+        report: sends a notification of progress; None if the client wants none.
+        ask: sends a question; None if the client takes none while it waits.
+        waits: counts the call among the streams that the caller follows, while it waits for an
+            answer.
+        takes_questions: True if the client takes questions as the result of the call.
+        state: the `requestState` of a repeated call, a run that waits; None for a new call.
+        answers: the answers to the questions of that run.
+    """
+
+    disconnected: asyncio.Event
+    detaches: bool
+    run_id: str | None = None
+    report: Report | None = None
+    ask: Ask | None = None
+    waits: Callable[[], AbstractContextManager[None]] = nullcontext
+    takes_questions: bool = False
+    state: str | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,277 @@
+"""The server for protocols before 2026-07-28, whose clients open a session with `initialize`.
+
+The `mcp` library keeps such a session in the memory of one process. Here any process serves each
+request (`sessions`), so that a cancel and the answer to a question reach the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Send
+
+import agentctl
+from agentctl.approval_requests import ContinueRequest
+from agentctl.config.settings import Settings
+from agentctl.errors import AgentctlError, NotFound, ValidationFailed
+from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
+from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.messages import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    JsonObject,
+    Message,
+    build_error,
+    build_response,
+    read_message,
+)
+from agentctl.interop.mcp.questions import Question, read_answer, reject
+from agentctl.interop.mcp.sessions import SESSION_HEADER, McpSession
+from agentctl.interop.mcp.tools import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
+from agentctl.server.answers import COMMENT_SECONDS, json_response, no_content_response
+from agentctl.server.bodies import read_json_body
+from agentctl.server.state import Call
+
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""The versions of the protocol, oldest first."""
+
+CANCEL_SECONDS = 2.0
+"""Seconds that a cancel waits for the start of its run."""
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class HandshakeServer:
+    """The server of one application."""
+
+    def __init__(self, settings: Settings, list_tools: ListTools, call_tool: CallTool) -> None:
+        self._settings = settings
+        self._list = list_tools
+        self._call = call_tool
+
+    async def respond(self, call: Call, send: Send) -> None:
+        """Respond to a request of an identified caller.
+
+        Raises:
+            AgentctlError: the request is refused.
+        """
+        session = _find_session(call)
+        if call.method == "DELETE":
+            if session is None:
+                raise NotFound("Session not found")
+            await cancel_runs(call.operations, session.prefix, SESSION_REASON)
+            await no_content_response()(call.scope, call.receive, send)
+            return
+        message = read_message(await read_json_body(call))
+        if message.method == "tools/call" and message.id is not None:
+            await self._respond_to_call(call, message.id, message.params, session, send)
+            return
+        response = await self._build_response(call, message, session)
+        await response(call.scope, call.receive, send)
+
+    async def _build_response(
+        self, call: Call, message: Message, session: McpSession | None
+    ) -> Response:
+        if message.id is None:
+            if message.method == "notifications/cancelled":
+                await _cancel_call(call, message.params, session)
+        elif not message.method:
+            await _take_answer(call, str(message.id), message.result)
+        elif message.method == "initialize":
+            return self._initialize(call, message.id, message.params)
+        elif message.method == "ping":
+            return json_response(build_response(message.id, {}))
+        elif message.method == "tools/list":
+            tools = {"tools": await self._list(call)}
+            return json_response(build_response(message.id, tools))
+        else:
+            return json_response(build_error(message.id, METHOD_NOT_FOUND, "Method not found"))
+        return Response(status_code=202)
+
+    def _initialize(self, call: Call, request_id: int | str, params: JsonObject) -> Response:
+        version, capabilities = params.get("protocolVersion"), params.get("capabilities")
+        if not isinstance(version, str) or not isinstance(capabilities, dict):
+            text = "initialize needs protocolVersion and capabilities"
+            return json_response(build_error(request_id, INVALID_PARAMS, text), 400)
+        session = McpSession.open(call.caller.owner, asks=_can_ask(capabilities))
+        settings = self._settings.server
+        result = {
+            "protocolVersion": version if version in VERSIONS else VERSIONS[-1],
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {
+                "name": settings.id,
+                "title": settings.name,
+                "version": agentctl.__version__,
+            },
+            "instructions": INSTRUCTIONS,
+        }
+        return json_response(
+            build_response(request_id, result), headers={SESSION_HEADER: session.id}
+        )
+
+    async def _respond_to_call(
+        self,
+        call: Call,
+        request_id: int | str,
+        params: JsonObject,
+        session: McpSession | None,
+        send: Send,
+    ) -> None:
+        name, values, meta = params.get("name"), params.get("arguments"), params.get("_meta")
+        if not isinstance(name, str) or not isinstance(values, dict | None):
+            body = build_error(request_id, INVALID_PARAMS, "tools/call needs name and arguments")
+            await json_response(body)(call.scope, call.receive, send)
+            return
+        streams = "text/event-stream" in call.headers.get("accept", "")
+        stream = _Stream(send)
+        token = meta.get("progressToken") if isinstance(meta, dict) else None
+        client = Client(
+            disconnected=asyncio.Event(),
+            detaches=self._settings.server.on_disconnect == "detach",
+            run_id=session.find_run_id(request_id) if session is not None else None,
+            report=partial(stream.report, token) if streams and token is not None else None,
+            ask=stream.ask if streams and session is not None and session.asks else None,
+            waits=partial(call.caller.app_state.followed_runs.reserve, call.caller.owner),
+        )
+        watch = asyncio.ensure_future(_watch(call, client.disconnected))
+        try:
+            async with stream.open() if streams else contextlib.nullcontext():
+                body = await self._execute(call, request_id, name, values, client)
+                if streams:
+                    await stream.write(body)
+        finally:
+            watch.cancel()
+            await asyncio.wait({watch})
+        if not streams:
+            await json_response(body)(call.scope, call.receive, send)
+
+    async def _execute(
+        self,
+        call: Call,
+        request_id: int | str,
+        name: str,
+        values: JsonObject | None,
+        client: Client,
+    ) -> JsonObject:
+        try:
+            return build_response(request_id, await self._call(call, name, values, client))
+        except NoSuchTool:
+            return build_error(request_id, INVALID_PARAMS, NoSuchTool.TEXT)
+
+
+class _Stream:
+    """The server-sent events of the response to one call."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Send the head, then comments while the block is active, and the end."""
+        start = {"status": 200, "headers": list(_STREAM_HEADERS)}
+        await self._send({"type": "http.response.start", **start})
+        comments = asyncio.create_task(self._send_comments(), name="mcp comments")
+        try:
+            yield
+        finally:
+            comments.cancel()
+            await asyncio.wait({comments})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def write(self, message: JsonObject) -> None:
+        """Send a message."""
+        await self._send_part(b"event: message\ndata: %b\n\n" % orjson.dumps(message))
+
+    async def report(self, token: object, number: int, text: str) -> None:
+        """Send a notification of progress."""
+        params = {"progressToken": token, "progress": number, "message": text}
+        await self.write({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+    async def ask(self, question: Question) -> None:
+        """Send a question. Its answer is a separate request."""
+        await self.write(
+            {
+                "jsonrpc": "2.0",
+                "id": question.id,
+                "method": "elicitation/create",
+                "params": question.params,
+            }
+        )
+
+    async def _send_comments(self) -> None:
+        while True:
+            await asyncio.sleep(COMMENT_SECONDS)
+            await self._send_part(b": waiting\n\n")
+
+    async def _send_part(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _find_session(call: Call) -> McpSession | None:
+    session_id = call.headers.get(SESSION_HEADER)
+    return None if session_id is None else McpSession.read(session_id, call.caller.owner)
+
+
+def _can_ask(capabilities: JsonObject) -> bool:
+    declared = capabilities.get("elicitation")
+    # A client that names no mode has the form mode only (protocol 2025-11-25).
+    return isinstance(declared, dict) and (not declared or "form" in declared)
+
+
+async def _watch(call: Call, disconnected: asyncio.Event) -> None:
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+    disconnected.set()
+
+
+async def _cancel_call(call: Call, params: JsonObject, session: McpSession | None) -> None:
+    """Cancel the run of a call, in any process.
+
+    Raises:
+        NotFound: there is no such call under way. Clients take the other errors of a notification
+            for the end of the connection.
+    """
+    request_id: Any = params.get("requestId")
+    if session is not None and isinstance(request_id, int | str):
+        run_id = session.find_run_id(request_id)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + CANCEL_SECONDS
+        while not await cancel_runs(call.operations, run_id, CANCEL_REASON, paused=True):
+            if clock() >= deadline:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            return
+    raise NotFound("There is no call under way with this id in this session")
+
+
+async def _take_answer(call: Call, question_id: str, result: JsonObject | None) -> None:
+    """Decide as the user of the client has answered; without an answer the call is rejected.
+
+    Raises:
+        NotFound: the question is not open.
+    """
+    try:
+        if result is None:
+            run, decision = reject(question_id, "The client could not ask its user")
+        else:
+            run, decision = read_answer(question_id, result)
+        place = (run.kind, run.component_id, run.run_id)
+        continue_run = partial(call.operations.begin_continuation, *place)
+        try:
+            await continue_run(ContinueRequest((decision,)))
+        except ValidationFailed:
+            _, decision = reject(question_id, "The answer is not valid")
+            await continue_run(ContinueRequest((decision,)))
+    except AgentctlError:
+        raise NotFound("The question is not open") from None

@@ -1,0 +1,205 @@
+"""Questions for the user of a client (elicitation in form mode) about the approvals of a run.
+
+A question has an id with everything that its answer needs, so that any process can take it: the
+run, the approval, and the hash of the call that was shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from agentctl.approval_requests import RunDecision
+from agentctl.errors import NotFound
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.strict import parse_json
+
+MAXIMUM_TEXT = 20_000
+"""Characters of a question: a call is shown whole, or not at all."""
+
+_PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
+_TEXT = {"type": "string"}
+_NOTE = {**_TEXT, "title": "Note", "description": "A remark for the agent", "maxLength": 500}
+
+
+class Question(NamedTuple):
+    """A question.
+
+    Attributes:
+        params: those of `elicitation/create`.
+    """
+
+    id: str
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRun:
+    """The run of a call that waits for decisions."""
+
+    kind: ComponentKind
+    component_id: str
+    run_id: str
+
+    def build_questions(self, approvals: Iterable[Mapping[str, Any]]) -> list[Question] | None:
+        """Return a question for each approval; None if the user may or can not decide about all.
+
+        Args:
+            approvals: as in the event of a pause.
+        """
+        questions = [self._build_question(approval) for approval in approvals]
+        asked = [question for question in questions if question is not None]
+        return asked if asked and len(asked) == len(questions) else None
+
+    def _build_question(self, approval: Mapping[str, Any]) -> Question | None:
+        if approval["policy"] != "user":
+            return None
+        tool, asked = approval["tool_name"], approval["question"]
+        arguments = json.dumps(approval["arguments"], ensure_ascii=False)
+        match approval["kind"]:
+            case "approval":
+                form, schema = "approval", _build_decision_form()
+                text = f"The {self.kind} {self.component_id} wants to call {tool} with {arguments}"
+                text = f"{text}\n{asked}" if asked else text
+            case "input":
+                form, schema = _build_answer_form(approval["schema"])
+                text = asked or f"The {self.kind} {self.component_id} needs an answer for {tool}"
+            case "external":
+                form, schema = "external", _build_form({"result": {**_TEXT, "title": "Result"}})
+                text = f"Execute {tool} with {arguments}, and enter its result"
+            case _:
+                return None
+        if len(text) > MAXIMUM_TEXT:
+            return None
+        names = (self.kind, self.component_id, self.run_id, approval["approval_id"])
+        question_id = "/".join((*names, form, approval["arguments_hash"]))
+        return Question(question_id, {"message": text, "requestedSchema": schema})
+
+
+def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, RunDecision]:
+    """Return the run and the decision of an answer. All but an answer is a rejection.
+
+    Args:
+        answer: the result of the question, with `action` and `content`.
+
+    Raises:
+        NotFound: the id is not that of a question.
+    """
+    kind, _, rest = question_id.partition("/")
+    names = rest.split("/")
+    if kind not in KINDS or len(names) != 5:
+        raise NotFound("There is no such question")
+    component_id, run_id, approval_id, form, arguments_hash = names
+    run = PausedRun(kind, component_id, run_id)
+    content = answer.get("content")
+    if answer.get("action") == "accept" and isinstance(content, Mapping):
+        match form:
+            case "approval":
+                note = str(content.get("note") or "") or None
+                if content.get("decision") == "approve":
+                    decision = RunDecision("approve", arguments_hash, note=note)
+                else:
+                    decision = RunDecision("reject", note=note)
+            case "external":
+                decision = RunDecision("complete", result=content.get("result"))
+            case "object":
+                decision = RunDecision("answer", answer=dict(content))
+            case "json":
+                decision = RunDecision("answer", answer=_parse_answer(content.get("answer")))
+            case _:
+                decision = RunDecision("answer", answer=content.get("answer"))
+    else:
+        decision = _build_rejection(form, _NOTES.get(str(answer.get("action")), _NOTES["decline"]))
+    return run, _with_approval(decision, approval_id)
+
+
+def reject(question_id: str, note: str) -> tuple[PausedRun, RunDecision]:
+    """Return the run, and the decision of a question whose answer is not valid.
+
+    Raises:
+        NotFound: the id is not that of a question.
+    """
+    run, decision = read_answer(question_id, {"action": "decline"})
+    rejection = RunDecision(decision.decision, note=note)
+    assert decision.approval_id is not None
+    return run, _with_approval(rejection, decision.approval_id)
+
+
+_NOTES = {
+    "decline": "The user declined",
+    "cancel": "The user closed the question without an answer",
+}
+
+
+def _build_rejection(form: str, note: str) -> RunDecision:
+    return RunDecision("fail" if form == "external" else "reject", note=note)
+
+
+def _with_approval(decision: RunDecision, approval_id: str) -> RunDecision:
+    return RunDecision(
+        decision.decision,
+        decision.arguments_hash,
+        note=decision.note,
+        answer=decision.answer,
+        result=decision.result,
+        approval_id=approval_id,
+    )
+
+
+def _parse_answer(text: Any) -> Any:
+    try:
+        return parse_json(text)
+    except (TypeError, ValueError):
+        # The check of the answer against its schema names the place.
+        return text
+
+
+def _build_form(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    names = list(required or properties)
+    return {"type": "object", "properties": dict(properties), "required": names}
+
+
+def _build_decision_form() -> dict[str, Any]:
+    choices = {**_TEXT, "title": "Decision", "enum": ["approve", "reject"]}
+    return _build_form({"decision": choices, "note": _NOTE}, "decision")
+
+
+def _build_answer_form(schema: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the schema of the form for an answer.
+
+    A form has values without structure only. Another value is a text: as it is without a schema,
+    else as JSON.
+    """
+    if schema is None:
+        return "answer", _build_form({"answer": {**_TEXT, "title": "Answer"}})
+    field = _build_field(schema)
+    if field is not None:
+        return "answer", _build_form({"answer": {"title": "Answer", **field}})
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and properties:
+        fields = {name: _build_field(declared) for name, declared in properties.items()}
+        if all(field is not None for field in fields.values()):
+            required = [name for name in schema.get("required", ()) if name in fields]
+            return "object", {"type": "object", "properties": fields, "required": required}
+    text = f"JSON for the schema {json.dumps(schema)}"
+    return "json", _build_form({"answer": {**_TEXT, "title": "Answer", "description": text}})
+
+
+_FIELD_KEYS = frozenset(
+    {"title", "description", "enum", "minLength", "maxLength", "minimum", "maximum", "default"}
+)
+
+
+def _build_field(schema: Any) -> dict[str, Any] | None:
+    if not isinstance(schema, Mapping):
+        return None
+    kind, choices = schema.get("type"), schema.get("enum")
+    if choices is not None:
+        if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
+            return None
+        kind = kind or "string"
+    if not isinstance(kind, str) or kind not in _PRIMITIVES:
+        return None
+    return {"type": kind, **{name: schema[name] for name in schema if name in _FIELD_KEYS}}

@@ -1,0 +1,126 @@
+"""Discovery of authorization by clients of MCP (RFC 9728), and a sign-in by OAuth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+
+from agentctl.interop.mcp.discovery import SCOPES
+from agentctl.runtime.mcp.library import IS_FIRST
+from agentctl.server import create_app
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+if IS_FIRST:
+    pytest.skip("version 1 has its own client of OAuth", allow_module_level=True)
+
+from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[OAuthProvider]:
+    with run_oauth_provider() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trusting(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, provider: OAuthProvider
+) -> Iterator[ThreadedServer]:
+    """A server that accepts the tokens of the provider."""
+    extra = "[mcp_endpoint]\nenabled = true\n"
+    folder = tmp_path_factory.mktemp("trusting")
+    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
+    settings = deployment.settings
+    trusted = replace(
+        settings.authorization,
+        algorithm="EdDSA",
+        verification_key_files=(),
+        issuer=provider.issuer,
+        jwks_url=f"{provider.issuer}jwks",
+    )
+    app = create_app(replace(settings, authorization=trusted))
+    with serve_in_thread(deployment, app) as host:
+        yield host
+
+
+def test_metadata_names_the_identity_provider(
+    trusting: ThreadedServer, provider: OAuthProvider
+) -> None:
+    refused = trusting.client.post("/mcp", json={})
+    assert refused.status_code == 401
+    challenge = refused.headers["www-authenticate"]
+    url = f"{trusting.url}/.well-known/oauth-protected-resource/mcp"
+    assert f'resource_metadata="{url}"' in challenge
+    assert f'scope="{" ".join(SCOPES)}"' in challenge
+    for place in (url, url.removesuffix("/mcp")):
+        metadata = trusting.client.get(place).json()
+        assert metadata["resource"] == f"{trusting.url}/mcp"
+        assert metadata["authorization_servers"] == [provider.issuer]
+        assert metadata["scopes_supported"] == list(SCOPES)
+    other = trusting.client.get("/.well-known/oauth-authorization-server")
+    assert other.status_code == 404
+    assert trusting.client.post(url).status_code == 405
+
+
+class Storage:
+    """Tokens in memory; see `mcp.client.auth.TokenStorage`."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.client: Any = None
+
+    async def get_tokens(self) -> Any:
+        """Return the tokens."""
+        return self.tokens
+
+    async def set_tokens(self, tokens: Any) -> None:
+        """Keep the tokens."""
+        self.tokens = tokens
+
+    async def get_client_info(self) -> Any:
+        """Return the registered client."""
+        return self.client
+
+    async def set_client_info(self, client_info: Any) -> None:
+        """Keep the registered client."""
+        self.client = client_info
+
+
+async def test_client_signs_in_by_oauth(trusting: ThreadedServer, provider: OAuthProvider) -> None:
+    from mcp import Client
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
+
+    seen: dict[str, list[str]] = {}
+
+    async def redirect(url: str) -> None:
+        async with httpx2.AsyncClient() as browser:
+            answer = await browser.get(url)
+        seen.update(parse_qs(urlsplit(answer.headers["location"]).query))
+
+    async def call_back() -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(code=seen["code"][0], state=seen["state"][0])
+
+    metadata = {"client_name": "test", "redirect_uris": ["http://127.0.0.1:9/back"]}
+    auth = OAuthClientProvider(
+        f"{trusting.url}/mcp",
+        OAuthClientMetadata.model_validate(metadata),
+        Storage(),
+        redirect,
+        call_back,
+    )
+    async with httpx2.AsyncClient(auth=auth, timeout=30) as http:
+        transport = streamable_http_client(f"{trusting.url}/mcp", http_client=http)
+        async with Client(transport) as client:
+            result: Any = await client.call_tool("agent_echo", {"message": "hello"})
+    assert result.content[0].text == "hello"
+    assert provider.scopes[-1] == list(SCOPES)
+    assert provider.resources[-1] == f"{trusting.url}/mcp"
