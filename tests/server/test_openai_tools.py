@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site
-from tests.process import start_server
+from tests.process import ServerProcess
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 ENABLED = """
@@ -337,12 +339,18 @@ def test_background_response_is_read_and_cancelled(
     model_endpoint.wait_for_open(before, 30)
 
 
-def wait_for(client: openai.OpenAI, response_id: str) -> Any:
-    for _ in range(1_000):
-        found = client.responses.retrieve(response_id)
-        if found.status != "in_progress":
-            return found
-    raise AssertionError("the response did not end")
+def wait_for(client: openai.OpenAI, response_id: str, status: str = "completed") -> Any:
+    deadline = time.monotonic() + 60
+    while (found := client.responses.retrieve(response_id)).status != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def serve(site: Site, workers: int) -> AbstractContextManager[ThreadedServer | ServerProcess]:
+    if workers > 1:
+        return site.serve()
+    return serve_in_thread(site.deployment, create_app(site.deployment.settings))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -353,11 +361,7 @@ def test_cancel_ends_the_next_leg_at_the_model(
         tmp_path, model_endpoint.base_url, extra=ENABLED, server=f"workers = {workers}"
     )
     plan = [answer(TWO[0]), {"hang": True}]
-    options = ("--config", str(site.deployment.path), "--port", "0")
-    with (
-        start_server(*options, log=tmp_path / "server.log") as server,
-        open_client(site, server.url) as client,
-    ):
+    with serve(site, workers) as server, open_client(site, server.url) as client:
         before = model_endpoint.open_calls()
         messages = ask(plan)
         found = client.chat.completions.create(model="clerk", messages=messages, tools=[TAB])
@@ -384,15 +388,12 @@ def test_run_whose_results_never_come_is_cancelled(
 ) -> None:
     extra = f"{ENABLED}\n[approvals]\nclient_seconds = 1\n"
     site = create_site(tmp_path, model_endpoint.base_url, extra=extra)
-    with site.serve() as server, open_client(site, server.url) as client:
+    with serve(site, 1) as server, open_client(site, server.url) as client:
         calls = len(model_endpoint.requests("plan"))
         found = client.responses.create(
             model="clerk", input=json.dumps([answer(TWO[0])]), tools=[FLAT]
         )
-        for _ in range(10_000):
-            stored = client.responses.retrieve(found.id)
-            if stored.status == "cancelled":
-                break
+        stored = wait_for(client, found.id, "cancelled")
         assert stored.error is not None
         assert "did not give the result" in stored.error.message
         assert len(model_endpoint.requests("plan")) == calls + 1

@@ -61,12 +61,12 @@ CHAT_RULES: dict[str, _Rule] = {
 RESPONSE_RULES: dict[str, _Rule] = {
     **_COMMON,
     "context_management": (_AGENT_SETS_IT, ([],)),
-    "include": (_TEXT_ONLY, ([],)),
+    "include": (_TEXT_ONLY, ([], ["reasoning.encrypted_content"])),
     "max_output_tokens": (_AGENT_SETS_IT, ()),
     "max_tool_calls": (_AGENT_SETS_IT, ()),
     "prompt": ("the agent has its own instructions", ()),
     "reasoning": (_AGENT_SETS_IT, ({}, {"effort": None}, {"effort": None, "summary": None})),
-    "truncation": ("the agent limits its history", ("disabled",)),
+    "truncation": ("the agent limits its history", ("auto", "disabled")),
 }
 
 _HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
