@@ -289,6 +289,29 @@ def test_whole_conversation_as_items_continues_the_run(client: openai.OpenAI) ->
     assert client.responses.create(model="clerk", input=items).output_text == "new"
 
 
+def test_references_name_the_items_of_earlier_responses(
+    site: Site, served: ThreadedServer, client: openai.OpenAI, model_endpoint: ModelEndpoint
+) -> None:
+    items: list[Any] = ask([answer(TWO[0])])
+    first = client.responses.create(model="clerk", input=items, tools=[FLAT])
+    made: Any = first.output[0]
+    items += [
+        {"type": "item_reference", "id": made.id},
+        {"type": "function_call_output", "call_id": made.call_id, "output": "one"},
+    ]
+    second = client.responses.create(model="clerk", input=items, tools=[FLAT])
+    items += [{"type": "item_reference", "id": second.output[0].id}, *ask([answer(text="new")])]
+    assert client.responses.create(model="clerk", input=items).output_text == "new"
+    sent = model_endpoint.requests("plan")[-1]["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [turn["content"] for turn in sent[2:4]] == ["one", "one"]
+    with open_client(site, served.url, "mallory") as stranger:
+        for index in (1, 3):
+            with pytest.raises(openai.BadRequestError) as refused:
+                stranger.responses.create(model="clerk", input=[items[index], *ask([])])
+            assert refused.value.param == "input[0].id"
+
+
 @pytest.mark.parametrize("is_approved", [False, True])
 def test_approval_is_requested_and_answered(
     site: Site, client: openai.OpenAI, *, is_approved: bool

@@ -111,6 +111,10 @@ class OpenAIParameters:
         """Return the value of a parameter of any type; None if it is not given."""
         return self._body.get(name)
 
+    def replace(self, name: str, value: Any) -> None:
+        """Replace the value of a parameter."""
+        self._body[name] = value
+
     def take_rest(self, honoured: frozenset[str]) -> None:
         """Apply the rules to every parameter that is not in `honoured`.
 
