@@ -78,7 +78,7 @@ bench-hostile: $(VENV)/.installed-test
 # docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
 # models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
-		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) .peers/openai/package.json \
+		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) .peers/openai/node/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
@@ -97,42 +97,16 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
 	@touch $@
 
+.peers/openai/node/.installed: tests/peers/openai_programs/package.json
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then \
+		cp $< $(@D) && npm install --silent --prefix $(@D); fi
+	@touch $@
+
 .peers/openai/%/.installed: tests/peers/openai_programs/requirements-%.txt
 	@echo 'Creating an environment for $* in .peers/openai'
 	@$(PYTHON) -m venv .peers/openai/$*
 	@.peers/openai/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
-	@touch $@
-
-.peers/openai/package.json: tests/peers/openai_programs/package.json
-	@mkdir -p $(@D)
-	@if command -v npm >/dev/null; then \
-		cp $< $(@D) && npm install --silent --prefix $(@D); fi
-	@cp $< $@
-
-.peers/other-%/.installed) \
-		.peers/agents/.installed
-	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
-
-.peers/agentos-%/.installed: tests/peers/requirements-%.txt
-	@echo 'Creating an environment for AgentOS $* in .peers'
-	@$(PYTHON) -m venv .peers/agentos-$*
-	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
-	@touch $@
-
-.peers/mcp-%/.installed: tests/peers/requirements-mcp.txt pyproject.toml
-	@echo 'Creating an environment with mcp $* in .peers'
-	@$(PYTHON) -m venv .peers/mcp-$*
-	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
-	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
-		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
-	@touch $@
-
-.peers/openai/.installed: tests/peers/requirements-openai.txt
-	@echo 'Creating an environment for clients of OpenAI in .peers'
-	@$(PYTHON) -m venv .peers/openai/llm
-	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
-	@if command -v npm >/dev/null; then \
-		npm install --silent --prefix .peers/openai openai@6.49.0; fi
 	@touch $@
 
 .peers/other-%/.installed: tests/peers/requirements-other-%.txt pyproject.toml

@@ -46,7 +46,9 @@ class Program(NamedTuple):
     def is_installed(self) -> bool:
         """True if its packages are there."""
         if self.scripts[0].endswith(".mjs"):
-            return shutil.which("node") is not None and (PACKAGES / "node_modules").exists()
+            return (
+                shutil.which("node") is not None and (PACKAGES / "node" / "node_modules").exists()
+            )
         return not self.environment or self._python.exists()
 
     @property
@@ -57,13 +59,15 @@ class Program(NamedTuple):
         """Return the command line of a script."""
         path = str(SCRIPTS / script)
         if script.endswith(".mjs"):
-            return ["node", path, str(PACKAGES)]
+            return ["node", path, str(PACKAGES / "node")]
         return [str(self._python) if self.environment else sys.executable, path]
 
 
 PROGRAMS = {
     "openai-python": Program(
-        "openai 3.3 (Python)", ("with_openai_chat.py", "with_openai_responses.py"), "openai"
+        "openai 3.3 (Python)",
+        ("with_openai_chat.py", "with_openai_tools.py", "with_openai_responses.py"),
+        "openai",
     ),
     "openai-node": Program("openai 6.49 (Node)", ("with_openai.mjs",)),
     "vercel-ai": Program(
@@ -84,6 +88,8 @@ PROGRAMS = {
 AGENTS = {
     "weather": "tool:get_weather",
     "pair": "tools:get_weather",
+    "plan": "plan",
+    "adder": "plan",
     "person": "tool:Person",
     "typed": "tool:final_result",
     "triage": "tool:transfer_to_echo",
@@ -157,6 +163,7 @@ def serve(folder: Path, model_url: str, extra: str = "") -> Iterator[Host]:
         f'[[models]]\nid = "{agent}"\nprovider = "openai"\nmodel = "{behaviour}"\n'
         f'base_url = "{model_url}"\nretries = 0\n'
         f'[[agents]]\nid = "{agent}"\nname = "{agent}"\nmodel = "{agent}"\n'
+        + ('tools = ["world_tools:add"]\n' if agent == "adder" else "")
         for agent, behaviour in AGENTS.items()
     ]
     extra = "\n".join(["[openai]\nenabled = true", extra, *agents])

@@ -24,16 +24,16 @@ LAST_MESSAGE = "the last message must not be one of the assistant: an agent begi
 
 DECIDED = {
     "openai-python": {
-        "chat: chat_image": TEXT_ONLY,
-        "chat: chat_log_probabilities": ONE_ANSWER,
-        "chat: chat_prefilled_answer": LAST_MESSAGE,
-        "chat: chat_several_answers": ONE_ANSWER,
-        "chat: chat_with_a_workflow": "workflows are not models: they have no conversation",
+        "chat: image": TEXT_ONLY,
+        "chat: log_probabilities": ONE_ANSWER,
+        "chat: prefilled_answer": LAST_MESSAGE,
+        "chat: several_answers": ONE_ANSWER,
+        "chat: with_a_workflow": "workflows are not models: they have no conversation",
         "responses: other_completions": NO_MODEL,
         "responses: other_embeddings": NO_MODEL,
         "responses: other_files": "the server stores no files",
         "responses: other_moderations": NO_MODEL,
-        "responses: response_log_probabilities": ONE_ANSWER,
+        "responses: log_probabilities": ONE_ANSWER,
         "responses: stored_fork_of_an_older_response": "a session is one line of conversation",
     },
     "open-webui": {

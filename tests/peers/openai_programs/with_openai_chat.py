@@ -22,30 +22,11 @@ from pydantic import BaseModel
 client = OpenAI()
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ADA = '{"name": "Ada", "age": 36}'
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-        "strict": True,
-    },
-}
-QUESTION = 'What is the weather? {"city": "Paris"}'
 
 
 class Person(BaseModel):
     name: str
     age: int
-
-
-def get_weather(city: str) -> str:
-    return f"Sunny in {city}"
 
 
 def chat(text: str = "hello", model: str = "echo", **options: Any) -> str:
@@ -87,107 +68,107 @@ def models_retrieve_unknown() -> None:
 
 
 @operation
-def chat_answer() -> None:
+def answer() -> None:
     expect(chat() == "hello")
 
 
 @operation
-def chat_fields() -> None:
+def fields() -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO)
     expect(answer.id.startswith("chatcmpl-") and answer.created > 0 and answer.model == "echo")
     expect(answer.choices[0].finish_reason == "stop" and answer.choices[0].index == 0)
 
 
 @operation
-def chat_usage() -> None:
+def usage() -> None:
     usage = client.chat.completions.create(model="echo", messages=HELLO).usage
     expect(usage and usage.total_tokens == usage.prompt_tokens + usage.completion_tokens)
 
 
 @operation
-def chat_system_message() -> None:
+def system_message() -> None:
     system: Any = {"role": "system", "content": "Be brief."}
     expect(ask([system, *HELLO]) == [["user", "Be brief."], ["user", "hello"]])
 
 
 @operation
-def chat_developer_message() -> None:
+def developer_message() -> None:
     developer: Any = {"role": "developer", "content": "Be brief."}
     expect(ask([developer, *HELLO]) == [["user", "Be brief."], ["user", "hello"]])
 
 
 @operation
-def chat_history() -> None:
+def history() -> None:
     first = client.chat.completions.create(model="echo", messages=HELLO).choices[0].message
     asked = ask([*HELLO, first, {"role": "user", "content": "more"}])
     expect(asked == [["user", "hello"], ["assistant", "hello"], ["user", "more"]], asked)
 
 
 @operation
-def chat_history_of_dumped_messages() -> None:
+def history_of_dumped_messages() -> None:
     first = client.chat.completions.create(model="echo", messages=HELLO).choices[0].message
     asked = ask([*HELLO, first.model_dump(), {"role": "user", "content": "more"}])
     expect(asked == [["user", "hello"], ["assistant", "hello"], ["user", "more"]], asked)
 
 
 @operation
-def chat_parts_of_text() -> None:
+def parts_of_text() -> None:
     parts: Any = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     expect(ask([{"role": "user", "content": parts}]) == [["user", "one\ntwo"]])
 
 
 @operation
-def chat_unicode_and_length() -> None:
+def unicode_and_length() -> None:
     text = "Grüße 🌍 " * 2_000
     expect(chat(text).strip() == text.strip())
 
 
 @operation
-def chat_name_of_the_user() -> None:
+def name_of_the_user() -> None:
     expect(ask([{"role": "user", "name": "Ada", "content": "hello"}])[-1][1].endswith("hello"))
 
 
 @operation
-def chat_metadata() -> None:
+def metadata() -> None:
     expect(chat(metadata={"topic": "demo"}, store=True) == "hello")
 
 
 @operation
-def chat_user() -> None:
+def user() -> None:
     expect(chat(user="user-1", safety_identifier="s-1", prompt_cache_key="k-1") == "hello")
 
 
 @operation
-def chat_defaults_of_settings() -> None:
+def defaults_of_settings() -> None:
     expect(chat(n=1, temperature=1, top_p=1, presence_penalty=0, frequency_penalty=0) == "hello")
 
 
 @operation
-def chat_text_format() -> None:
+def text_format() -> None:
     expect(chat(response_format={"type": "text"}, modalities=["text"]) == "hello")
 
 
 @operation
-def chat_raw_response() -> None:
+def raw_response() -> None:
     raw = client.chat.completions.with_raw_response.create(model="echo", messages=HELLO)
     expect(raw.parse().choices[0].message.content == "hello" and raw.headers["x-run-id"])
 
 
 @operation
-def chat_request_id() -> None:
+def request_id() -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO)
     expect(answer._request_id)
 
 
 @operation
-def chat_organization_and_project() -> None:
+def organization_and_project() -> None:
     with OpenAI(organization="org-1", project="proj-1") as other:
         answer = other.chat.completions.create(model="echo", messages=HELLO)
     expect(answer.choices[0].message.content == "hello")
 
 
 @operation
-def chat_session_of_a_header() -> None:
+def session_of_a_header() -> None:
     headers = {"X-Session-ID": "chat-session"}
     ask([{"role": "user", "content": "one"}], extra_headers=headers)
     asked = ask([{"role": "user", "content": "two"}], extra_headers=headers)
@@ -195,28 +176,28 @@ def chat_session_of_a_header() -> None:
 
 
 @operation
-def chat_with_a_team() -> None:
+def with_a_team() -> None:
     expect(chat("echo: hello", model="crew"))
 
 
 @operation
-def chat_with_tools_of_the_agent() -> None:
+def with_tools_of_the_agent() -> None:
     expect(chat('{"a": 2, "b": 3}', model="tool-add") == "5")
 
 
 @operation
-def chat_prefilled_answer() -> None:
+def prefilled_answer() -> None:
     messages: Any = [*HELLO, {"role": "assistant", "content": "The answer is"}]
     expect(client.chat.completions.create(model="echo", messages=messages))
 
 
 @operation
-def chat_system_message_alone() -> None:
+def system_message_alone() -> None:
     expect(ask([{"role": "system", "content": "Greet the user."}]))
 
 
 @operation
-def chat_image() -> None:
+def image() -> None:
     image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     text: Any = {"type": "text", "text": "What is this?"}
     messages: Any = [{"role": "user", "content": [text, image]}]
@@ -224,19 +205,19 @@ def chat_image() -> None:
 
 
 @operation
-def chat_several_answers() -> None:
+def several_answers() -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO, n=2)
     expect(len(answer.choices) == 2)
 
 
 @operation
-def chat_log_probabilities() -> None:
+def log_probabilities() -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO, logprobs=True)
     expect(answer.choices[0].logprobs)
 
 
 @operation
-def chat_with_a_workflow() -> None:
+def with_a_workflow() -> None:
     expect(chat(model="line") == "hello")
 
 
@@ -434,83 +415,6 @@ def setting_service_tier() -> None:
 @operation
 def setting_store() -> None:
     check_setting(store=False)
-
-
-# Tools of the caller
-
-
-@operation
-def tool_round() -> None:
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    answer = client.chat.completions.create(model="weather", messages=messages, tools=[WEATHER])
-    expect(answer.choices[0].finish_reason == "tool_calls", answer)
-    messages.append(answer.choices[0].message)
-    for call in answer.choices[0].message.tool_calls or []:
-        result = get_weather(**json.loads(call.function.arguments))
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    answer = client.chat.completions.create(model="weather", messages=messages, tools=[WEATHER])
-    expect(answer.choices[0].message.content == "Sunny in Paris", answer)
-
-
-@operation
-def tool_round_streamed() -> None:
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    with client.chat.completions.stream(
-        model="weather", messages=messages, tools=[WEATHER]
-    ) as events:
-        message = events.get_final_completion().choices[0].message
-    (call,) = message.tool_calls
-    result = get_weather(**json.loads(call.function.arguments))
-    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": result}]
-    chunks = stream(model="weather", messages=messages, tools=[WEATHER])
-    expect("".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Sunny in Paris")
-
-
-@operation
-def tool_calls_in_parallel() -> None:
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    answer = client.chat.completions.create(model="pair", messages=messages, tools=[WEATHER])
-    message = answer.choices[0].message
-    expect(len(message.tool_calls or []) == 2, answer)
-    messages.append(message)
-    for number, call in enumerate(message.tool_calls or []):
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": f"{number}"})
-    answer = client.chat.completions.create(model="pair", messages=messages, tools=[WEATHER])
-    expect(answer.choices[0].message.content == "0 | 1", answer)
-
-
-@operation
-def tool_choice_of_a_function() -> None:
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    choice: Any = {"type": "function", "function": {"name": "get_weather"}}
-    answer = client.chat.completions.create(
-        model="weather", messages=messages, tools=[WEATHER], tool_choice=choice
-    )
-    (call,) = answer.choices[0].message.tool_calls or []
-    expect(json.loads(call.function.arguments) == {"city": "Paris"}, answer)
-
-
-@operation
-def tool_choice_none() -> None:
-    expect(chat(tools=[WEATHER], tool_choice="none") == "hello")
-
-
-@operation
-def tool_not_called() -> None:
-    expect(chat(tools=[WEATHER]) == "hello")
-
-
-@operation
-def tool_of_a_pydantic_model() -> None:
-    class get_weather(BaseModel):  # noqa: N801
-        city: str
-
-    messages: Any = [{"role": "user", "content": QUESTION}]
-    answer = client.chat.completions.parse(
-        model="weather", messages=messages, tools=[openai.pydantic_function_tool(get_weather)]
-    )
-    (call,) = answer.choices[0].message.tool_calls or []
-    expect(call.function.parsed_arguments == get_weather(city="Paris"), answer)
 
 
 # Errors

@@ -15,19 +15,6 @@ from pydantic import BaseModel
 client = OpenAI()
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ADA = '{"name": "Ada", "age": 36}'
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the weather of a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
-QUESTION = 'What is the weather? {"city": "Paris"}'
 
 
 class Person(BaseModel):
@@ -45,116 +32,116 @@ def read_users(response: Any) -> list[str]:
 
 
 @operation
-def response_answer() -> None:
+def answer() -> None:
     response = respond()
     expect(response.output_text == "hello" and response.status == "completed")
 
 
 @operation
-def response_fields() -> None:
+def fields() -> None:
     response = respond()
     expect(response.id.startswith("resp_") and response.object == "response" and response.model)
     expect(response.output[0].type == "message" and response.error is None)
 
 
 @operation
-def response_usage() -> None:
+def usage() -> None:
     usage = respond().usage
     expect(usage.total_tokens == usage.input_tokens + usage.output_tokens)
 
 
 @operation
-def response_instructions() -> None:
+def instructions() -> None:
     expect(read_users(respond(model="history", instructions="Be brief.")) == ["Be brief.", "hello"])
 
 
 @operation
-def response_messages() -> None:
+def messages() -> None:
     items = [*HELLO, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "more"}]
     expect(read_users(respond(items, model="history")) == ["hello", "more"])
 
 
 @operation
-def response_developer_message() -> None:
+def developer_message() -> None:
     items = [{"role": "developer", "content": "Be brief."}, *HELLO]
     expect(read_users(respond(items, model="history")) == ["Be brief.", "hello"])
 
 
 @operation
-def response_parts_of_text() -> None:
+def parts_of_text() -> None:
     expect(respond([{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]))
 
 
 @operation
-def response_output_as_input() -> None:
+def output_as_input() -> None:
     first = respond()
     items = [*HELLO, *first.output, {"role": "user", "content": "more"}]
     expect(read_users(respond(items, model="history")) == ["hello", "more"])
 
 
 @operation
-def response_after_previous() -> None:
+def after_previous() -> None:
     first = respond("one", model="history")
     second = respond("two", model="history", previous_response_id=first.id)
     expect(read_users(second) == ["one", "two"] and second.previous_response_id == first.id)
 
 
 @operation
-def response_of_a_conversation() -> None:
+def of_a_conversation() -> None:
     respond("one", model="history", conversation="talk")
     expect(read_users(respond("two", model="history", conversation="talk")) == ["one", "two"])
 
 
 @operation
-def response_metadata() -> None:
+def metadata() -> None:
     expect(respond(metadata={"topic": "demo"}).metadata == {"topic": "demo"})
 
 
 @operation
-def response_text_format() -> None:
+def text_format() -> None:
     expect(respond(text={"format": {"type": "text"}}).output_text == "hello")
 
 
 @operation
-def response_schema() -> None:
+def schema() -> None:
     schema = {"type": "json_schema", "name": "person", "schema": Person.model_json_schema()}
     expect(json.loads(respond(ADA, text={"format": schema}).output_text)["age"] == 36)
 
 
 @operation
-def response_parse() -> None:
+def parse() -> None:
     response = client.responses.parse(model="echo", input=ADA, text_format=Person)
     expect(response.output_parsed == Person(name="Ada", age=36))
 
 
 @operation
-def response_of_a_team() -> None:
+def of_a_team() -> None:
     expect(respond("echo: hi", model="crew").output_text)
 
 
 @operation
-def response_stream() -> None:
+def stream() -> None:
     types = [event.type for event in respond("one two", stream=True)]
     expect(types[0] == "response.created" and types[-1] == "response.completed")
     expect("response.output_text.delta" in types, types)
 
 
 @operation
-def response_stream_helper() -> None:
+def stream_helper() -> None:
     with client.responses.stream(model="echo", input="hello") as events:
         final = events.get_final_response()
     expect(final.output_text == "hello")
 
 
 @operation
-def response_stream_parsed() -> None:
+def stream_parsed() -> None:
     with client.responses.stream(model="echo", input=ADA, text_format=Person) as events:
         final = events.get_final_response()
     expect(final.output_parsed == Person(name="Ada", age=36))
 
 
 @operation
-def response_stream_closed() -> None:
+def stream_closed() -> None:
     events = respond(model="trickle", stream=True, conversation="closed-response")
     next(iter(events))
     events.close()
@@ -220,7 +207,7 @@ def stored_background_cancel() -> None:
 
 
 @operation
-def response_log_probabilities() -> None:
+def log_probabilities() -> None:
     expect(respond(include=["message.output_text.logprobs"]))
 
 
@@ -245,43 +232,6 @@ def setting_reasoning() -> None:
 @operation
 def setting_truncation() -> None:
     expect(respond(truncation="auto").output_text == "hello")
-
-
-# Tools of the caller
-
-
-@operation
-def tool_round_with_previous() -> None:
-    first = respond(QUESTION, model="weather", tools=[WEATHER])
-    (call,) = [item for item in first.output if item.type == "function_call"]
-    result = f"Sunny in {json.loads(call.arguments)['city']}"
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
-    second = respond([output], model="weather", tools=[WEATHER], previous_response_id=first.id)
-    expect(second.output_text == "Sunny in Paris", second)
-
-
-@operation
-def tool_round_with_items() -> None:
-    items: list[Any] = [{"role": "user", "content": QUESTION}]
-    first = respond(items, model="weather", tools=[WEATHER])
-    items += first.output
-    for call in [item for item in first.output if item.type == "function_call"]:
-        result = f"Sunny in {json.loads(call.arguments)['city']}"
-        output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
-        items.append(output)
-    expect(respond(items, model="weather", tools=[WEATHER]).output_text == "Sunny in Paris")
-
-
-@operation
-def tool_round_streamed() -> None:
-    with client.responses.stream(model="weather", input=QUESTION, tools=[WEATHER]) as events:
-        seen = list(events)
-        first = events.get_final_response()
-    expect("response.function_call_arguments.done" in [event.type for event in seen])
-    (call,) = [item for item in first.output if item.type == "function_call"]
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny"}
-    second = respond([output], model="weather", tools=[WEATHER], previous_response_id=first.id)
-    expect(second.output_text == "Sunny", second)
 
 
 # Errors
