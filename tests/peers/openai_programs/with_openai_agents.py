@@ -115,9 +115,9 @@ async def tool_by_chat_completions() -> None:
 
 @operation
 async def handoff() -> None:
-    second = build("echo").clone(name="Echo")
+    second = build("history").clone(name="Echo")
     result = await Runner.run(build("triage", handoffs=[second]), "hello")
-    expect(result.last_agent.name == "Echo" and result.final_output == "hello", result)
+    expect(result.last_agent.name == "Echo" and "hello" in result.final_output, result)
 
 
 if __name__ == "__main__":
