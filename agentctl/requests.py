@@ -291,7 +291,8 @@ class RunRequest:
     to its code. `session_state` replaces top-level keys of the state of the session.
     `output_schema` is the JSON Schema of a structured result. `dependencies` is given to the code
     of the run and not stored. `client_tools` are tools that the caller executes, each with `name`,
-    `description` and `parameters`. `tool_choice` is `required`, or the name of one of them.
+    `description` and `parameters`. `tool_choice` is `required`, or the name of one of them. A run
+    without `session_history` gets no earlier runs of its session; no body has this field.
     """
 
     message: str | None = None
@@ -306,6 +307,7 @@ class RunRequest:
     input: dict[str, Any] | None = None
     client_tools: list[dict[str, Any]] | None = None
     tool_choice: str | None = None
+    session_history: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +315,22 @@ class EarlierMessage:
     """A message that a request gives to a run in addition to the history of its session.
 
     It is not stored in the session. `content` is text.
+
+    Attributes:
+        calls: the tool calls of an answer: `id`, `name` and `arguments`, an object.
+        call_id, tool_name: the call of a result, for the role `tool`.
     """
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "tool"]
     content: str
+    calls: tuple[dict[str, Any], ...] = ()
+    call_id: str | None = None
+    tool_name: str | None = None
+
+    @property
+    def is_of_tools(self) -> bool:
+        """True for an answer with tool calls, and for a result."""
+        return bool(self.calls) or self.role == "tool"
 
 
 @dataclass(frozen=True, slots=True)

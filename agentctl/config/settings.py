@@ -187,12 +187,15 @@ class Approvals:
 
     Attributes:
         expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
+        client_seconds: seconds after which a run that waits for its caller to execute a tool of the
+            request is cancelled; 0 for never.
         own: True if an approver may decide about its own run.
         pending: maximum number of pending approvals in one database; a run that asks for more ends
             as ERROR with APPROVALS_FULL.
     """
 
     expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
+    client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
     own: bool = False
     pending: Annotated[int, Range(1, 10_000_000)] = 10_000
 

@@ -41,6 +41,7 @@ class RunSpec:
         client_tools: JSON array of the tools of the caller; None for none.
         tool_choice: `required` if the first answer of the model has to call a tool, or the name of
             the tool of the caller that it has to call; None for the choice of the model.
+        session_history: False if the component gets no earlier runs of the session.
         dependencies: JSON object of the request; it is not stored.
         claims: verified claims of the caller's token as JSON; None without a JWT.
         earlier_messages: neutral messages that the request gives to its component, after those of
@@ -69,6 +70,7 @@ class RunSpec:
     output_schema: str | None = None
     client_tools: str | None = None
     tool_choice: str | None = None
+    session_history: bool = True
     dependencies: str | None = None
     claims: str | None = field(default=None, repr=False)
     earlier_messages: tuple[Mapping[str, Any], ...] = ()

@@ -35,6 +35,7 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
+from agentctl.runs.decisions import EXPIRY
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
@@ -59,6 +60,7 @@ _NOT_REPORTED = Ending.cancelled(
     "system:database", "The database failed before the client received the run id"
 )
 
+_NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
 _REVOKED = Ending.cancelled(
     "system:revoked", "The service account that started the run was revoked or has expired"
 )
@@ -270,6 +272,8 @@ class Engine:
         """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
         if claimed.has_effects:
             return _WORKER_LOST
+        if claimed.has_expired_call(spec):
+            return _NO_RESULT
         with contextlib.suppress(errors.Unavailable):
             revoked = await retry_while_unavailable(
                 lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))

@@ -92,7 +92,8 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
 
 def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approvals) -> ApprovalRow:
     """Build the row of something that a run asks for."""
-    expires = settings.expire_seconds
+    is_of_caller = asked.kind == "external" and asked.tool_name in _list_client_tools(run.spec)
+    expires = settings.client_seconds if is_of_caller else settings.expire_seconds
     return ApprovalRow(
         approval_id=new_id(),
         kind=asked.kind,
@@ -126,6 +127,10 @@ def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approval
         answer=None,
         result=None,
     )
+
+
+def _list_client_tools(spec: RunSpec) -> set[str]:
+    return {tool["name"] for tool in orjson.loads(spec.client_tools or "[]")}
 
 
 def describe(row: ApprovalRow) -> dict[str, Any]:
@@ -219,6 +224,11 @@ class ClaimedLeg:
     @property
     def body(self) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", orjson.loads(self.checkpoint.body))
+
+    def has_expired_call(self, spec: RunSpec) -> bool:
+        """Return True if the caller of the run did not give the result of a tool of its request."""
+        tools = _list_client_tools(spec)
+        return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
 
 
 @unit

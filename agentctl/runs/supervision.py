@@ -258,6 +258,8 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     component = run.component
     if run.parent is not None or run.is_first or component.kind == "workflow":
         return []
+    if not run.spec.session_history:
+        return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     read, session_id = run.database.read, run.spec.session_id

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 
+import orjson
+
 from agentctl import errors
 from agentctl.approval_requests import (
     MAXIMUM_DECISIONS,
@@ -21,7 +23,7 @@ from agentctl.records.approvals import ApprovalPage, ApprovalRecord
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import RunRecord
+from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.validation import check_texts
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
@@ -125,6 +127,25 @@ class ApprovalOperations(OperationFamily):
     ) -> None:
         """Raise NotFound unless the caller can see the approval."""
         await self._find(kind, component_id, approval_id)
+
+    async def find_asking_run(self, approval_id: str) -> str:
+        """Return the root run of an approval, within the runs that the caller can see.
+
+        Raises:
+            NotFound: there is no such approval, or it is that of a run of another user.
+        """
+        for database in self.hosting.databases.values():
+            row = await database.read(approvals.get(approval_id, self.lookups.visibility))
+            if row is not None:
+                return row.root_run_id
+        raise errors.NotFound("Approval not found")
+
+    async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
+        """Return what a turn and its members wait for, oldest first."""
+        rows = await self.hosting.databases[found.db_id].read(approvals.list_of_root(run_id))
+        return [
+            orjson.loads(build_approval_document(row)) for row in rows if row.status == "pending"
+        ]
 
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str

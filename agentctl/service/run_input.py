@@ -106,7 +106,7 @@ def dump_request_tools(catalog: Catalog, component: Component, request: RunReque
         )
     if (taken := find_taken_name(text, names)) is not None:
         raise ValidationFailed(
-            f"client_tools: {name} has a tool {taken} of its own, or of an MCP server: rename yours"
+            f"client_tools: {name} has a tool {taken}, or its MCP server can have one: rename yours"
         )
     return text
 

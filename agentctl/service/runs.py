@@ -16,7 +16,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.times import now, whole_seconds
-from agentctl.records.validation import check_session_id, check_text, check_texts
+from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -234,6 +234,7 @@ class RunOperations(OperationFamily):
             output_schema=self._dump_output_schema(component, request.output_schema),
             client_tools=dump_request_tools(self.hosting.catalog, component, request),
             tool_choice=request.tool_choice,
+            session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
             earlier_messages=_build_neutral_messages(earlier),
@@ -285,7 +286,12 @@ class RunOperations(OperationFamily):
             "input": request.input,
             "client_tools": request.client_tools,
             "tool_choice": request.tool_choice,
-            "earlier": [[message.role, message.content] for message in earlier] or None,
+            "earlier": [
+                [each.role, each.content, *([each.calls, each.call_id] if each.is_of_tools else [])]
+                for each in earlier
+            ]
+            or None,
+            "session_history": None if request.session_history else False,
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]
         body = [*fields, request.background, stream, *parts]
@@ -409,11 +415,19 @@ class RunOperations(OperationFamily):
 def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
     """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
     at = whole_seconds(now())
-    for message in earlier:
-        check_text("message", message.content)
-    return tuple(
-        {"role": message.role, "content": message.content, "created_at": at} for message in earlier
-    )
+    return tuple(_build_neutral_message(message, at) for message in earlier)
+
+
+def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
+    check_text("message", message.content)
+    neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
+    if message.calls:
+        check_json("message", list(message.calls))
+        neutral["tool_calls"] = list(message.calls)
+    if message.role == "tool":
+        check_texts(tool_call_id=message.call_id, tool_name=message.tool_name)
+        neutral |= {"tool_call_id": message.call_id, "tool_name": message.tool_name}
+    return neutral
 
 
 @contextlib.contextmanager

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from agentctl.interop.openai.events import RunEvents, find_finish_reason
-from agentctl.interop.openai.failures import RefusedParameter, describe_end
-from agentctl.interop.openai.parameters import (
-    CHAT_RULES,
-    OpenAIParameters,
-    check_message_count,
-    is_instruction,
-    read_message,
-    read_schema,
-)
-from agentctl.records.times import parse_rfc3339, whole_seconds
-from agentctl.requests import EarlierMessage, StreamEvent
+from agentctl.interop.openai.calls import build_tool_calls, read_tools, select_handed
+from agentctl.interop.openai.events import Answer, RunEnd, RunEvents
+from agentctl.interop.openai.failures import describe_end
+from agentctl.interop.openai.messages import read_chat_messages
+from agentctl.interop.openai.parameters import CHAT_RULES, OpenAIParameters, read_schema
+from agentctl.requests import StreamEvent
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -36,47 +30,60 @@ class ChatCompletion:
 
     rules = CHAT_RULES
     honoured = frozenset(
-        {"messages", "metadata", "model", "response_format", "stream", "stream_options", "user"}
+        {
+            "messages",
+            "metadata",
+            "model",
+            "parallel_tool_calls",
+            "response_format",
+            "stream",
+            "stream_options",
+            "tool_choice",
+            "tools",
+            "user",
+        }
     )
+    paused_code = "run_paused"
     conversation: str | None = None
     previous: str | None = None
+    background = False
 
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         self._model = model
         self._include_usage = parameters.get_include_usage()
         self.output_schema = read_schema(parameters.get("response_format", dict), "response_format")
-        items = parameters.get("messages", list) or []
-        check_message_count(items, "messages")
-        messages = [read_message(item, f"messages[{index}]") for index, item in enumerate(items)]
-        if items[-1]["role"] != "user":
-            raise RefusedParameter("The last message must have the role user", "messages")
-        self.message = messages[-1].content
-        self.earlier = messages[:-1]
-        self.instructions: list[EarlierMessage] = [
-            message for item, message in zip(items, messages, strict=True) if is_instruction(item)
-        ]
+        self.tools = read_tools(parameters, nested=True)
+        self.messages = read_chat_messages(parameters.get("messages", list) or [])
 
-    def build(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response for the record of a completed run."""
-        message = {"role": "assistant", "content": run["content"] or "", "refusal": None}
+    def build(self, answer: Answer) -> dict[str, Any] | None:
+        """Return the response for an answer; None if it is an error (`describe_end`)."""
+        end = answer.end
+        if end is None or not (end.status == "COMPLETED" or self._select(end)):
+            return None
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if handed := self._select(end):
+            message |= {"content": answer.text or None, "tool_calls": build_tool_calls(handed)}
         choice = {
             "index": 0,
             "message": message,
             "logprobs": None,
-            "finish_reason": find_finish_reason(run),
+            "finish_reason": "tool_calls" if handed else end.finish_reason,
         }
         return {
-            "id": f"chatcmpl-{run['run_id']}",
+            "id": _format_id(answer.run_id, answer.leg),
             "object": "chat.completion",
-            "created": whole_seconds(parse_rfc3339(run["created_at"])),
+            "created": answer.created_at,
             "model": self._model,
             "choices": [choice],
-            "usage": _build_usage(run["metrics"]),
+            "usage": _build_usage(end.metrics or {}),
         }
+
+    def _select(self, end: RunEnd) -> list[Mapping[str, Any]]:
+        return select_handed(end.waiting, one_by_one=self.tools.one_by_one, with_approvals=False)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
         head = {
-            "id": f"chatcmpl-{events.run_id}",
+            "id": _format_id(events.run_id, events.leg),
             "object": "chat.completion.chunk",
             "created": events.created_at,
             "model": self._model,
@@ -97,10 +104,12 @@ class ChatCompletion:
             for item in events.read(portion):
                 if isinstance(item, str):
                     parts.append(encode_chunk({"content": item}))
-                elif item.status != "COMPLETED":
-                    parts.append(_encode(describe_end(item.status, item.error, item.reason)))
+                elif item.status != "COMPLETED" and not self._select(item):
+                    parts.append(_encode(describe_end(item)))
                 else:
-                    parts.append(encode_chunk({}, item.finish_reason))
+                    handed = self._select(item)
+                    parts += map(encode_chunk, _build_call_deltas(handed))
+                    parts.append(encode_chunk({}, "tool_calls" if handed else item.finish_reason))
                     if self._include_usage:
                         usage = _build_usage(item.metrics or {})
                         parts.append(_encode({**head, "choices": [], "usage": usage}))
@@ -108,6 +117,18 @@ class ChatCompletion:
             return b"".join(parts)
 
         return encode
+
+
+def _format_id(run_id: str, leg: int) -> str:
+    return f"chatcmpl-{run_id}" if leg == 1 else f"chatcmpl-{run_id}-{leg}"
+
+
+def _build_call_deltas(handed: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for index, call in enumerate(build_tool_calls(handed)):
+        function = call["function"]
+        begun = {**call, "index": index, "function": {**function, "arguments": ""}}
+        yield {"tool_calls": [begun]}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
 
 
 def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
+from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.requests import StreamEvent
 
-_READ_KINDS = frozenset({EventKind.CONTENT, EventKind.PAUSED, *END_STATUSES})
+_READ_KINDS = frozenset({EventKind.CONTENT, EventKind.CONTINUED, EventKind.PAUSED, *END_STATUSES})
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
 
 
 class RunEnd(NamedTuple):
-    """The end of a run.
+    """The end of a run, or of one of its legs.
 
     Attributes:
         status: its final status, or PAUSED; None if the stream ended without it.
         finish_reason: `stop`, `length` or `content_filter`.
-        metrics: the counters of a completed run.
+        metrics: the counters of a completed run, or of this leg.
         error: `code` and `detail` of a failed run.
         reason: the reason of a cancel.
+        waiting: the approvals that a paused run waits for.
     """
 
     status: str | None
@@ -28,6 +30,38 @@ class RunEnd(NamedTuple):
     metrics: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     reason: str | None = None
+    waiting: Sequence[Mapping[str, Any]] = ()
+
+
+class Answer(NamedTuple):
+    """The answer of a run, or of one of its legs.
+
+    Attributes:
+        created_at: seconds since the epoch.
+        leg: the number of the leg, from 1.
+    """
+
+    run_id: str
+    session_id: str
+    created_at: int
+    text: str
+    end: RunEnd | None
+    leg: int = 1
+
+
+class LegStart(NamedTuple):
+    """The place in a run from which a response begins.
+
+    Attributes:
+        leg: the number of the leg, from 1.
+        metrics: the counters of the legs before it.
+        approval_id: an approval after whose decision the leg begins: the events before it are
+            those of earlier responses. None if there are none.
+    """
+
+    leg: int = 1
+    metrics: Mapping[str, Any] | None = None
+    approval_id: str | None = None
 
 
 class RunEvents:
@@ -37,17 +71,22 @@ class RunEvents:
 
     Args:
         first: the first event of the run.
+        start: the place from which they are read.
 
     Attributes:
         run_id, session_id: ids of the run and of its session.
         created_at: time of the first event in seconds.
+        leg: the number of the leg.
     """
 
-    def __init__(self, first: StreamEvent) -> None:
+    def __init__(self, first: StreamEvent, start: LegStart | None = None) -> None:
         opening = parse_event(first.name, first.data).data
         self.run_id: str = opening["run_id"]
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
+        self._start = start or LegStart()
+        self.leg = self._start.leg
+        self._awaited = self._start.approval_id
         self._ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:
@@ -59,20 +98,79 @@ class RunEvents:
             parsed = parse_event(event.name, event.data, event.seq)
             if parsed.run_id != self.run_id:
                 continue
-            if kind is EventKind.CONTENT:
+            if kind is EventKind.CONTINUED:
+                decided = {each["approval_id"] for each in parsed.data["approvals"]}
+                if self._awaited in decided:
+                    self._awaited = None
+            elif self._awaited is not None:
+                continue
+            elif kind is EventKind.CONTENT:
                 yield parsed.text
             else:
-                data, self._ended = parsed.data, True
-                yield RunEnd(
-                    "PAUSED" if kind is EventKind.PAUSED else parsed.end_status,
-                    to_finish_reason(data.get("finish_reason")),
-                    data.get("metrics"),
-                    data.get("error"),
-                    data.get("reason"),
-                )
+                self._ended = True
+                status = "PAUSED" if kind is EventKind.PAUSED else parsed.end_status
+                yield self._build_end(status, parsed.data)
         if not portion and not self._ended:
             self._ended = True
             yield RunEnd(None)
+
+    def _build_end(self, status: str | None, data: Mapping[str, Any]) -> RunEnd:
+        return RunEnd(
+            status,
+            to_finish_reason(data.get("finish_reason")),
+            subtract_metrics(data.get("metrics"), self._start.metrics),
+            data.get("error"),
+            data.get("reason"),
+            data.get("approvals") or (),
+        )
+
+    async def collect(
+        self, first: list[StreamEvent], rest: AsyncIterable[list[StreamEvent]]
+    ) -> Answer:
+        """Read all events, and return the answer."""
+        items = [*self.read(first)]
+        async for portion in rest:
+            items += self.read(portion)
+        items += self.read([])
+        text = "".join(item for item in items if isinstance(item, str))
+        end = next(item for item in items if isinstance(item, RunEnd))
+        return self.build_answer(text, end)
+
+    def build_answer(self, text: str, end: RunEnd | None) -> Answer:
+        """Return the answer with a text and an end; None while the run goes on."""
+        return Answer(self.run_id, self.session_id, self.created_at, text, end, self.leg)
+
+
+def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = ()) -> Answer:
+    """Return the answer of a run record of any status.
+
+    Args:
+        waiting: the approvals that a paused run waits for.
+    """
+    end = None
+    if run["status"] not in ("PENDING", "RUNNING"):
+        end = RunEnd(
+            run["status"],
+            find_finish_reason(run),
+            run["metrics"],
+            run["error"],
+            run["cancel_reason"],
+            waiting,
+        )
+    created_at = whole_seconds(parse_rfc3339(run["created_at"]))
+    return Answer(run["run_id"], run["session_id"], created_at, run["content"] or "", end)
+
+
+def subtract_metrics(
+    metrics: Mapping[str, Any] | None, before: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Return the counters of a leg: those of its run without those of the legs before."""
+    if not metrics or not before:
+        return metrics
+    return {
+        name: None if count is None else max(0, count - (before.get(name) or 0))
+        for name, count in metrics.items()
+    }
 
 
 def to_finish_reason(reason: str | None) -> str:

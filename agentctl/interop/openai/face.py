@@ -13,12 +13,8 @@ from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unauthenticated
 from agentctl.interop.openai.chat import ChatCompletion
-from agentctl.interop.openai.events import RunEvents
-from agentctl.interop.openai.failures import (
-    RefusedParameter,
-    build_error_response,
-    build_failed_run_response,
-)
+from agentctl.interop.openai.failures import RefusedParameter, build_error_response
+from agentctl.interop.openai.messages import NAME
 from agentctl.interop.openai.models import find_model, get_model, list_models
 from agentctl.interop.openai.parameters import OpenAIParameters
 from agentctl.interop.openai.responses import ModelResponse
@@ -31,17 +27,11 @@ from agentctl.interop.openai.stored_responses import (
     get_response,
     list_input_items,
 )
-from agentctl.records.ids import is_component_id
+from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
+from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
 from agentctl.requests import RunRequest
-from agentctl.server.answers import (
-    EventStreamResponse,
-    cancel_on_disconnect,
-    json_response,
-    wait_for_first_events,
-)
 from agentctl.server.bodies import read_json_body
 from agentctl.server.faces import Face, MatchedRoute
 from agentctl.server.routing import path_below_root
@@ -49,10 +39,6 @@ from agentctl.server.state import Call, Caller
 
 PREFIX = "/v1"
 
-SESSION_HEADER = "X-Session-ID"
-"""Header field of requests with a session, and of all responses of runs."""
-
-RUN_HEADER = "X-Run-ID"
 IGNORED_HEADER = "X-Ignored-Parameters"
 
 Interface = type[ChatCompletion] | type[ModelResponse]
@@ -106,10 +92,20 @@ async def _run(
     call: Call,
     principal: Principal,
     kind: ComponentKind,
-    turn: ChatCompletion | ModelResponse,
+    turn: Turn,
     parameters: OpenAIParameters,
     model: str,
 ) -> Response:
+    is_stream = bool(parameters.get("stream", bool))
+    metadata = parameters.get_metadata()
+    parameters.take_rest(turn.honoured)
+    if turn.messages.has_names:
+        parameters.ignored.append(NAME)
+    ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
+    key = _get_header(call, "Idempotency-Key")
+    requested = Requested(kind, model, turn, ignored, is_stream, key)
+    if turn.messages.results:
+        return await continue_turn(call, requested)
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
     session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation
@@ -120,31 +116,31 @@ async def _run(
     session_id = conversation if session_id is None else session_id
     has_session = session_id is not None or principal.session_id is not None
     is_continued = has_session and turn.previous is None
-    earlier = turn.instructions if is_continued else turn.earlier
+    if not has_session:
+        session_id = _find_chat(call)
     request = RunRequest(
-        message=turn.message,
+        message=turn.messages.message,
         session_id=session_id,
-        idempotency_key=_get_header(call, "Idempotency-Key"),
-        metadata=parameters.get_metadata(),
+        background=turn.background,
+        idempotency_key=key,
+        metadata=metadata,
         output_schema=turn.output_schema,
+        client_tools=turn.tools.tools,
+        tool_choice=turn.tools.choice,
+        session_history=has_session,
     )
-    is_stream = parameters.get("stream", bool)
-    parameters.take_rest(turn.honoured)
-    ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
-    if is_stream:
-        events = call.operations.stream_run_portions(kind, model, request, earlier=earlier)
-        first = await wait_for_first_events(call.receive, events)
-        read = RunEvents(first[0])
-        headers = {SESSION_HEADER: read.session_id, RUN_HEADER: read.run_id, **ignored}
-        add_log_context(session_id=read.session_id, run_id=read.run_id)
-        return EventStreamResponse(first, events, turn.build_encoder(read), headers)
-    document = await cancel_on_disconnect(
-        call.receive, call.operations.create_run(kind, model, request, earlier=earlier)
-    )
-    run = document.value
-    headers = {SESSION_HEADER: run["session_id"], RUN_HEADER: run["run_id"], **ignored}
-    failed = build_failed_run_response(run, headers)
-    return failed or json_response(turn.build(run), headers=headers)
+    earlier = turn.messages.instructions if is_continued else turn.messages.earlier
+    return await start_turn(call, requested, request, earlier)
+
+
+def _find_chat(call: Call) -> str | None:
+    """Return the session that `openai.session_header` names; None if it names none.
+
+    The program sends the whole conversation, so the session only keeps its runs together.
+    """
+    name = call.caller.app_state.settings.get_table(OpenAI).session_header
+    session_id = _get_header(call, name) if name else None
+    return session_id if session_id is not None and is_session_id(session_id) else None
 
 
 def _get_header(call: Call, name: str) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentctl.errors import AgentctlError, BadRequest, NotFound, QuotaExceeded, ValidationFailed
 from agentctl.server.answers import BytesResponse
+
+if TYPE_CHECKING:
+    from agentctl.interop.openai.events import RunEnd
 
 _TYPES = {
     401: ("authentication_error", "invalid_api_key"),
@@ -78,40 +81,35 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
     return BytesResponse(orjson.dumps(body), status, headers=headers)
 
 
-def build_failed_run_response(
-    run: Mapping[str, Any], headers: Mapping[str, str]
-) -> BytesResponse | None:
-    """Return the error of a run that failed, was cancelled or is paused; None if it completed.
+def build_end_response(
+    body: Mapping[str, Any], status: str | None, headers: Mapping[str, str]
+) -> BytesResponse:
+    """Return the response of a run that did not complete.
 
     Args:
-        run: the run record.
+        body: the error of `describe_end`.
+        status: the status of the run.
         headers: header fields of the response.
     """
-    if run["status"] == "COMPLETED":
-        return None
-    body = describe_end(run["status"], run["error"], run["cancel_reason"])
-    status = RUN_FAILED_STATUS if run["status"] == "ERROR" else RUN_STOPPED_STATUS
-    return BytesResponse(orjson.dumps(body), status, headers={**headers, **_NO_RETRY})
+    code = RUN_FAILED_STATUS if status in ("ERROR", None) else RUN_STOPPED_STATUS
+    return BytesResponse(orjson.dumps(body), code, headers={**headers, **_NO_RETRY})
 
 
-def describe_end(
-    status: str | None, error: Mapping[str, Any] | None, reason: str | None
-) -> dict[str, Any]:
+def describe_end(end: RunEnd, paused: str = "run_paused") -> dict[str, Any]:
     """Return the error of a run that did not complete.
 
     Args:
-        status: the final status, or PAUSED; None for a stream that ended without it.
-        error: `code` and `detail` of a failed run, else None.
-        reason: the reason of a cancel.
+        end: the end of the run, or its pause.
+        paused: the code of a run that waits.
     """
-    if status == "CANCELLED":
-        text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
+    if end.status == "CANCELLED":
+        text = f"The run was cancelled: {end.reason}" if end.reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")
-    if status == "PAUSED":
-        text = "The run is paused: it waits for a decision about an approval"
-        return format_error(text, kind="run_paused", code="run_paused")
-    if error is None:
-        error = {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
+    if end.status == "PAUSED":
+        asked = ", ".join(f"{each['approval_id']} ({each['tool_name']})" for each in end.waiting)
+        text = f"The run waits for a decision about the approval {asked or 'of a member'}"
+        return format_error(text, kind=paused, code=paused)
+    error = end.error or {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])
 
 

@@ -10,31 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from agentctl.errors import ValidationFailed
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.settings import IgnoredParameter
 from agentctl.records.validation import check_json, check_text
-from agentctl.requests import EarlierMessage
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""
 
 _AGENT_SETS_IT = "it is a setting of the agent"
 _NO_TOOLS = "the agent has its own tools and calls them itself"
+_NO_FUNCTIONS = "use tools and tool_choice, which replaced it"
 _TEXT_ONLY = "answers are text"
 _IGNORE_IT = "; to ignore it, the operator names it in openai.ignored_parameters"
+
+_LEAVE_IT = "; leave it out"
 
 _Rule = tuple[str, tuple[object, ...]]
 """The reason why a parameter is refused, and the values that are accepted."""
 
 _COMMON: dict[str, _Rule] = {
-    "parallel_tool_calls": (_NO_TOOLS, (True, False)),
     "prompt_cache_retention": (_AGENT_SETS_IT, ("in_memory", "in-memory", "24h")),
     "service_tier": (_AGENT_SETS_IT, ("auto", "default")),
     "store": ("the server stores every run in its session", (True,)),
     "temperature": (_AGENT_SETS_IT, (1,)),
-    "tool_choice": (_NO_TOOLS, ("auto", "none")),
-    "tools": (_NO_TOOLS, ([],)),
     "top_logprobs": (_TEXT_ONLY, (0,)),
     "top_p": (_AGENT_SETS_IT, (1,)),
 }
@@ -43,8 +41,8 @@ CHAT_RULES: dict[str, _Rule] = {
     **_COMMON,
     "audio": (_TEXT_ONLY, ()),
     "frequency_penalty": (_AGENT_SETS_IT, (0,)),
-    "function_call": (_NO_TOOLS, ("auto", "none")),
-    "functions": (_NO_TOOLS, ([],)),
+    "function_call": (_NO_FUNCTIONS, ("auto", "none")),
+    "functions": (_NO_FUNCTIONS, ([],)),
     "logit_bias": (_AGENT_SETS_IT, ({},)),
     "logprobs": (_TEXT_ONLY, (False,)),
     "max_completion_tokens": (_AGENT_SETS_IT, ()),
@@ -62,7 +60,6 @@ CHAT_RULES: dict[str, _Rule] = {
 
 RESPONSE_RULES: dict[str, _Rule] = {
     **_COMMON,
-    "background": ("use the interface of agentctl for background runs", (False,)),
     "context_management": (_AGENT_SETS_IT, ([],)),
     "include": (_TEXT_ONLY, ([],)),
     "max_output_tokens": (_AGENT_SETS_IT, ()),
@@ -128,7 +125,11 @@ class OpenAIParameters:
                 continue
             if name not in self._rules:
                 public = get_public_name(name)
-                text = f"Unknown parameter: {public}" if public else "A parameter is unknown"
+                text = (
+                    f"Unknown parameter: {public}; leave it out"
+                    if public
+                    else "A parameter is unknown"
+                )
                 raise RefusedParameter(text, public, "unknown_parameter")
             reason, accepted = self._rules[name]
             # True is no number here: `1 == True`.
@@ -136,7 +137,7 @@ class OpenAIParameters:
             if any(value == other and is_flag == isinstance(other, bool) for other in accepted):
                 continue
             if name not in self._ignorable:
-                cure = _IGNORE_IT if name in get_args(IgnoredParameter) else ""
+                cure = _IGNORE_IT if name in get_args(IgnoredParameter) else _LEAVE_IT
                 raise RefusedParameter(
                     f"This value of {name} is not supported: {reason}{cure}", name
                 )
@@ -184,7 +185,7 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     """Return the JSON Schema of a response format; None for text.
 
     Args:
-        format: `{"type": "text"}`, or `{"type": "json_schema", ...}` with `schema` in it or in its
+        format: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", ...}` with `schema` in it or in its
             `json_schema`.
         param: the path of the parameter.
 
@@ -196,43 +197,17 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     options = check_type(format, dict, param)
     if options.get("type") == "text":
         return None
+    if options.get("type") == "json_object":
+        return {"type": "object"}
     if options.get("type") != "json_schema":
         raise RefusedParameter(
-            f"This type of {param} is not supported: use text or json_schema", f"{param}.type"
+            f"This type of {param} is not supported: use text, json_object or json_schema",
+            f"{param}.type",
         )
     if "json_schema" in options:
         options = check_type(options["json_schema"], dict, f"{param}.json_schema")
     schema: dict[str, Any] = check_type(options.get("schema"), dict, f"{param}.schema")
     return schema
-
-
-def read_message(item: object, at: str) -> EarlierMessage:
-    """Return a message of a request.
-
-    A message with the role system or developer becomes one of the user: it does not extend the
-    instructions of the agent.
-
-    Raises:
-        RefusedParameter: it is not a text of one of these roles, the user or the assistant.
-    """
-    message = check_type(item, dict, at)
-    role = message.get("role")
-    if role not in ("user", "assistant", "system", "developer"):
-        raise RefusedParameter(
-            f"{at}.role must be user, assistant, system or developer: {_NO_TOOLS}", f"{at}.role"
-        )
-    for name, value in message.items():
-        if name in ("role", "content", "type", "id", "status", "phase") or value in (None, [], ""):
-            continue
-        public = get_public_name(name) or "a field"
-        raise RefusedParameter(f"{at}: {public} is not supported", at)
-    text = read_text(message.get("content"), f"{at}.content")
-    return EarlierMessage("assistant" if role == "assistant" else "user", text)
-
-
-def is_instruction(item: object) -> bool:
-    """Return True for a message with the role system or developer."""
-    return isinstance(item, dict) and item.get("role") in ("system", "developer")
 
 
 def read_text(content: object, at: str) -> str:
@@ -270,16 +245,6 @@ def check_type(value: Any, kind: type, at: str) -> Any:
     elif kind is dict:
         check_json(at, value)
     return value
-
-
-def check_message_count(messages: list[object], at: str) -> None:
-    """Check the number of messages.
-
-    Raises:
-        ValidationFailed: there are none, or too many.
-    """
-    if not 0 < len(messages) <= MAXIMUM_MESSAGES:
-        raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")
 
 
 _TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}

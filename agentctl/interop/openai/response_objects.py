@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentctl.interop.openai.events import RunEnd, find_finish_reason
+from agentctl.interop.openai.calls import ToolOptions, build_call_items, select_handed
+from agentctl.interop.openai.events import Answer, RunEnd, RunEvents, read_answer
 from agentctl.interop.openai.failures import describe_end
-from agentctl.records.times import parse_rfc3339, whole_seconds
+from agentctl.records.run_spec import REQUIRED
+
+PAUSED_CODE = "approval_pending"
+"""The code of a run that waits for a decision which a response cannot ask its caller for."""
 
 STATUSES = {"stop": "completed", "length": "incomplete", "content_filter": "incomplete"}
 """The status of a response by the finish reason of its run."""
@@ -23,6 +27,8 @@ class RequestFields(NamedTuple):
         model: id of the component.
         previous: id of the previous response.
         format: `text.format`.
+        tools: the options of its tools.
+        background: True if the response does not wait for the run.
     """
 
     model: str
@@ -31,59 +37,72 @@ class RequestFields(NamedTuple):
     user: str | None = None
     previous: str | None = None
     format: Mapping[str, Any] | None = None
+    tools: ToolOptions = ToolOptions()
+    background: bool = False
 
 
 def read_response_id(response_id: str) -> str | None:
     """Return the id of the run of a response; None for an id that is none of a response."""
-    return response_id.removeprefix(_PREFIX) if response_id.startswith(_PREFIX) else None
+    if not response_id.startswith(_PREFIX):
+        return None
+    return response_id.removeprefix(_PREFIX).partition("_")[0]
 
 
-def build_response(
-    fields: RequestFields,
-    run_id: str,
-    session_id: str,
-    created_at: int,
-    end: RunEnd | None,
-    text: str,
-) -> dict[str, Any]:
-    """Return the object of a response.
+def format_response_id(run_id: str, leg: int) -> str:
+    """Return the id of a response: each leg of a run is one."""
+    return f"{_PREFIX}{run_id}" if leg == 1 else f"{_PREFIX}{run_id}_{leg}"
 
-    Args:
-        created_at: seconds since the epoch.
-        end: the end of the run; None: it is in progress.
-        text: the text of the answer so far.
-    """
+
+def select_items(end: RunEnd, tools: ToolOptions) -> list[dict[str, Any]]:
+    """Return the items that hand out what a run waits for; empty if the response cannot."""
+    handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
+    return build_call_items(handed)
+
+
+def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
+    """Return the object of a response; without an end of its answer, it is in progress."""
+    end, text = answer.end, answer.text
     status, error, incomplete, output = "in_progress", None, None, list[dict[str, Any]]()
+    items = [] if end is None else select_items(end, fields.tools)
     if end is not None and end.status == "COMPLETED":
         status = STATUSES[end.finish_reason]
         if status == "incomplete":
             incomplete = {"reason": _INCOMPLETE_REASONS[end.finish_reason]}
-        output = [build_item(f"msg_{run_id}", status, [build_part(text)])]
+        output = [build_item(format_item_id(answer), status, [build_part(text)])]
+    elif items:
+        status = "completed"
+        if text:
+            output = [build_item(format_item_id(answer), status, [build_part(text)])]
+        output += items
     elif end is not None:
         status = "cancelled" if end.status == "CANCELLED" else "failed"
-        failure = describe_end(end.status, end.error, end.reason)["error"]
+        failure = describe_end(end, PAUSED_CODE)["error"]
         error = {"code": failure["code"], "message": failure["message"]}
         if text:
-            output = [build_item(f"msg_{run_id}", "incomplete", [build_part(text)])]
+            output = [build_item(format_item_id(answer), "incomplete", [build_part(text)])]
     return {
-        "id": f"{_PREFIX}{run_id}",
+        "id": format_response_id(answer.run_id, answer.leg),
         "object": "response",
-        "created_at": created_at,
+        "created_at": answer.created_at,
         "status": status,
+        "background": fields.background,
         "error": error,
         "incomplete_details": incomplete,
         "instructions": fields.instructions,
         "metadata": fields.metadata or {},
         "model": fields.model,
         "output": output,
-        "conversation": {"id": session_id},
-        "parallel_tool_calls": True,
+        "conversation": {"id": answer.session_id},
+        "parallel_tool_calls": not fields.tools.one_by_one,
         "previous_response_id": fields.previous,
         "store": True,
         "temperature": None,
         "text": {"format": fields.format or {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
+        "tool_choice": _build_choice(fields.tools.choice),
+        "tools": [
+            {"type": "function", "strict": None, "parameters": None, "description": None, **tool}
+            for tool in fields.tools.tools or ()
+        ],
         "top_p": None,
         "truncation": "disabled",
         "usage": _build_usage((end and end.metrics) or {}),
@@ -91,30 +110,30 @@ def build_response(
     }
 
 
+def _build_choice(choice: str | None) -> str | dict[str, str]:
+    if choice in (None, REQUIRED):
+        return choice or "auto"
+    return {"type": "function", "name": str(choice)}
+
+
+def format_item_id(answer: Answer | RunEvents) -> str:
+    """Return the id of the output item with the text."""
+    return f"msg_{answer.run_id}" if answer.leg == 1 else f"msg_{answer.run_id}_{answer.leg}"
+
+
 def build_stored_response(
-    run: Mapping[str, Any], model: str, fields: RequestFields | None = None
+    run: Mapping[str, Any], model: str, waiting: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the response of a run record of any status.
 
     Args:
         model: id of the component.
-        fields: those of the request; None: those that the record has.
+        waiting: what a paused run waits for.
     """
-    if fields is None:
-        stored = {**(run["metadata"] or {})}
-        user = stored.pop("user", None)
-        fields = RequestFields(model, metadata=stored, user=user)
-    end = None
-    if run["status"] == "COMPLETED":
-        end = RunEnd("COMPLETED", find_finish_reason(run), run["metrics"])
-    elif run["status"] in ("ERROR", "CANCELLED"):
-        end = RunEnd(
-            run["status"], metrics=run["metrics"], error=run["error"], reason=run["cancel_reason"]
-        )
-    created_at = whole_seconds(parse_rfc3339(run["created_at"]))
-    return build_response(
-        fields, run["run_id"], run["session_id"], created_at, end, run["content"] or ""
-    )
+    stored = {**(run["metadata"] or {})}
+    user = stored.pop("user", None)
+    fields = RequestFields(model, metadata=stored, user=user)
+    return build_response(fields, read_answer(run, waiting))
 
 
 def build_input_items(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 IgnoredParameter = Literal[
-    "frequency_penalty", "logit_bias", "max_completion_tokens", "max_output_tokens", "max_tokens",
-    "max_tool_calls", "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier",
-    "stop", "store", "temperature", "top_p", "truncation", "verbosity",
+    "context_management", "frequency_penalty", "include", "logit_bias", "logprobs",
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "max_tool_calls", "n", "prediction",
+    "presence_penalty", "prompt_cache_retention", "reasoning", "reasoning_effort", "seed",
+    "service_tier", "stop", "store", "temperature", "top_logprobs", "top_p", "truncation",
+    "verbosity", "web_search_options",
 ]  # fmt: skip
 
 DEFAULT_IGNORED: tuple[IgnoredParameter, ...] = (
-    "max_completion_tokens", "max_output_tokens", "max_tokens", "temperature", "top_p",
+    "frequency_penalty", "max_completion_tokens", "max_output_tokens", "max_tokens",
+    "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier", "temperature",
+    "top_p", "verbosity",
 )  # fmt: skip
 """Parameters that chat programs send with their first message, without being asked to."""
 
@@ -23,7 +27,10 @@ class OpenAI:
 
     Attributes:
         ignored_parameters: parameters of requests that have no effect instead of an error.
+        session_header: header field of a program that sends the whole conversation with each
+            request: the id of its conversation, which becomes that of the session. Empty for none.
     """
 
     enabled: bool = False
     ignored_parameters: tuple[IgnoredParameter, ...] = DEFAULT_IGNORED
+    session_header: str = "X-OpenWebUI-Chat-Id"

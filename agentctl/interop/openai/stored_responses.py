@@ -30,29 +30,55 @@ async def find_continued_session(call: Call, response_id: str) -> str:
     """Return the session of `previous_response_id`.
 
     Raises:
-        RefusedParameter: there is no such response, or its session has gone on after it.
+        RefusedParameter: there is no such response, its session has gone on after it, or it waits
+            for the results of its calls.
     """
-    try:
-        _, turn = await _find(call, response_id)
-    except ResponseNotFound:
-        raise RefusedParameter(
-            "There is no response with this id",
-            "previous_response_id",
-            "previous_response_not_found",
-        ) from None
+    run_id, turn = await find_previous(call, response_id)
     if not turn.is_newest:
         raise RefusedParameter(
             "This response is not the newest of its conversation: continue the newest, or the"
             " conversation with `conversation`",
             "previous_response_id",
         )
+    if await call.operations.list_pending(run_id, turn):
+        raise RefusedParameter(
+            "The previous response waits for the results of its calls: send them as items, without"
+            " a further message",
+            "input",
+            "tool_results_missing",
+        )
     return turn.session_id
+
+
+async def find_previous(call: Call, response_id: str) -> tuple[str, FoundTurn]:
+    """Return the run of `previous_response_id` and its place.
+
+    Raises:
+        RefusedParameter: there is no such response, or the caller does not see it.
+    """
+    try:
+        return await _find(call, response_id)
+    except ResponseNotFound:
+        raise RefusedParameter(
+            "There is no response with this id",
+            "previous_response_id",
+            "previous_response_not_found",
+        ) from None
 
 
 async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
     _check_query(call)
     run, turn = await _read_run(call, response_id)
-    return json_response(build_stored_response(run, turn.component_id))
+    return json_response(await _build_stored(call, run, turn, response_id))
+
+
+async def _build_stored(
+    call: Call, run: Mapping[str, Any], turn: FoundTurn, response_id: str
+) -> dict[str, Any]:
+    """Return the response of a run as it is now, with the id of the request."""
+    is_paused = run["status"] == "PAUSED"
+    waiting = await call.operations.list_pending(run["run_id"], turn) if is_paused else []
+    return {**build_stored_response(run, turn.component_id, waiting), "id": response_id}
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
@@ -70,7 +96,7 @@ async def cancel_response(call: Call, principal: Principal, response_id: str) ->
     request = CancelRequest(turn.session_id)
     await call.operations.cancel_run(turn.kind, turn.component_id, run_id, request)
     run = (await call.operations.read_turn(run_id, turn)).value
-    return json_response(build_stored_response(run, turn.component_id))
+    return json_response(await _build_stored(call, run, turn, response_id))
 
 
 async def delete_response(call: Call, principal: Principal, response_id: str) -> Response:

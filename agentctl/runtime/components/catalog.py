@@ -269,7 +269,7 @@ class Catalog:
     def find_tool_names(self, component: Component) -> Collection[str] | None:
         """Return the known names of the tools of a component; None if it takes none of a caller.
 
-        A name that ends in `*` stands for all names that begin with the text before it: those of
+        A name that ends in `*` means all names that begin with the text before it: those of
         the tools of an MCP server.
 
         Raises:

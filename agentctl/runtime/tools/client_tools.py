@@ -95,7 +95,7 @@ def build_client_actions(
 ) -> tuple[dict[str, ExternalAction], dict[str, CallRule]]:
     """Return the actions of tools of the caller and their rules, by name.
 
-    Their calls wait for the caller, whatever the key `approve` of the component has for its own.
+    Their calls wait for the caller, regardless of the key `approve` of the component.
     """
     actions = {tool["name"]: ExternalAction(tool) for tool in tools}
     rules = {

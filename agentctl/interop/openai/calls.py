@@ -1,0 +1,227 @@
+"""Tools of the caller in the forms of OpenAI's API: definitions, calls, results and approvals.
+
+The id of a call is that of its approval, so a result finds its run without any state here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentctl.interop.openai.failures import RefusedParameter
+from agentctl.interop.openai.parameters import OpenAIParameters, check_type
+from agentctl.records.ids import is_unique_id
+from agentctl.records.run_spec import REQUIRED
+from agentctl.records.validation import find_json_problem
+
+APPROVAL_SERVER = "agentctl"
+"""The label of the server of an approval request: no server of MCP asks here."""
+
+_CALL, _FUNCTION_ITEM, _APPROVAL = "call_", "fc_", "mcpr_"
+_FIELDS = ("name", "description", "parameters")
+
+
+class ToolOptions(NamedTuple):
+    """The tools of a request.
+
+    Attributes:
+        tools: the tools of the caller (`RunRequest.client_tools`); None for none.
+        choice: `RunRequest.tool_choice`.
+        one_by_one: True hands out one call at a time: `parallel_tool_calls` is false.
+    """
+
+    tools: list[dict[str, Any]] | None = None
+    choice: str | None = None
+    one_by_one: bool = False
+
+
+class CallResult(NamedTuple):
+    """The result of a call that was handed out, or the answer to an approval request.
+
+    Attributes:
+        approval_id: its approval.
+        at: the place in the request, for errors.
+        result: the result as text; None for an answer to an approval request.
+        is_approved: that answer.
+        note: its reason.
+    """
+
+    approval_id: str
+    at: str
+    result: str | None
+    is_approved: bool = False
+    note: str | None = None
+
+
+class UnknownCall(RefusedParameter):
+    """A result of a call that does not exist, or that the caller does not see (400)."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__(
+            f"{at}: no call with this id waits for a result of yours", at, "tool_call_not_found"
+        )
+
+
+def read_tools(parameters: OpenAIParameters, *, nested: bool) -> ToolOptions:
+    """Return the tools of a request and their options.
+
+    Args:
+        nested: True if a tool has its name in a member `function`, as in chat completions.
+
+    Raises:
+        RefusedParameter: a tool is no function, or a value is not supported.
+    """
+    items = parameters.get("tools", list) or []
+    tools = [_read_tool(item, f"tools[{index}]", nested) for index, item in enumerate(items)]
+    parallel = parameters.get("parallel_tool_calls", bool)
+    choice = parameters.get_any("tool_choice")
+    if choice == "none":
+        return ToolOptions()
+    if choice in (None, "auto"):
+        return ToolOptions(tools or None, None, parallel is False)
+    if not tools:
+        raise RefusedParameter("tool_choice needs tools", "tool_choice")
+    return ToolOptions(tools, _read_choice(choice, nested), parallel is False)
+
+
+def _read_choice(choice: object, nested: bool) -> str:
+    if choice == REQUIRED:
+        return REQUIRED
+    named = choice if isinstance(choice, dict) and choice.get("type") == "function" else {}
+    name = (named.get("function") if nested else named) or {}
+    if not isinstance(name, dict) or not isinstance(name.get("name"), str):
+        raise RefusedParameter(
+            "tool_choice must be auto, none, required, or name one function", "tool_choice"
+        )
+    return str(name["name"])
+
+
+def _read_tool(item: object, at: str, nested: bool) -> dict[str, Any]:
+    tool = check_type(item, dict, at)
+    if tool.get("type", "function") != "function":
+        raise RefusedParameter(
+            f"{at}: only tools of the type function are supported; others belong to the agent", at
+        )
+    function = check_type(tool.get("function"), dict, f"{at}.function") if nested else tool
+    known = {*_FIELDS, "strict", "type"}
+    for name, value in function.items():
+        if name not in known and value is not None:
+            raise RefusedParameter(f"{at} has a member that is not supported", at)
+    return {name: function[name] for name in _FIELDS if function.get(name) is not None}
+
+
+def format_call_id(approval: Mapping[str, Any]) -> str:
+    """Return the id of a call that is handed out."""
+    return _CALL + _pack(approval)
+
+
+def _pack(approval: Mapping[str, Any]) -> str:
+    return str(approval["approval_id"]).replace("-", "")
+
+
+def _unpack(text: object, prefix: str, at: str) -> str:
+    """Return the id of an approval.
+
+    Raises:
+        UnknownCall: it is none that was handed out.
+    """
+    packed = check_type(text, str, at).removeprefix(prefix)
+    found = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
+    if not str(text).startswith(prefix) or not is_unique_id(found):
+        raise UnknownCall(at)
+    return found
+
+
+def read_call_result(call_id: object, text: str, at: str) -> CallResult:
+    """Return the result of a call.
+
+    Raises:
+        UnknownCall: there can be no such call.
+    """
+    return CallResult(_unpack(call_id, _CALL, at), at, text)
+
+
+def read_approval_response(item: Mapping[str, Any], at: str) -> CallResult:
+    """Return the answer to an approval request, an item `mcp_approval_response`.
+
+    Raises:
+        UnknownCall: there can be no such request.
+        RefusedParameter: a member has another type.
+    """
+    where = f"{at}.approval_request_id"
+    approve = check_type(item.get("approve"), bool, f"{at}.approve")
+    reason = item.get("reason")
+    note = None if reason is None else check_type(reason, str, f"{at}.reason")
+    approval_id = _unpack(item.get("approval_request_id"), _APPROVAL, where)
+    return CallResult(approval_id, where, None, approve, note)
+
+
+def select_handed(
+    waiting: Sequence[Mapping[str, Any]], *, one_by_one: bool, with_approvals: bool
+) -> list[Mapping[str, Any]]:
+    """Return the approvals that a response can hand to its caller; empty if it can do nothing.
+
+    Args:
+        waiting: what the run waits for.
+        with_approvals: True if the interface has requests for approvals.
+    """
+    kinds = ("external", "approval") if with_approvals else ("external",)
+    if any(each["policy"] != "user" or each["kind"] not in kinds for each in waiting):
+        return []
+    return [*waiting[:1]] if one_by_one else [*waiting]
+
+
+def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return `tool_calls` of a message of chat completions."""
+    return [
+        {
+            "id": format_call_id(each),
+            "type": "function",
+            "function": {"name": each["tool_name"], "arguments": _dump_arguments(each)},
+        }
+        for each in handed
+    ]
+
+
+def build_call_items(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the output items of a response."""
+    return [_build_item(each) for each in handed]
+
+
+def _build_item(approval: Mapping[str, Any]) -> dict[str, Any]:
+    name, arguments = approval["tool_name"], _dump_arguments(approval)
+    if approval["kind"] == "approval":
+        return {
+            "id": _APPROVAL + _pack(approval),
+            "type": "mcp_approval_request",
+            "server_label": APPROVAL_SERVER,
+            "name": name,
+            "arguments": arguments,
+        }
+    return {
+        "id": _FUNCTION_ITEM + _pack(approval),
+        "type": "function_call",
+        "status": "completed",
+        "call_id": format_call_id(approval),
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def _dump_arguments(approval: Mapping[str, Any]) -> str:
+    return orjson.dumps(approval["arguments"]).decode()
+
+
+def read_arguments(text: object, at: str) -> dict[str, Any]:
+    """Return the arguments of an earlier call, a JSON text; an empty object if they are none.
+
+    Raises:
+        RefusedParameter: they are no text.
+    """
+    try:
+        arguments = orjson.loads(check_type(text or "{}", str, at))
+    except orjson.JSONDecodeError:
+        arguments = {}
+    return arguments if isinstance(arguments, dict) and not find_json_problem(arguments) else {}

@@ -1,0 +1,189 @@
+"""The messages and items of requests: that of the run, earlier ones, and results of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agentctl.errors import ValidationFailed
+from agentctl.interop.openai.calls import (
+    CallResult,
+    read_approval_response,
+    read_arguments,
+    read_call_result,
+)
+from agentctl.interop.openai.failures import RefusedParameter
+from agentctl.interop.openai.parameters import (
+    MAXIMUM_MESSAGES,
+    check_type,
+    get_public_name,
+    read_text,
+)
+from agentctl.requests import EarlierMessage
+
+CONTINUE = "Continue your last answer where it ends."
+"""The message of a run whose request ends with an answer."""
+
+NAME = "messages.name"
+"""The name of the ignored member `name` in `X-Ignored-Parameters`."""
+
+_ANSWERED = ("function_call_output", "mcp_approval_response")
+_WITHOUT_EFFECT = ("reasoning", "mcp_approval_request")
+_PLAIN = ("role", "content", "type", "id", "status", "phase", "name")
+
+
+class RequestMessages(NamedTuple):
+    """The messages of a request.
+
+    Attributes:
+        message: the message of the run; empty if the request has results.
+        earlier: the messages before it.
+        instructions: those of them with the role system or developer.
+        results: results of calls, with which the run goes on that asked for them.
+        has_names: True if a message has a name, which has no effect.
+    """
+
+    message: str
+    earlier: list[EarlierMessage]
+    instructions: list[EarlierMessage]
+    results: list[CallResult]
+    has_names: bool = False
+
+
+def read_chat_messages(items: Sequence[object]) -> RequestMessages:
+    """Return the messages of a chat completion.
+
+    Raises:
+        RefusedParameter: a message is not supported.
+        ValidationFailed: there are none, or too many.
+    """
+    _check_count(items, "messages")
+    results: list[CallResult] = []
+    for index in range(len(items) - 1, -1, -1):
+        item, at = items[index], f"messages[{index}]"
+        if not isinstance(item, dict) or item.get("role") != "tool":
+            break
+        text = read_text(item.get("content"), f"{at}.content")
+        results.insert(0, read_call_result(item.get("tool_call_id"), text, f"{at}.tool_call_id"))
+    return _build(items, "messages", results)
+
+
+def read_input_items(items: Sequence[object]) -> RequestMessages:
+    """Return the messages of a response; errors as those of `read_chat_messages`."""
+    _check_count(items, "input")
+    results: list[CallResult] = []
+    for index in range(len(items) - 1, -1, -1):
+        item, at = items[index], f"input[{index}]"
+        if not isinstance(item, dict) or item.get("type") not in _ANSWERED:
+            break
+        if item["type"] == "mcp_approval_response":
+            results.insert(0, read_approval_response(item, at))
+        else:
+            text = read_text(item.get("output"), f"{at}.output")
+            results.insert(0, read_call_result(item.get("call_id"), text, f"{at}.call_id"))
+    return _build(items, "input", results)
+
+
+def _build(items: Sequence[object], at: str, results: list[CallResult]) -> RequestMessages:
+    if results:
+        # The run has the messages before them.
+        return RequestMessages("", [], [], results)
+    reader = _Reader()
+    for index, item in enumerate(items):
+        reader.read(check_type(item, dict, f"{at}[{index}]"), f"{at}[{index}]")
+    if not reader.messages:
+        raise RefusedParameter(f"{at} has no message", at)
+    last = reader.messages[-1]
+    if last.role == "user":
+        return RequestMessages(
+            last.content, reader.messages[:-1], reader.instructions, [], reader.has_names
+        )
+    return RequestMessages(CONTINUE, reader.messages, reader.instructions, [], reader.has_names)
+
+
+class _Reader:
+    """Reads messages in their order, as earlier messages of a run."""
+
+    def __init__(self) -> None:
+        self.messages: list[EarlierMessage] = []
+        self.instructions: list[EarlierMessage] = []
+        self.has_names = False
+        self._tool_names: dict[str, str] = {}
+
+    def read(self, item: Mapping[str, Any], at: str) -> None:
+        kind = item.get("type") or "message"
+        if kind in _WITHOUT_EFFECT:
+            return
+        if kind == "function_call":
+            self._add_calls("", [self._read_call(item.get("call_id"), item, at)])
+        elif kind == "function_call_output":
+            self._add_result(item.get("call_id"), item.get("output"), f"{at}.output", at)
+        elif kind != "message":
+            raise RefusedParameter(
+                f"{at} is not supported: items are messages, function calls and their results",
+                f"{at}.type",
+            )
+        elif item.get("role") == "tool":
+            self._add_result(item.get("tool_call_id"), item.get("content"), f"{at}.content", at)
+        else:
+            self._add_message(item, at)
+
+    def _add_message(self, item: Mapping[str, Any], at: str) -> None:
+        role = item.get("role")
+        if role not in ("user", "assistant", "system", "developer"):
+            raise RefusedParameter(
+                f"{at}.role must be user, assistant, system, developer or tool", f"{at}.role"
+            )
+        for name, value in item.items():
+            if name in _PLAIN or value in (None, [], ""):
+                continue
+            if name == "tool_calls" and role == "assistant":
+                continue
+            public = get_public_name(name) or "a field"
+            raise RefusedParameter(f"{at}: {public} is not supported: leave it out", at)
+        self.has_names = self.has_names or bool(item.get("name"))
+        calls = [
+            self._read_call(call.get("id"), call.get("function"), f"{at}.tool_calls")
+            for call in item.get("tool_calls") or ()
+            if check_type(call, dict, f"{at}.tool_calls")
+        ]
+        content = item.get("content")
+        text = "" if calls and content is None else read_text(content, f"{at}.content")
+        if role == "assistant":
+            self._add_calls(text, calls)
+            return
+        message = EarlierMessage("user", text)
+        self.messages.append(message)
+        if role != "user":
+            self.instructions.append(message)
+
+    def _add_calls(self, text: str, calls: list[dict[str, Any]]) -> None:
+        before = self.messages[-1] if self.messages else None
+        if not text and before is not None and before.role == "assistant":
+            # The calls of one answer are several items of a response.
+            self.messages.pop()
+            text, calls = before.content, [*before.calls, *calls]
+        self.messages.append(EarlierMessage("assistant", text, tuple(calls)))
+
+    def _read_call(self, call_id: object, function: object, at: str) -> dict[str, Any]:
+        values: Mapping[str, Any] = check_type(function, dict, at)
+        name = check_type(values.get("name"), str, f"{at}.name")
+        known = check_type(call_id, str, f"{at}.id")
+        self._tool_names[known] = name
+        arguments = read_arguments(values.get("arguments"), f"{at}.arguments")
+        return {"id": known, "name": name, "arguments": arguments}
+
+    def _add_result(self, call_id: object, content: object, where: str, at: str) -> None:
+        known = check_type(call_id, str, at)
+        if known not in self._tool_names:
+            raise RefusedParameter(f"{at} is the result of a call that is not in the request", at)
+        self.messages.append(
+            EarlierMessage(
+                "tool", read_text(content, where), call_id=known, tool_name=self._tool_names[known]
+            )
+        )
+
+
+def _check_count(items: Sequence[object], at: str) -> None:
+    if not 0 < len(items) <= MAXIMUM_MESSAGES:
+        raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")

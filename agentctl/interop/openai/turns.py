@@ -1,0 +1,284 @@
+"""Runs of requests: a new run, or the next leg of the run whose calls a request answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import NamedTuple
+
+import orjson
+from starlette.responses import Response
+
+from agentctl.approval_requests import ContinueRequest, RunDecision
+from agentctl.errors import AgentctlError, Conflict, NotFound, ValidationFailed
+from agentctl.interop.openai.calls import CallResult, UnknownCall
+from agentctl.interop.openai.chat import ChatCompletion
+from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
+from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
+from agentctl.interop.openai.response_objects import read_response_id
+from agentctl.interop.openai.responses import ModelResponse
+from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.log_context import add_log_context
+from agentctl.records.runs import FoundTurn
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    CancelRequest,
+    EarlierMessage,
+    RunRequest,
+    StreamEvent,
+)
+from agentctl.server.answers import (
+    EventStreamResponse,
+    cancel_on_disconnect,
+    json_response,
+    wait_for_first_events,
+)
+from agentctl.server.state import Call
+
+SESSION_HEADER = "X-Session-ID"
+"""Header field of requests with a session, and of all responses of runs."""
+
+RUN_HEADER = "X-Run-ID"
+
+Portions = AsyncGenerator[list[StreamEvent]]
+Turn = ChatCompletion | ModelResponse
+
+_SETTLED = frozenset({EventKind.PAUSED, *END_STATUSES})
+_DISCONNECTED = "The client disconnected"
+
+
+class AnsweredCall(Conflict):
+    """A result of a call whose result was given before, or whose run has ended (409)."""
+
+    code = "tool_call_closed"
+
+
+class Requested(NamedTuple):
+    """A request for a turn of a component.
+
+    Attributes:
+        turn: its form.
+        headers: further header fields of the response.
+        is_stream: True if the response is streamed.
+        key: the idempotency key; None for none.
+    """
+
+    kind: ComponentKind
+    model: str
+    turn: Turn
+    headers: dict[str, str]
+    is_stream: bool
+    key: str | None
+
+
+async def start_turn(
+    call: Call, requested: Requested, request: RunRequest, earlier: list[EarlierMessage]
+) -> Response:
+    """Start a run, and respond with its answer, or with what it asks its caller for."""
+    kind, model, operations = requested.kind, requested.model, call.operations
+    with _naming_tools(requested.turn):
+        if requested.is_stream:
+            events = operations.stream_run_portions(kind, model, request, earlier=earlier)
+            return await _stream(call, requested, _expand_pauses(call, events), LegStart())
+        document = await cancel_on_disconnect(
+            call.receive, operations.create_run(kind, model, request, earlier=earlier)
+        )
+    run = document.value
+    waiting = []
+    if run["status"] == "PAUSED":
+        run_id = run["run_id"]
+        waiting = await operations.list_pending(run_id, await operations.find_turn(run_id))
+    return _respond(requested, read_answer(run, waiting))
+
+
+@contextlib.contextmanager
+def _naming_tools(turn: Turn) -> Iterator[None]:
+    """Name the tools of a request as OpenAI does, in errors about them."""
+    try:
+        yield
+    except ValidationFailed as error:
+        if turn.tools.tools and error.detail.startswith(("client_tools", "tool_choice")):
+            param = "tool_choice" if error.detail.startswith("tool_choice") else "tools"
+            detail = error.detail.removeprefix("client_")
+            raise RefusedParameter(detail, param, "invalid_value") from None
+        raise
+
+
+async def continue_turn(call: Call, requested: Requested) -> Response:
+    """Give the results of a request to the run that waits for them, and respond with what follows.
+
+    Raises:
+        UnknownCall: a result is of no call that the caller sees, or of another model.
+        RefusedParameter: the results are of several runs, or of another response.
+        AnsweredCall: the result was given before, the call has expired, or the run has ended.
+    """
+    operations, turn = call.operations, requested.turn
+    run_id, found = await _find_run(call, requested)
+    run = (await operations.read_turn(run_id, found)).value
+    pending = await operations.list_pending(run_id, found)
+    hashes = {each["approval_id"]: each["arguments_hash"] for each in pending}
+    results = turn.messages.results
+    decided = sum(each["status"] != "pending" for each in run["approvals"])
+    start = LegStart(1 + decided + len(results), run["metrics"])
+    request = ContinueRequest(
+        decisions=tuple(_build_decision(result, hashes) for result in results),
+        background=turn.background,
+        idempotency_key=requested.key,
+    )
+    try:
+        continued = await operations.begin_continuation(
+            found.kind, found.component_id, run_id, request
+        )
+    except Conflict as conflict:
+        raise AnsweredCall(conflict.detail) from None
+    if continued is not None and turn.background and not requested.is_stream:
+        return _respond(requested, read_answer(run)._replace(text="", end=None, leg=start.leg))
+    if continued is None:
+        events = _announce_pause(run_id, found, read_answer(run).created_at)
+    else:
+        if continued.after == BEFORE_FIRST_EVENT:
+            # A repeated request: the run has gone on with the results before.
+            start = start._replace(metrics=None, approval_id=results[0].approval_id)
+        keeps = turn.background or requested.key is not None or _detaches(call)
+        following = operations.follow_continuation(continued)
+        events = following if keeps else _cancel_when_left(call, run_id, found, following)
+    expanded = _expand_pauses(call, events)
+    if requested.is_stream:
+        return await _stream(call, requested, expanded, start)
+    return _respond(requested, await cancel_on_disconnect(call.receive, _collect(expanded, start)))
+
+
+def _detaches(call: Call) -> bool:
+    return call.caller.app_state.settings.server.on_disconnect == "detach"
+
+
+async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
+    turn, operations = requested.turn, call.operations
+    run_ids: set[str] = set()
+    results = turn.messages.results
+    for result in results:
+        try:
+            run_ids.add(await operations.find_asking_run(result.approval_id))
+        except NotFound:
+            raise UnknownCall(result.at) from None
+    if len(run_ids) > 1:
+        raise RefusedParameter(
+            "The results are of calls of several runs: send those of one", results[0].at
+        )
+    (run_id,) = run_ids
+    try:
+        found = await operations.find_turn(run_id)
+    except NotFound:
+        raise UnknownCall(results[0].at) from None
+    if (found.kind, found.component_id) != (requested.kind, requested.model):
+        raise UnknownCall(results[0].at)
+    if turn.previous is not None and read_response_id(turn.previous) != run_id:
+        raise RefusedParameter(
+            "The results are not those of the calls of this response", "previous_response_id"
+        )
+    return run_id, found
+
+
+def _build_decision(result: CallResult, hashes: dict[str, str]) -> RunDecision:
+    if result.result is not None:
+        return RunDecision("complete", result=result.result, approval_id=result.approval_id)
+    if not result.is_approved:
+        return RunDecision("reject", note=result.note, approval_id=result.approval_id)
+    # An approval never changes, so its id names the call that the caller has seen.
+    shown = hashes.get(result.approval_id)
+    return RunDecision("approve", shown, note=result.note, approval_id=result.approval_id)
+
+
+async def _announce_pause(run_id: str, found: FoundTurn, created_at: int) -> Portions:
+    """Yield the event of a pause for a run that waits for further results."""
+    name = "TeamRunPaused" if found.kind == "team" else "RunPaused"
+    data = {
+        "event": name,
+        "run_id": run_id,
+        "session_id": found.session_id,
+        "created_at": created_at,
+        "approvals": [],
+    }
+    yield [StreamEvent(0, name, orjson.dumps(data))]
+
+
+async def _cancel_when_left(
+    call: Call, run_id: str, found: FoundTurn, events: Portions
+) -> Portions:
+    """Yield the events of a leg, and cancel its run if they are closed before their end."""
+    is_settled = False
+    async with contextlib.aclosing(events):
+        try:
+            async for portion in events:
+                is_settled = is_settled or any(_is_settled(event, run_id) for event in portion)
+                yield portion
+            is_settled = True
+        finally:
+            if not is_settled:
+                request = CancelRequest(found.session_id, reason=_DISCONNECTED)
+                with contextlib.suppress(AgentctlError):
+                    await call.operations.cancel_run(
+                        found.kind, found.component_id, run_id, request
+                    )
+
+
+def _is_settled(event: StreamEvent, run_id: str) -> bool:
+    if find_event_kind(event.name) not in _SETTLED:
+        return False
+    return parse_event(event.name, event.data).run_id == run_id
+
+
+async def _expand_pauses(call: Call, events: Portions) -> Portions:
+    """Yield the events; that of the pause of a turn names all that its members wait for, too."""
+    async with contextlib.aclosing(events):
+        async for portion in events:
+            yield [
+                await _expand(call, event)
+                if find_event_kind(event.name) is EventKind.PAUSED
+                else event
+                for event in portion
+            ]
+
+
+async def _expand(call: Call, event: StreamEvent) -> StreamEvent:
+    data = parse_event(event.name, event.data).data
+    try:
+        found = await call.operations.find_turn(data["run_id"])
+    except NotFound:  # a member
+        return event
+    run = (await call.operations.read_turn(data["run_id"], found)).value
+    waiting = await call.operations.list_pending(data["run_id"], found)
+    body = orjson.dumps({**data, "approvals": waiting, "metrics": run["metrics"]})
+    return StreamEvent(event.seq, event.name, body)
+
+
+async def _stream(
+    call: Call, requested: Requested, events: Portions, start: LegStart
+) -> EventStreamResponse:
+    first = await wait_for_first_events(call.receive, events)
+    read = RunEvents(first[0], start)
+    add_log_context(session_id=read.session_id, run_id=read.run_id)
+    headers = _build_headers(requested, read.session_id, read.run_id)
+    return EventStreamResponse(first, events, requested.turn.build_encoder(read), headers)
+
+
+async def _collect(events: Portions, start: LegStart) -> Answer:
+    async with contextlib.aclosing(events):
+        first = await anext(events)
+        return await RunEvents(first[0], start).collect(first, events)
+
+
+def _respond(requested: Requested, answer: Answer) -> Response:
+    headers = _build_headers(requested, answer.session_id, answer.run_id)
+    body = requested.turn.build(answer)
+    if body is not None:
+        return json_response(body, headers=headers)
+    assert answer.end is not None
+    return build_end_response(
+        describe_end(answer.end, requested.turn.paused_code), answer.end.status, headers
+    )
+
+
+def _build_headers(requested: Requested, session_id: str, run_id: str) -> dict[str, str]:
+    return {SESSION_HEADER: session_id, RUN_HEADER: run_id, **requested.headers}
