@@ -139,7 +139,7 @@ class _Encoder:
                 parts += self._encode_end(item)
         return b"".join(parts)
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         self._number += 1
         body = {"type": name, "sequence_number": self._number, **fields}
         return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(body))

@@ -118,6 +118,17 @@ def tags() -> None:
 
 
 @operation
+def requests_of_one_chat_in_one_session() -> None:
+    body = {"stream": True, "model": "echo", "messages": HELLO}
+    sessions = set()
+    for options in ({}, {"stream": False, "max_completion_tokens": 1000}, {"stream": False}):
+        with send("/chat/completions", body | options) as response:
+            response.read()
+            sessions.add(response.headers["X-Session-ID"])
+    expect(len(sessions) == 1, sessions)
+
+
+@operation
 def settings_of_the_chat() -> None:
     expect(chat(temperature=0.7, top_p=0.9, max_tokens=500) == "hello")
 
