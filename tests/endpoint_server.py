@@ -165,6 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"error": error}).encode(), headers)
 
     def _message(self, body: Body, message: Body) -> None:
+        if message.pop("hang", False):
+            self.hang(body)
         usage = None if body["model"] == "no-usage" else _count_usage(body, message)
         if body.get("stream"):
             self._start_stream()

@@ -241,10 +241,10 @@ def answer(*calls: dict[str, Any], text: str = "") -> dict[str, Any]:
     return {**message, "tool_calls": list(calls)} if calls else message
 
 
-def create_site(folder: Path, model_url: str, *, extra: str = "") -> Site:
-    """Create a deployment whose agents have gated tools."""
+def create_site(folder: Path, model_url: str, *, extra: str = "", server: str = "") -> Site:
+    """Create a deployment whose agents have gated tools; `server` as for `create_deployment`."""
     source = Path(__file__).with_name("ledger_tools.py")
     (folder / source.name).write_text(source.read_text())
     (folder / "open_file.json").write_text(json.dumps(OPEN_FILE))
     config = _CONFIG.format(url=model_url)
-    return Site(create_deployment(folder, model_url, extra=f"{config}\n{extra}"))
+    return Site(create_deployment(folder, model_url, extra=f"{config}\n{extra}", server=server))

@@ -281,13 +281,18 @@ def test_schema_of_the_request_makes_a_structured_answer(client: openai.OpenAI) 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"seed": 7}, "seed"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"stop": ["x"]}, "stop"),
     ({"logprobs": True}, "logprobs"),
     ({"store": False}, "store"),
     ({"extra_body": {"surprise": 1}}, "surprise"),
-    ({"response_format": {"type": "json_object"}}, "response_format.type"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    ({"response_format": {"type": "grammar"}}, "response_format.type"),
+    (
+        {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]},
+        "messages[0].tool_call_id",
+    ),
     (
         {
             "messages": [
@@ -299,7 +304,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "messages[0].content[0]",
     ),
-    ({"messages": [*MESSAGES, {"role": "assistant", "content": "x"}]}, "messages"),
+    ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
 ]
 
 
@@ -371,9 +376,69 @@ def test_first_message_of_a_program_is_answered(served: ThreadedServer, program:
 def test_refusal_of_a_setting_names_the_key_that_ignores_it(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"openai\.ignored_parameters"):
         client.chat.completions.create(model="echo", messages=MESSAGES, stop=["x"])
-    with pytest.raises(openai.BadRequestError) as tools:
-        client.chat.completions.create(model="echo", messages=MESSAGES, n=2)
-    assert "ignored_parameters" not in tools.value.message
+    for given, remedy in (
+        ({"modalities": ["audio"]}, "leave it out"),
+        ({"extra_body": {"surprise": 1}}, "leave it out"),
+        ({"functions": [{"name": "f"}]}, "use tools"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=remedy):
+            client.chat.completions.create(
+                **{"model": "echo", "messages": MESSAGES, **given}  # type: ignore[arg-type]
+            )
+
+
+def test_names_and_last_messages_of_other_roles_are_accepted(client: openai.OpenAI) -> None:
+    def ask(*messages: Any) -> Any:
+        raw = client.chat.completions.with_raw_response.create(model="history", messages=messages)
+        sent = json.loads(raw.parse().choices[0].message.content or "")
+        return raw.headers, [text for role, text in sent if role != "system"]
+
+    headers, texts = ask({"role": "user", "name": "ada", "content": "one"})
+    assert (headers["x-ignored-parameters"], texts) == ("messages.name", ["one"])
+    _, texts = ask({"role": "user", "content": "one"}, {"role": "system", "content": "two"})
+    assert texts == ["one", "two"]
+    _, texts = ask({"role": "user", "content": "one"}, {"role": "assistant", "content": "two"})
+    assert texts == ["one", "two", "Continue your last answer where it ends."]
+
+
+def test_object_without_a_schema_is_an_answer(client: openai.OpenAI) -> None:
+    found = client.chat.completions.create(
+        model="echo",
+        messages=[{"role": "user", "content": '{"any": [5]}'}],
+        response_format={"type": "json_object"},
+    )
+    assert json.loads(found.choices[0].message.content or "") == {"any": [5]}
+
+
+def test_chat_of_open_webui_is_one_session(served: ThreadedServer, client: openai.OpenAI) -> None:
+    chat = {"X-OpenWebUI-Chat-Id": "chat-1"}
+    requests: list[list[Any]] = [
+        [{"role": "user", "content": "one"}],
+        [{"role": "user", "content": "### Task: a title"}],
+        [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "1"},
+            {"role": "user", "content": "two"},
+        ],
+    ]
+    sent = []
+    for messages in requests:
+        found = client.chat.completions.create(
+            model="history", messages=messages, extra_headers=chat
+        )
+        sent = json.loads(found.choices[0].message.content or "")
+    assert [run["input"] for run in get_runs(served, "chat-1")] == [
+        "one",
+        "### Task: a title",
+        "two",
+    ]
+    assert [text for role, text in sent if role != "system"] == ["one", "1", "two"]
+    with open_client(served, user="mallory") as other, pytest.raises(openai.NotFoundError):
+        other.chat.completions.create(model="history", messages=MESSAGES, extra_headers=chat)
+    raw = client.chat.completions.with_raw_response.create(
+        model="echo", messages=MESSAGES, extra_headers={"X-OpenWebUI-Chat-Id": "local:x"}
+    )
+    assert raw.headers["x-session-id"] != "local:x"
 
 
 def test_errors_have_the_form_of_openai(served: ThreadedServer, client: openai.OpenAI) -> None:

@@ -87,6 +87,7 @@ class RunEvents:
         self._start = start or LegStart()
         self.leg = self._start.leg
         self._awaited = self._start.approval_id
+        self._is_separated = self.leg > 1
         self._ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:
@@ -105,7 +106,7 @@ class RunEvents:
             elif self._awaited is not None:
                 continue
             elif kind is EventKind.CONTENT:
-                yield parsed.text
+                yield self._read_text(parsed.text)
             else:
                 self._ended = True
                 status = "PAUSED" if kind is EventKind.PAUSED else parsed.end_status
@@ -113,6 +114,12 @@ class RunEvents:
         if not portion and not self._ended:
             self._ended = True
             yield RunEnd(None)
+
+    def _read_text(self, text: str) -> str:
+        if self._is_separated:
+            # The texts of two answers of a run are separated, and this is the first of a response.
+            text, self._is_separated = text.removeprefix("\n\n"), False
+        return text
 
     def _build_end(self, status: str | None, data: Mapping[str, Any]) -> RunEnd:
         return RunEnd(

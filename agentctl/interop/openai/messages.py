@@ -43,7 +43,7 @@ class RequestMessages(NamedTuple):
         message: the message of the run; empty if the request has results.
         earlier: the messages before it.
         instructions: those of them with the role system or developer.
-        results: results of calls, with which the run goes on that asked for them.
+        results: results of calls, with which the run continues that made them.
         has_names: True if a message has a name, which has no effect.
         read_history: reads a request that ends with results as messages before a run; returns None
             if it does not have the calls themselves.

@@ -125,12 +125,8 @@ class OpenAIParameters:
                 continue
             if name not in self._rules:
                 public = get_public_name(name)
-                text = (
-                    f"Unknown parameter: {public}; leave it out"
-                    if public
-                    else "A parameter is unknown"
-                )
-                raise RefusedParameter(text, public, "unknown_parameter")
+                text = f"Unknown parameter: {public}" if public else "A parameter is unknown"
+                raise RefusedParameter(f"{text}{_LEAVE_IT}", public, "unknown_parameter")
             reason, accepted = self._rules[name]
             # True is no number here: `1 == True`.
             is_flag = isinstance(value, bool)
@@ -185,8 +181,8 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     """Return the JSON Schema of a response format; None for text.
 
     Args:
-        format: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", ...}` with `schema` in it or in its
-            `json_schema`.
+        format: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", ...}`
+            with `schema` in it or in its `json_schema`.
         param: the path of the parameter.
 
     Raises:
