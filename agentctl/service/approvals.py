@@ -128,8 +128,8 @@ class ApprovalOperations(OperationFamily):
         """Raise NotFound unless the caller can see the approval."""
         await self._find(kind, component_id, approval_id)
 
-    async def find_asking_run(self, approval_id: str) -> str:
-        """Return the root run of an approval, within the runs that the caller can see.
+    async def find_asked(self, approval_id: str) -> ApprovalRecord:
+        """Return an approval, within the runs that the caller can see.
 
         Raises:
             NotFound: there is no such approval, or it is that of a run of another user.
@@ -137,7 +137,8 @@ class ApprovalOperations(OperationFamily):
         for database in self.hosting.databases.values():
             row = await database.read(approvals.get(approval_id, self.lookups.visibility))
             if row is not None:
-                return row.root_run_id
+                record: ApprovalRecord = orjson.loads(build_approval_document(row))
+                return record
         raise errors.NotFound("Approval not found")
 
     async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:

@@ -8,9 +8,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
 from tests.process import ServerProcess
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 TAB = {
     "name": "open-tab",
@@ -80,7 +82,7 @@ def client_site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelE
 
 
 def start(
-    site: Site, server: ServerProcess, path: str, message: Any, **fields: Any
+    site: Site, server: ServerProcess | ThreadedServer, path: str, message: Any, **fields: Any
 ) -> httpx2.Response:
     text = message if isinstance(message, str) else json.dumps(message)
     headers = {"Authorization": f"Bearer {site.deployment.token('ann', *SCOPES)}"}
@@ -169,7 +171,7 @@ async def test_any_server_continues_with_the_results(client_site: Site) -> None:
     ],
 )
 def test_unusable_tools_are_refused(
-    client_server: ServerProcess, client_site: Site, path: str, fields: dict[str, Any], detail: str
+    client_server: ThreadedServer, client_site: Site, path: str, fields: dict[str, Any], detail: str
 ) -> None:
     response = start(client_site, client_server, path, "x", **fields)
     assert response.status_code == 422, response.text
@@ -178,12 +180,13 @@ def test_unusable_tools_are_refused(
 
 @pytest.fixture(scope="module")
 def client_server(client_site: Site) -> Any:
-    with client_site.serve() as server:
-        yield server
+    app = create_app(client_site.deployment.settings)
+    with serve_in_thread(client_site.deployment, app) as host:
+        yield host
 
 
 def test_calls_with_other_arguments_reach_the_model_again(
-    client_server: ServerProcess, client_site: Site, model_endpoint: ModelEndpoint
+    client_server: ThreadedServer, client_site: Site, model_endpoint: ModelEndpoint
 ) -> None:
     recursive = {
         "name": "tree",

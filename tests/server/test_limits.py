@@ -560,6 +560,16 @@ PROBES: dict[str, Probe] = {
         "POST /v1/chat/completions",
         {"model": "echo", "messages": [{"role": "user", "content": "x"}] * 2_049},
     ),
+    "interop.openai.references.MAXIMUM_REFERENCES": refuse(
+        "POST /v1/responses",
+        {
+            "model": "echo",
+            "input": [
+                *[{"type": "item_reference", "id": "msg_1"}] * 101,
+                {"role": "user", "content": "x"},
+            ],
+        },
+    ),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site
-from tests.process import start_server
+from tests.process import ServerProcess
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 ENABLED = """
@@ -287,6 +289,29 @@ def test_whole_conversation_as_items_continues_the_run(client: openai.OpenAI) ->
     assert client.responses.create(model="clerk", input=items).output_text == "new"
 
 
+def test_references_name_the_items_of_earlier_responses(
+    site: Site, served: ThreadedServer, client: openai.OpenAI, model_endpoint: ModelEndpoint
+) -> None:
+    items: list[Any] = ask([answer(TWO[0])])
+    first = client.responses.create(model="clerk", input=items, tools=[FLAT])
+    made: Any = first.output[0]
+    items += [
+        {"type": "item_reference", "id": made.id},
+        {"type": "function_call_output", "call_id": made.call_id, "output": "one"},
+    ]
+    second = client.responses.create(model="clerk", input=items, tools=[FLAT])
+    items += [{"type": "item_reference", "id": second.output[0].id}, *ask([answer(text="new")])]
+    assert client.responses.create(model="clerk", input=items).output_text == "new"
+    sent = model_endpoint.requests("plan")[-1]["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [turn["content"] for turn in sent[2:4]] == ["one", "one"]
+    with open_client(site, served.url, "mallory") as stranger:
+        for index in (1, 3):
+            with pytest.raises(openai.BadRequestError) as refused:
+                stranger.responses.create(model="clerk", input=[items[index], *ask([])])
+            assert refused.value.param == "input[0].id"
+
+
 @pytest.mark.parametrize("is_approved", [False, True])
 def test_approval_is_requested_and_answered(
     site: Site, client: openai.OpenAI, *, is_approved: bool
@@ -337,12 +362,18 @@ def test_background_response_is_read_and_cancelled(
     model_endpoint.wait_for_open(before, 30)
 
 
-def wait_for(client: openai.OpenAI, response_id: str) -> Any:
-    for _ in range(1_000):
-        found = client.responses.retrieve(response_id)
-        if found.status != "in_progress":
-            return found
-    raise AssertionError("the response did not end")
+def wait_for(client: openai.OpenAI, response_id: str, status: str = "completed") -> Any:
+    deadline = time.monotonic() + 60
+    while (found := client.responses.retrieve(response_id)).status != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def serve(site: Site, workers: int) -> AbstractContextManager[ThreadedServer | ServerProcess]:
+    if workers > 1:
+        return site.serve()
+    return serve_in_thread(site.deployment, create_app(site.deployment.settings))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -353,11 +384,7 @@ def test_cancel_ends_the_next_leg_at_the_model(
         tmp_path, model_endpoint.base_url, extra=ENABLED, server=f"workers = {workers}"
     )
     plan = [answer(TWO[0]), {"hang": True}]
-    options = ("--config", str(site.deployment.path), "--port", "0")
-    with (
-        start_server(*options, log=tmp_path / "server.log") as server,
-        open_client(site, server.url) as client,
-    ):
+    with serve(site, workers) as server, open_client(site, server.url) as client:
         before = model_endpoint.open_calls()
         messages = ask(plan)
         found = client.chat.completions.create(model="clerk", messages=messages, tools=[TAB])
@@ -384,15 +411,12 @@ def test_run_whose_results_never_come_is_cancelled(
 ) -> None:
     extra = f"{ENABLED}\n[approvals]\nclient_seconds = 1\n"
     site = create_site(tmp_path, model_endpoint.base_url, extra=extra)
-    with site.serve() as server, open_client(site, server.url) as client:
+    with serve(site, 1) as server, open_client(site, server.url) as client:
         calls = len(model_endpoint.requests("plan"))
         found = client.responses.create(
             model="clerk", input=json.dumps([answer(TWO[0])]), tools=[FLAT]
         )
-        for _ in range(10_000):
-            stored = client.responses.retrieve(found.id)
-            if stored.status == "cancelled":
-                break
+        stored = wait_for(client, found.id, "cancelled")
         assert stored.error is not None
         assert "did not give the result" in stored.error.message
         assert len(model_endpoint.requests("plan")) == calls + 1

@@ -147,6 +147,15 @@ def read_call_result(call_id: object, text: str, at: str) -> CallResult:
     return CallResult(approval_id, at, text)
 
 
+def read_item_reference(item_id: object, at: str) -> str:
+    """Return the id of the approval of an output item `function_call`.
+
+    Raises:
+        UnknownCall: there can be no such item.
+    """
+    return _unpack(item_id, _FUNCTION_ITEM, at)
+
+
 def read_approval_response(item: Mapping[str, Any], at: str) -> CallResult:
     """Return the answer to an approval request, an item `mcp_approval_response`.
 

@@ -18,6 +18,7 @@ from agentctl.interop.openai.failures import RefusedParameter, build_error_respo
 from agentctl.interop.openai.messages import NAME
 from agentctl.interop.openai.models import find_model, get_model, list_models
 from agentctl.interop.openai.parameters import OpenAIParameters
+from agentctl.interop.openai.references import resolve_references
 from agentctl.interop.openai.responses import ModelResponse
 from agentctl.interop.openai.routes import TABLE
 from agentctl.interop.openai.settings import OpenAI
@@ -78,6 +79,9 @@ async def _create(call: Call, principal: Principal, *, interface: Interface) -> 
     kind: ComponentKind = "team" if model in {team.id for team in settings.teams} else "agent"
     try:
         find_model(settings, principal, model)
+        if interface is ModelResponse:
+            items = await resolve_references(call, model, parameters.get_any("input"))
+            parameters.replace("input", items)
         turn = interface(parameters, model)
         return await _run(call, principal, kind, turn, parameters, model)
     except ClientDisconnect:

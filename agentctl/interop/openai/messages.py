@@ -81,7 +81,7 @@ def read_input_items(items: Sequence[object]) -> RequestMessages:
     results: list[CallResult] = []
     for index in range(len(items) - 1, -1, -1):
         item, at = items[index], f"input[{index}]"
-        if not isinstance(item, dict) or item.get("type") not in _ANSWERED:
+        if not isinstance(item, dict) or not is_result(item):
             break
         if item["type"] == "mcp_approval_response":
             results.insert(0, read_approval_response(item, at))
@@ -127,6 +127,11 @@ def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
 
 class _LostCall(RefusedParameter):
     """A result of a call that is not in the request (400)."""
+
+
+def is_result(item: object) -> bool:
+    """Return True for an item that continues the run which has made a call."""
+    return isinstance(item, dict) and item.get("type") in _ANSWERED
 
 
 class _Reader:

@@ -61,12 +61,12 @@ CHAT_RULES: dict[str, _Rule] = {
 RESPONSE_RULES: dict[str, _Rule] = {
     **_COMMON,
     "context_management": (_AGENT_SETS_IT, ([],)),
-    "include": (_TEXT_ONLY, ([],)),
+    "include": (_TEXT_ONLY, ([], ["reasoning.encrypted_content"])),
     "max_output_tokens": (_AGENT_SETS_IT, ()),
     "max_tool_calls": (_AGENT_SETS_IT, ()),
     "prompt": ("the agent has its own instructions", ()),
     "reasoning": (_AGENT_SETS_IT, ({}, {"effort": None}, {"effort": None, "summary": None})),
-    "truncation": ("the agent limits its history", ("disabled",)),
+    "truncation": ("the agent limits its history", ("auto", "disabled")),
 }
 
 _HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
@@ -110,6 +110,10 @@ class OpenAIParameters:
     def get_any(self, name: str) -> Any:
         """Return the value of a parameter of any type; None if it is not given."""
         return self._body.get(name)
+
+    def replace(self, name: str, value: Any) -> None:
+        """Replace the value of a parameter."""
+        self._body[name] = value
 
     def take_rest(self, honoured: frozenset[str]) -> None:
         """Apply the rules to every parameter that is not in `honoured`.

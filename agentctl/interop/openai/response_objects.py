@@ -121,6 +121,13 @@ def format_item_id(answer: Answer | RunEvents) -> str:
     return f"msg_{answer.run_id}" if answer.leg == 1 else f"msg_{answer.run_id}_{answer.leg}"
 
 
+def read_item_id(item_id: object) -> str | None:
+    """Return the id of the run of an output item with text; None for any other id."""
+    if not isinstance(item_id, str) or not item_id.startswith("msg_"):
+        return None
+    return item_id.removeprefix("msg_").partition("_")[0]
+
+
 def build_stored_response(
     run: Mapping[str, Any], model: str, waiting: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:

@@ -159,7 +159,7 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     results = turn.messages.results
     for result in results:
         try:
-            run_ids.add(await operations.find_asking_run(result.approval_id))
+            run_ids.add((await operations.find_asked(result.approval_id))["root_run_id"])
         except NotFound:
             raise UnknownCall(result.at) from None
     if len(run_ids) > 1:
