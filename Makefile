@@ -12,6 +12,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 PEERS := 2.7.2 2.9.0 3.1.10
 OTHERS := claude-agent-sdk crewai google-adk smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
+OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents pydantic-ai
 # Four processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
@@ -72,11 +73,12 @@ bench-hostile: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.hostile_peers
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
-# interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm,
+# interface for clients of OpenAI with the programs of docs/openai.md, those for Node if there is npm,
 # and the interfaces of MCP with older versions of the package mcp. Run the wrappers of
 # docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
 # models.
-test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed \
+test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
+		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) .peers/openai/node/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed .peers/mcp-clients/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
@@ -107,12 +109,16 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
 
-.peers/openai/.installed: tests/peers/requirements-openai.txt
-	@echo 'Creating an environment for clients of OpenAI in .peers'
-	@$(PYTHON) -m venv .peers/openai/llm
-	@.peers/openai/llm/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+.peers/openai/node/.installed: tests/peers/openai_programs/package.json
+	@mkdir -p $(@D)
 	@if command -v npm >/dev/null; then \
-		npm install --silent --prefix .peers/openai openai@6.49.0; fi
+		cp $< $(@D) && npm install --silent --prefix $(@D); fi
+	@touch $@
+
+.peers/openai/%/.installed: tests/peers/openai_programs/requirements-%.txt
+	@echo 'Creating an environment for $* in .peers/openai'
+	@$(PYTHON) -m venv .peers/openai/$*
+	@.peers/openai/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
 .peers/other-%/.installed: tests/peers/requirements-other-%.txt pyproject.toml

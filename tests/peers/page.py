@@ -13,7 +13,7 @@ from tests.peers.cells import Cell
 from tests.peers.operations import ROWS
 from tests.peers.tokens import DIFFERENCES
 
-__all__ = ["PAGE", "render"]
+__all__ = ["PAGE", "render", "wrap"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "agentos.md"
 
@@ -32,7 +32,7 @@ def build_operations_table() -> str:
     lines.append("")
     for reason, number in notes.items():
         text = f"{number}. {reason[0].upper()}{reason[1:]}."
-        lines += _wrap(text, 3 if number < 10 else 4)
+        lines += wrap(text, 3 if number < 10 else 4)
     return "\n".join(lines)
 
 
@@ -65,7 +65,7 @@ def _format_cell(cell: Cell, notes: dict[str, int]) -> str:
     return f"{shown} ({notes.setdefault(cell.reason, len(notes) + 1)})"
 
 
-def _wrap(text: str, indent: int) -> Iterator[str]:
+def wrap(text: str, indent: int) -> Iterator[str]:
     """Yield the lines of a list item, with at most 100 columns."""
     line = ""
     for word in text.split():

@@ -41,7 +41,7 @@ class CallResult(NamedTuple):
     """The result of a call that was handed out, or the answer to an approval request.
 
     Attributes:
-        approval_id: its approval.
+        approval_id: its approval; empty if the call was not handed out here.
         at: the place in the request, for errors.
         result: the result as text; None for an answer to an approval request.
         is_approved: that answer.
@@ -138,9 +138,13 @@ def read_call_result(call_id: object, text: str, at: str) -> CallResult:
     """Return the result of a call.
 
     Raises:
-        UnknownCall: there can be no such call.
+        RefusedParameter: its id is no text.
     """
-    return CallResult(_unpack(call_id, _CALL, at), at, text)
+    try:
+        approval_id = _unpack(call_id, _CALL, at)
+    except UnknownCall:
+        approval_id = ""
+    return CallResult(approval_id, at, text)
 
 
 def read_item_reference(item_id: object, at: str) -> str:

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unauthenticated
+from agentctl.interop.openai.calls import UnknownCall
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.failures import RefusedParameter, build_error_response
 from agentctl.interop.openai.messages import NAME
@@ -109,7 +110,12 @@ async def _run(
     key = _get_header(call, "Idempotency-Key")
     requested = Requested(kind, model, turn, ignored, is_stream, key)
     if turn.messages.results:
-        return await continue_turn(call, requested)
+        try:
+            return await continue_turn(call, requested)
+        except UnknownCall:
+            if (history := turn.messages.read_history()) is None:
+                raise
+            turn.messages = history
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
     session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.errors import ValidationFailed
@@ -24,6 +25,9 @@ from agentctl.requests import EarlierMessage
 CONTINUE = "Continue your last answer where it ends."
 """The message of a run whose request ends with an answer."""
 
+GO_ON = "Go on with the results of these calls."
+"""The message of a run whose request ends with results of calls of another agent."""
+
 NAME = "messages.name"
 """The name of the ignored member `name` in `X-Ignored-Parameters`."""
 
@@ -41,6 +45,8 @@ class RequestMessages(NamedTuple):
         instructions: those of them with the role system or developer.
         results: results of calls, with which the run continues that made them.
         has_names: True if a message has a name, which has no effect.
+        read_history: reads a request that ends with results as messages before a run; returns None
+            if it does not have the calls themselves.
     """
 
     message: str
@@ -48,6 +54,7 @@ class RequestMessages(NamedTuple):
     instructions: list[EarlierMessage]
     results: list[CallResult]
     has_names: bool = False
+    read_history: Callable[[], RequestMessages | None] = lambda: None
 
 
 def read_chat_messages(items: Sequence[object]) -> RequestMessages:
@@ -87,7 +94,23 @@ def read_input_items(items: Sequence[object]) -> RequestMessages:
 def _build(items: Sequence[object], at: str, results: list[CallResult]) -> RequestMessages:
     if results:
         # The run has the messages before them.
-        return RequestMessages("", [], [], results)
+        read_history = partial(_read_history, items, at)
+        return RequestMessages("", [], [], results, read_history=read_history)
+    return _read_messages(items, at)
+
+
+def _read_history(items: Sequence[object], at: str) -> RequestMessages | None:
+    """Return a request that ends with results of calls as messages before a run.
+
+    The calls are those of another agent, or of an earlier program.
+    """
+    try:
+        return _read_messages(items, at)
+    except _LostCall:
+        return None
+
+
+def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
     reader = _Reader()
     for index, item in enumerate(items):
         reader.read(check_type(item, dict, f"{at}[{index}]"), f"{at}[{index}]")
@@ -98,7 +121,12 @@ def _build(items: Sequence[object], at: str, results: list[CallResult]) -> Reque
         return RequestMessages(
             last.content, reader.messages[:-1], reader.instructions, [], reader.has_names
         )
-    return RequestMessages(CONTINUE, reader.messages, reader.instructions, [], reader.has_names)
+    message = CONTINUE if last.role == "assistant" else GO_ON
+    return RequestMessages(message, reader.messages, reader.instructions, [], reader.has_names)
+
+
+class _LostCall(RefusedParameter):
+    """A result of a call that is not in the request (400)."""
 
 
 def is_result(item: object) -> bool:
@@ -140,16 +168,15 @@ class _Reader:
                 f"{at}.role must be user, assistant, system, developer or tool", f"{at}.role"
             )
         for name, value in item.items():
-            if name in _PLAIN or value in (None, [], ""):
-                continue
-            if name == "tool_calls" and role == "assistant":
+            # Libraries keep more members in the answers that they send back.
+            if role == "assistant" or name in _PLAIN or value in (None, [], ""):
                 continue
             public = get_public_name(name) or "a field"
             raise RefusedParameter(f"{at}: {public} is not supported: leave it out", at)
         self.has_names = self.has_names or bool(item.get("name"))
         calls = [
             self._read_call(call.get("id"), call.get("function"), f"{at}.tool_calls")
-            for call in item.get("tool_calls") or ()
+            for call in check_type(item.get("tool_calls") or [], list, f"{at}.tool_calls")
             if check_type(call, dict, f"{at}.tool_calls")
         ]
         content = item.get("content")
@@ -181,7 +208,7 @@ class _Reader:
     def _add_result(self, call_id: object, content: object, where: str, at: str) -> None:
         known = check_type(call_id, str, at)
         if known not in self._tool_names:
-            raise RefusedParameter(f"{at} is the result of a call that is not in the request", at)
+            raise _LostCall(f"{at} is the result of a call that is not in the request", at)
         self.messages.append(
             EarlierMessage(
                 "tool", read_text(content, where), call_id=known, tool_name=self._tool_names[known]

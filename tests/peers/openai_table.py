@@ -1,0 +1,96 @@
+"""The table of programs in docs/openai.md, from the stored results of the suite.
+
+python -m tests.peers.openai_table    write it
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.peers.openai_suite import PROGRAMS, read_results
+from tests.peers.page import wrap
+
+PAGE = Path(__file__).parents[2] / "docs" / "openai.md"
+
+BEGIN, END = "<!-- programs: tests/peers/openai_table.py -->", "<!-- end of programs -->"
+
+TEXT_ONLY = "messages are text, without images and sound"
+NO_MODEL = "the server has agents, and no models for embeddings, speech, moderation or plain text"
+ONE_ANSWER = "a run has one answer, without probabilities of its tokens"
+LAST_MESSAGE = "the last message must not be one of the assistant: an agent begins its answer"
+
+DECIDED = {
+    "openai-python": {
+        "chat: image": TEXT_ONLY,
+        "chat: log_probabilities": ONE_ANSWER,
+        "chat: prefilled_answer": LAST_MESSAGE,
+        "chat: several_answers": ONE_ANSWER,
+        "chat: with_a_workflow": "workflows are not models: they have no conversation",
+        "responses: other_completions": NO_MODEL,
+        "responses: other_embeddings": NO_MODEL,
+        "responses: other_files": "the server stores no files",
+        "responses: other_moderations": NO_MODEL,
+        "responses: log_probabilities": ONE_ANSWER,
+        "responses: stored_fork_of_an_older_response": "a session is one line of conversation",
+    },
+    "open-webui": {
+        "continue_response": LAST_MESSAGE,
+        "embeddings": NO_MODEL,
+        "image": TEXT_ONLY,
+        "speech": NO_MODEL,
+    },
+}
+"""Operations that are refused by decision, by program, with the reason."""
+
+
+def build_table() -> str:
+    """Return the table, its sum and the reasons of the refusals."""
+    results, reasons, total = read_results(), list[str](), Counter[str]()
+    lines = ["| program | tried | right | due errors | refused |", "| --- " * 5 + "|"]
+    for name, program in PROGRAMS.items():
+        counts = Counter(results[name].values())
+        total += counts
+        numbers = set[int]()
+        for operation in _list_refused(results[name]):
+            reason = DECIDED[name][operation]
+            reasons += [reason] if reason not in reasons else []
+            numbers.add(reasons.index(reason) + 1)
+        notes = f" ({', '.join(map(str, sorted(numbers)))})" if numbers else ""
+        first, *others = program.scripts
+        more = "".join(f", {_link('more', other)}" for other in others)
+        cells = [
+            str(counts.total()) + more,
+            str(counts["right"]),
+            str(counts["due"]),
+            f"{counts['refused']}{notes}",
+        ]
+        cells[0] = _link(str(counts.total()), first) + more
+        lines.append(f"| {program.title} | {' | '.join(cells)} |")
+    sums = [total.total(), total["right"], total["due"], total["refused"]]
+    lines += [f"| sum | {' | '.join(map(str, sums))} |", ""]
+    for number, reason in enumerate(reasons, 1):
+        lines += wrap(f"{number}. {reason[0].upper()}{reason[1:]}.", 3)
+    return "\n".join(lines)
+
+
+def _list_refused(results: dict[str, str]) -> Iterator[str]:
+    return (operation for operation, outcome in results.items() if outcome == "refused")
+
+
+def _link(text: str, script: str) -> str:
+    return f"[{text}](../tests/peers/openai_programs/{script})"
+
+
+def render(page: str) -> str:
+    """Return the text of the page with a current table, between the comments that mark it."""
+    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
+    assert pattern.search(page), f"{PAGE} has no place for the table of programs"
+    text = f"{BEGIN}\n\n{build_table()}\n\n{END}"
+    return pattern.sub(lambda _: text, page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
