@@ -290,7 +290,8 @@ class RunRequest:
     returns the run of the first request, for 24 hours. `metadata` is stored with the run and given
     to its code. `session_state` replaces top-level keys of the state of the session.
     `output_schema` is the JSON Schema of a structured result. `dependencies` is given to the code
-    of the run and not stored.
+    of the run and not stored. `client_tools` are tools that the caller executes, each with `name`,
+    `description` and `parameters`. `tool_choice` is `required`, or the name of one of them.
     """
 
     message: str | None = None
@@ -303,6 +304,8 @@ class RunRequest:
     output_schema: dict[str, Any] | None = None
     dependencies: dict[str, Any] | None = None
     input: dict[str, Any] | None = None
+    client_tools: list[dict[str, Any]] | None = None
+    tool_choice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from agentctl.errors import ValidationFailed
+
+MAXIMUM_SUBSCHEMAS = 1_000
+"""Maximum number of subschemas of a request's schema, each counted wherever it is referred to."""
+
+_FOREIGN = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+
 
 class SchemaProblem(NamedTuple):
     """The first place of a value that does not match a schema.
@@ -21,6 +28,64 @@ class SchemaProblem(NamedTuple):
 def is_usable_schema(schema: Mapping[str, Any]) -> bool:
     """Return True if values can be validated by a JSON Schema."""
     return _build_validator(schema) is not None
+
+
+def is_valid_schema(schema: Mapping[str, Any]) -> bool:
+    """Return True for a JSON Schema, also for one with patterns that need backtracking."""
+    import jsonschema_rs
+
+    try:
+        jsonschema_rs.validator_for(dict(schema), offline=True)
+    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
+        return False
+    return True
+
+
+def check_subschemas(name: str, schema: Mapping[str, Any]) -> bool:
+    """Check the references of a request's schema and the number of its subschemas.
+
+    Args:
+        name: the field, for the error.
+
+    Returns:
+        True if the schema is recursive.
+
+    Raises:
+        ValidationFailed: it has too many subschemas, refers to another document or to something
+            that it does not have.
+    """
+    count, is_recursive = 0, False
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while waiting:
+        node, above = waiting.pop()
+        count += 1
+        if count > MAXIMUM_SUBSCHEMAS:
+            raise ValidationFailed(f"{name} has more than {MAXIMUM_SUBSCHEMAS} subschemas")
+        if isinstance(node, dict):
+            if any(key in node for key in _FOREIGN):
+                raise ValidationFailed(f"{name} must use no references except $ref")
+            reference = node.get("$ref")
+            if isinstance(reference, str) and reference in above:
+                is_recursive = True
+            elif isinstance(reference, str):
+                waiting.append((_resolve(name, schema, reference), (*above, reference)))
+        children = node.values() if isinstance(node, dict) else node
+        waiting += [(child, above) for child in children if isinstance(child, dict | list)]
+    return is_recursive
+
+
+def _resolve(name: str, root: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
+    """Return the subschema of a reference within the document (RFC 6901)."""
+    pointer, node = reference.removeprefix("#/"), root
+    if pointer != reference:
+        for segment in pointer.split("/"):
+            child = node.get(segment.replace("~1", "/").replace("~0", "~"))
+            if not isinstance(child, dict):
+                break
+            node = child
+        else:
+            return node
+    raise ValidationFailed(f"{name} refers to something that it does not have")
 
 
 def find_schema_problem(

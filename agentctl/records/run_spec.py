@@ -11,13 +11,16 @@ from agentctl.records.kinds import ComponentKind
 Purpose = Literal["summary", "memory"]
 """The purpose of background work after a run."""
 
+REQUIRED = "required"
+"""The tool choice of a request whose model has to call any tool."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """The work and the limits of a run. They never change, and each of them has a JSON form.
 
     The row of the run is written from it, and models and tools read it. A child has the values of
-    its parent, except those of its work, and no `output_schema`.
+    its parent, except those of its work, and no `output_schema` and tools of the caller.
 
     Attributes:
         parent_run_id: the run that requested this run of a member, or after which this background
@@ -35,6 +38,9 @@ class RunSpec:
         tool_timeout: maximum seconds of one tool call.
         metadata, session_state: JSON objects of the request, stored in the row of the root run.
         output_schema: JSON Schema of the request for its result.
+        client_tools: JSON array of the tools of the caller; None for none.
+        tool_choice: `required` if the first answer of the model has to call a tool, or the name of
+            the tool of the caller that it has to call; None for the choice of the model.
         dependencies: JSON object of the request; it is not stored.
         claims: verified claims of the caller's token as JSON; None without a JWT.
         earlier_messages: neutral messages that the request gives to its component, after those of
@@ -61,6 +67,8 @@ class RunSpec:
     metadata: str | None = None
     session_state: str | None = None
     output_schema: str | None = None
+    client_tools: str | None = None
+    tool_choice: str | None = None
     dependencies: str | None = None
     claims: str | None = field(default=None, repr=False)
     earlier_messages: tuple[Mapping[str, Any], ...] = ()
@@ -111,6 +119,8 @@ class RunSpec:
             recorded=False,
             survives_disconnect=False,
             output_schema=None,
+            client_tools=None,
+            tool_choice=None,
             earlier_messages=(),
             time_limit=time_limit,
         )

@@ -178,6 +178,8 @@ def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
         session_state=request.session_state,
         output_schema=request.output_schema,
         dependencies=request.dependencies,
+        client_tools=request.client_tools,
+        tool_choice=request.tool_choice,
     )
 
 

@@ -149,6 +149,8 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         time_limit=min(base.time_limit, SUMMARY_WAIT),
         metadata=None,
         output_schema=None,
+        client_tools=None,
+        tool_choice=None,
         dependencies=None,
         claims=None,
         purpose=purpose,

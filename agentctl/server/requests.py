@@ -32,10 +32,21 @@ from agentctl.requests import (
     Grant,
     RunRequest,
 )
+from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
 from agentctl.server.bodies import RequestBody
 
 Object = dict[str, Any] | None
 _AS_TEXT = "in a form a JSON object as text"
+
+
+class ClientToolBody(TypedDict, total=False):
+    """A tool that the caller of a run executes."""
+
+    name: Required[Annotated[str, Field(description="Name: letters, digits, `_` and `-`")]]
+    description: Annotated[str | None, Field(description="Description for the model")]
+    parameters: Annotated[
+        Object, Field(description="JSON Schema of the arguments, an object; none without it")
+    ]
 
 
 class RunBody(TypedDict, total=False):
@@ -77,6 +88,21 @@ class RunBody(TypedDict, total=False):
     ]
     output_schema: Annotated[
         Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
+    ]
+    client_tools: Annotated[
+        list[ClientToolBody] | None,
+        Field(
+            max_length=MAXIMUM_TOOLS,
+            description="Tools that the caller executes: a call of one pauses the run. For JSON"
+            " bodies",
+        ),
+    ]
+    tool_choice: Annotated[
+        str | None,
+        Field(
+            description="`required` if the first answer must call a tool, or the name of one of"
+            " `client_tools`"
+        ),
     ]
 
 

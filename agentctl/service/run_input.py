@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.config.settings import Limits
-from agentctl.errors import TooLarge, ValidationFailed
+from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.records.strict import find_object
 from agentctl.records.validation import check_text
 from agentctl.requests import RunRequest
@@ -70,6 +70,45 @@ async def read_run_input(
         assert text is not None
         message = text
     return RunInput(message, text)
+
+
+def dump_request_tools(catalog: Catalog, component: Component, request: RunRequest) -> str | None:
+    """Return the JSON text of the checked tools of the caller; None for none.
+
+    Raises:
+        ValidationFailed: a tool is not valid, has the name of a tool of the component, the
+            component takes no such tools, or the tool choice names none of them.
+        TooLarge: they are larger than their limit.
+    """
+    from agentctl.runtime.tools.client_tools import (
+        check_tool_choice,
+        dump_client_tools,
+        find_taken_name,
+    )
+
+    text = dump_client_tools(request.client_tools)
+    check_tool_choice(request.tool_choice, text)
+    if text is None:
+        return None
+    try:
+        names = catalog.find_tool_names(component)
+    except InvalidConfiguration:  # its run reports that
+        return text
+    name = f"the {component.kind} {component.id}"
+    if names is None:
+        raise ValidationFailed(
+            f"client_tools are for agents and teams with a configured model and for agents of"
+            f" pydantic-ai: {name} takes none"
+        )
+    if request.tool_choice is not None and catalog.is_hosted(component):
+        raise ValidationFailed(
+            f"tool_choice is for agents and teams with a configured model: {name} has its own"
+        )
+    if (taken := find_taken_name(text, names)) is not None:
+        raise ValidationFailed(
+            f"client_tools: {name} has a tool {taken} of its own, or of an MCP server: rename yours"
+        )
+    return text
 
 
 def _check_message(message: str, limit: int) -> None:

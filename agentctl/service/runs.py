@@ -40,7 +40,7 @@ from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
-from agentctl.service.run_input import read_run_input
+from agentctl.service.run_input import dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
@@ -232,6 +232,8 @@ class RunOperations(OperationFamily):
             metadata=metadata,
             session_state=session_state,
             output_schema=self._dump_output_schema(component, request.output_schema),
+            client_tools=dump_request_tools(self.hosting.catalog, component, request),
+            tool_choice=request.tool_choice,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
             earlier_messages=_build_neutral_messages(earlier),
@@ -281,6 +283,8 @@ class RunOperations(OperationFamily):
             "output_schema": request.output_schema,
             "dependencies": request.dependencies,
             "input": request.input,
+            "client_tools": request.client_tools,
+            "tool_choice": request.tool_choice,
             "earlier": [[message.role, message.content] for message in earlier] or None,
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]

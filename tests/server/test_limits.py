@@ -535,8 +535,14 @@ PROBES: dict[str, Probe] = {
     "runs.tool_timeout_seconds": call_tool("tool-wait", {"seconds": 60}),
     "limits.run_bytes": fail_run("large", "30000"),
     "limits.tool_result_bytes": call_tool("blob", {"size": 3_000}),
-    "runtime.models.structured_output.MAXIMUM_SUBSCHEMAS": refuse(
+    "records.json_schema.MAXIMUM_SUBSCHEMAS": refuse(
         f"POST {RUNS}", run("x", output_schema={"type": "object", "anyOf": [{}] * 1_001})
+    ),
+    "runtime.tools.client_tools.MAXIMUM_TOOLS": refuse(
+        f"POST {RUNS}", run("x", client_tools=[{"name": f"t{n}"} for n in range(129)])
+    ),
+    "runtime.tools.client_tools.MAXIMUM_BYTES": refuse(
+        f"POST {RUNS}", run("x", client_tools=[{"name": "t", "description": "x" * 262_144}])
     ),
     "records.memories.MAXIMUM_MEMORY_LENGTH": refuse(
         "POST /memories", {"memory": "x" * 4_001, "user_id": "ada"}

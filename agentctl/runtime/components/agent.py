@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
@@ -138,11 +139,9 @@ class _Turns:
         runner, conversation = self._runner, self._conversation
         while self._count < MAXIMUM_MODEL_CALLS:
             self._attempts.begin_call()
-            requires_tool = runner.routes and self._count == 0
+            choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
-            answer = await _call_model(
-                runner, self._attempts, self.messages, conversation, requires_tool=requires_tool
-            )
+            answer = await _call_model(runner, self._attempts, self.messages, conversation, choice)
             answer = self._identify_calls(answer)
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
@@ -203,6 +202,10 @@ class _Turns:
             for call in calls
         ]
         return True
+
+    def _choose_tool(self) -> str | None:
+        requested = self._conversation.context.spec.tool_choice
+        return requested or (REQUIRED if self._runner.routes else None)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over the values of `_keep`."""
@@ -272,8 +275,7 @@ async def _call_model(
     attempts: Attempts,
     messages: Sequence[Message],
     conversation: Conversation,
-    *,
-    requires_tool: bool,
+    tool_choice: str | None,
 ) -> ModelAnswer:
     """Call the model, again after temporary failures while nothing of the answer has arrived.
 
@@ -287,7 +289,7 @@ async def _call_model(
             messages,
             runner.tools,
             model.settings,
-            requires_tool,
+            tool_choice,
             runner.output,
         )
         try:

@@ -7,7 +7,7 @@ needs it, so a list of components without tools does not need pydantic either.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
@@ -266,6 +266,30 @@ class Catalog:
             return component.team.mode != "route"
         return component.kind == "agent" and not self.is_hosted(component)
 
+    def find_tool_names(self, component: Component) -> Collection[str] | None:
+        """Return the known names of the tools of a component; None if it takes none of a caller.
+
+        A name that ends in `*` stands for all names that begin with the text before it: those of
+        the tools of an MCP server.
+
+        Raises:
+            InvalidConfiguration: a tool or the object is not usable.
+        """
+        if self.is_hosted(component):
+            from agentctl.runtime.runners.runner import TakesClientTools
+
+            runner = self.hosted_runner(component)
+            return runner.tool_names if isinstance(runner, TakesClientTools) else None
+        if component.kind == "workflow":
+            return None
+        from agentctl.runtime.mcp.definitions import build_public_name
+
+        servers = filter(None, map(parse_mcp_reference, component.worker.tools))
+        return {
+            *self._build_actions(component)[1],
+            *(f"{build_public_name(named.server, '')}*" for named in servers),
+        }
+
     async def open_runner(self, agent: Component) -> Runner:
         """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
 
@@ -343,22 +367,33 @@ class Catalog:
     async def prepare_runner(
         self, component: Component, context: RunEnvironment
     ) -> ConfiguredRunner:
-        """Return the runner of a component with the tools of its MCP servers for one run.
+        """Return the runner of a component for one run, with the tools of MCP servers and caller.
 
         Raises:
             ExecutionError: the API key of the model is not set.
             InvalidConfiguration: a tool or the model is not usable.
         """
-        runner, references = self.runner(component), component.worker.tools
-        if all(parse_mcp_reference(reference) is None for reference in references):
-            return runner
-        from agentctl.runtime.components.component_rules import build_mcp_rules
         from agentctl.runtime.components.configured import add_actions
-        from agentctl.runtime.mcp.values import get_user
 
-        actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
-        rules = build_mcp_rules(component, runner.actions, actions, self._unmatched)
-        return add_actions(runner, actions, rules)
+        runner, references = self.runner(component), component.worker.tools
+        if any(parse_mcp_reference(reference) is not None for reference in references):
+            from agentctl.runtime.components.component_rules import build_mcp_rules
+            from agentctl.runtime.mcp.values import get_user
+
+            actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
+            rules = build_mcp_rules(component, runner.actions, actions, self._unmatched)
+            runner = add_actions(runner, actions, rules)
+        if context.spec.client_tools is not None:
+            from agentctl.runtime.tools.client_tools import build_client_actions, read_client_tools
+
+            # A tool that the component has got since the request has precedence.
+            tools = [
+                tool
+                for tool in read_client_tools(context.spec)
+                if tool["name"] not in runner.actions
+            ]
+            runner = add_actions(runner, *build_client_actions(tools))
+        return runner
 
     async def close(self) -> None:
         """Close the connections to models and MCP servers, and the runners of agents in code."""

@@ -58,7 +58,8 @@ class ModelCall:
         messages: the messages before the answer, oldest first; each tool call has its result.
         tools: the tools that the model may call.
         settings: settings of the model with those of the component on top.
-        requires_tool: True if the model has to call a tool.
+        tool_choice: `required` if the model has to call a tool, or the name of the tool that it has
+            to call; None for its own choice.
         output: the schema of the answer; None for text.
     """
 
@@ -66,7 +67,7 @@ class ModelCall:
     messages: Sequence[Message]
     tools: Sequence[ToolRecord]
     settings: config.ModelSettings
-    requires_tool: bool = False
+    tool_choice: str | None = None
     output: OutputSchema | None = None
 
 

@@ -36,6 +36,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
 from agentctl.runtime.models.calls import (
@@ -120,8 +121,9 @@ class LibraryConnection(ModelConnection):
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         settings = self.convert_settings(self.select_settings(call.settings))
-        if call.requires_tool:
-            settings = cast("ModelSettings", {**(settings or {}), "tool_choice": "required"})
+        if call.tool_choice is not None:
+            choice = REQUIRED if call.tool_choice == REQUIRED else [call.tool_choice]
+            settings = cast("ModelSettings", {**(settings or {}), "tool_choice": choice})
         request = model_request_stream(
             self.model,
             build_request(call, self),

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import orjson
 
+from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.models.calls import (
     Message,
     ModelAnswer,
@@ -145,7 +146,7 @@ class OpenAIConnection(ModelConnection):
             instructions = f"{instructions}\n\n{schema}" if instructions else schema
         if call.tools:
             body["tools"] = [self._build_tool(tool) for tool in call.tools]
-            body["tool_choice"] = "required" if call.requires_tool else "auto"
+            body["tool_choice"] = _build_choice(call.tool_choice)
         body["messages"] = [*_build_messages(instructions, call.messages, self)]
         return {**body, **self._build_settings(call.settings)}
 
@@ -242,6 +243,12 @@ def _takes_schemas(model: config.Model) -> bool:
     host = urlsplit(model.base_url).hostname or ""
     in_cloud = model.model.endswith("-cloud") or f".{host}".endswith(".ollama.com")
     return not (model.provider == "ollama" and in_cloud)
+
+
+def _build_choice(choice: str | None) -> str | dict[str, Any]:
+    if choice in (None, REQUIRED):
+        return choice or "auto"
+    return {"type": "function", "function": {"name": choice}}
 
 
 def _build_messages(

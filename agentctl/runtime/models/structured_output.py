@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration, ValidationFailed
+from agentctl.records.json_schema import check_subschemas
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.json_values import clean_json_value
@@ -24,14 +25,10 @@ if TYPE_CHECKING:
 MAXIMUM_ANSWER_BYTES = 262_144
 """Maximum size of a structured answer, which is validated in one step of the event loop."""
 
-MAXIMUM_SUBSCHEMAS = 1_000
-"""Maximum number of subschemas of a request's schema, each counted wherever it is referred to."""
-
 _MAXIMUM_PROBLEMS = 10
 _PROBLEM_CHARACTERS = 200
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(?P<text>.*?)\n?\s*```\s*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FOREIGN = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 
 
 class InvalidAnswer(Exception):
@@ -123,7 +120,8 @@ class RequestSchema(OutputSchema):
 
         if schema.get("type") != "object":
             raise ValidationFailed('output_schema must have "type": "object"')
-        _count_subschemas(schema, schema, (), 0)
+        if check_subschemas("output_schema", schema):
+            raise ValidationFailed("output_schema must not be recursive")
         self.json_schema = schema
         self._validator: Any
         try:
@@ -187,41 +185,6 @@ def check_output_schema(schema: dict[str, Any]) -> None:
             recursive, has a pattern that needs backtracking, or has too many subschemas.
     """
     RequestSchema(schema)
-
-
-def _count_subschemas(node: Any, root: dict[str, Any], above: tuple[str, ...], count: int) -> int:
-    count += 1
-    if count > MAXIMUM_SUBSCHEMAS:
-        raise ValidationFailed(f"output_schema has more than {MAXIMUM_SUBSCHEMAS} subschemas")
-    if isinstance(node, dict):
-        if any(name in node for name in _FOREIGN):
-            raise ValidationFailed("output_schema must use no references except $ref")
-        reference = node.get("$ref")
-        if isinstance(reference, str):
-            if reference in above:
-                raise ValidationFailed("output_schema must not be recursive")
-            target = _resolve(root, reference)
-            count = _count_subschemas(target, root, (*above, reference), count)
-    children = node.values() if isinstance(node, dict) else node
-    for child in children:
-        if isinstance(child, dict | list):
-            count = _count_subschemas(child, root, above, count)
-    return count
-
-
-def _resolve(root: dict[str, Any], reference: str) -> dict[str, Any]:
-    """Return the subschema of a reference within the document (RFC 6901)."""
-    pointer, node = reference.removeprefix("#/"), root
-    if pointer != reference:
-        for segment in pointer.split("/"):
-            key = segment.replace("~1", "/").replace("~0", "~")
-            child = node.get(key)
-            if not isinstance(child, dict):
-                break
-            node = child
-        else:
-            return node
-    raise ValidationFailed("output_schema refers to something that it does not have")
 
 
 def _describe_error(error: Any) -> str:

@@ -17,8 +17,10 @@ from pydantic_ai import (
     Agent,
     DeferredToolRequests,
     DeferredToolResults,
+    ExternalToolset,
     FunctionToolset,
     ToolApproved,
+    ToolDefinition,
     ToolDenied,
 )
 from pydantic_ai.capabilities import Hooks
@@ -30,6 +32,7 @@ from pydantic_ai.exceptions import (
     ToolRetryError,
 )
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolCallPart, ToolReturn
+from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError
 
@@ -42,6 +45,7 @@ from agentctl.runtime.pauses import Decision, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.spans import CurrentCall, current_call
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
+from agentctl.runtime.tools.client_tools import read_client_tools
 from agentctl.runtime.tools.functions import result_to_text
 
 DEFERRED = "The call was deferred"
@@ -75,15 +79,20 @@ def check_patterns(agent: Agent[Any, Any], approve: Mapping[str, ApprovalPolicy]
     Raises:
         UnusableObject: a pattern matches no tool.
     """
-    toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
-    if len(toolsets) < len(agent.toolsets):
+    if not all(isinstance(toolset, FunctionToolset) for toolset in agent.toolsets):
         return
-    names = [name for toolset in toolsets for name in toolset.tools]
+    names = list_function_tools(agent)
     for pattern in list_unmatched(approve, names):
         raise UnusableObject(
             f'the pattern "{pattern}" in approve matches none of its tools',
             f"correct or remove it; its tools are: {', '.join(names) or 'none'}",
         )
+
+
+def list_function_tools(agent: Agent[Any, Any]) -> list[str]:
+    """Return the names of the tools of an agent that are functions."""
+    toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+    return [name for toolset in toolsets for name in toolset.tools]
 
 
 class DeferredCalls:
@@ -105,6 +114,7 @@ class DeferredCalls:
         self._approve = approve
         self._decisions: dict[str, Decision] = {}
         self._begun: set[str] = set()
+        self._client_tools = read_client_tools(run.spec)
         if self.state is None or run.leg is None:
             return
         self.usage = _usage_adapter.validate_python(self.state["usage"])
@@ -113,6 +123,19 @@ class DeferredCalls:
             if decision is None:
                 raise ExecutionError("INTERNAL", "A decision of the run is missing")
             self._decisions[call_id] = decision
+
+    @property
+    def client_toolsets(self) -> list[AbstractToolset[Any]]:
+        """The tools of the caller, which the library defers."""
+        definitions = [
+            ToolDefinition(
+                name=tool["name"],
+                description=tool["description"],
+                parameters_json_schema=tool["parameters"],
+            )
+            for tool in self._client_tools
+        ]
+        return [ExternalToolset(definitions, id="client_tools")] if definitions else []
 
     def load_messages(self) -> list[ModelMessage]:
         """Return the messages at the pause.
@@ -206,6 +229,8 @@ class DeferredCalls:
         )
 
     def _find_policy(self, name: str, tools: Any) -> ApprovalPolicy | None:
+        if any(tool["name"] == name for tool in self._client_tools):
+            return "user"
         unmatched = list_unmatched(self._approve, tools.tools or ())
         return choose_strictest([find_policy(self._approve, name), *unmatched.values()])
 

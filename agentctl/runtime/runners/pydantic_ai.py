@@ -40,6 +40,7 @@ from agentctl.runtime.runners.deferred_calls import (
     DeferredCalls,
     allow_deferred_calls,
     check_patterns,
+    list_function_tools,
 )
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import ToolCalls
@@ -89,6 +90,11 @@ class PydanticAIRunner:
         self._streams_json = streams_json(agent.output_type)
         self._build_deps = build_deps
         self._owner = OwnerTask(lambda: agent)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools that are functions; those of other toolsets depend on the run."""
+        return list_function_tools(self._agent)
 
     async def open(self) -> None:
         await self._owner.open()
@@ -147,6 +153,7 @@ class _Execution:
             usage=deferred.usage,
             deps=deps,
             capabilities=[deferred.hooks],
+            toolsets=deferred.client_toolsets,
             conversation_id=self._run.spec.session_id,
         ) as steps:
             allow_deferred_calls(steps)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Collection
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
@@ -59,6 +59,18 @@ class Runner(Protocol):
     async def close(self) -> None:
         """Close what `open` has opened. Called once, also if `open` was not called."""
         ...
+
+
+@runtime_checkable
+class TakesClientTools(Protocol):
+    """A runner whose runs take tools of their caller (`RunSpec.client_tools`).
+
+    Attributes:
+        tool_names: the names of the tools of the agent that are known before a run.
+    """
+
+    @property
+    def tool_names(self) -> Collection[str]: ...
 
 
 async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:

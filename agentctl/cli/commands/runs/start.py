@@ -36,6 +36,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
+from agentctl.records.strict import parse_json
 from agentctl.requests import CancelRequest, RunRequest
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ OutputSchema = Annotated[
     str | None,
     typer.Option("--output-schema", metavar="JSON", help="JSON Schema of an object for the answer"),
 ]
+ClientTools = Annotated[
+    str | None,
+    typer.Option(
+        "--client-tools",
+        metavar="JSON",
+        help="Array of tools that you execute: name, description, parameters; @FILE reads a file",
+    ),
+]
 
 
 @with_target(create=True, needs_server=("background",))
@@ -107,6 +116,7 @@ async def start_run(
     metadata: Metadata = None,
     session_state: SessionState = None,
     output_schema: OutputSchema = None,
+    client_tools: ClientTools = None,
     output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
@@ -133,6 +143,7 @@ async def start_run(
         parse_object("--session-state", session_state),
         parse_object("--output-schema", output_schema),
         input=parse_object("--input", None if input is None else read_value("--input", input)),
+        client_tools=_parse_tools("--client-tools", client_tools),
     )
     if stream is None:
         stream = not background and output_format in ("table", "wide", "tsv", "jsonl")
@@ -154,6 +165,21 @@ def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
             look = target.command(f"sessions get {session}")
             conflict.hint = f"choose another session with --session NEW; this one: {look}"
         raise
+
+
+def _parse_tools(option: str, text: str | None) -> list[dict[str, Any]] | None:
+    if text is None:
+        return None
+    try:
+        tools = parse_json(read_value(option, text))
+    except ValueError:
+        tools = None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UsageError(
+            f"{option} must be a JSON array of tools",
+            hint=f"""write {option} '[{{"name": "open_file", "description": "…"}}]'""",
+        )
+    return tools
 
 
 def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:

@@ -79,11 +79,15 @@ class AgentOSRuns(AgentOSSessions):
         """Build the request that starts a run.
 
         Raises:
-            Unsupported: the request has an idempotency key or an object as input.
+            Unsupported: the request has an idempotency key, an object as input, or tools.
         """
         if request.input is not None:
             raise self.build_missing_error(
                 "an object as input of a run", "it takes a message: give --message without --input"
+            )
+        if request.client_tools is not None:
+            raise self.build_missing_error(
+                "tools of the caller", "its agents have their own tools: omit --client-tools"
             )
         if request.idempotency_key is not None:
             raise self.build_missing_error(
