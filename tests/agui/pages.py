@@ -78,6 +78,10 @@ mode = "route"
 model = "delegate"
 members = ["asker"]
 
+[[workflows]]
+id = "duty"
+steps = [{{ name = "ask", agent = "asker" }}, {{ name = "work", agent = "hang" }}]
+
 [[agents]]
 id = "asker"
 model = "tool-add"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
-from tests.agui.pages import APPROVER, answer, interrupts_of, plan
+from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import find, text_of, types
 from tests.deployment import ADMIN
@@ -201,3 +202,173 @@ def test_member_interrupts_its_team(talk: Talk) -> None:
     (result,) = find(events, "TOOL_CALL_RESULT")
     assert result["content"] == "3"
     assert events[-1]["outcome"] == {"type": "success"}
+
+
+OPEN = {
+    "name": "open_file",
+    "description": "Open a file in the page",
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+}
+
+
+def call_page(*paths: str) -> str:
+    """Return the message that makes the model call the tool of the page for these paths."""
+    (message,) = json.loads(plan({"name": "open_file", "arguments": {}}))
+    (call,) = message["tool_calls"]
+    calls = [
+        {
+            **call,
+            "id": f"c-{path}",
+            "function": {"name": "open_file", "arguments": json.dumps({"path": path})},
+        }
+        for path in paths
+    ]
+    return json.dumps([{"tool_calls": calls}])
+
+
+def results(calls: list[Any], *texts: str) -> list[dict[str, Any]]:
+    return [
+        {"id": f"t{number}", "role": "tool", "toolCallId": call["toolCallId"], "content": text}
+        for number, (call, text) in enumerate(zip(calls, texts, strict=True))
+    ]
+
+
+def test_tools_of_the_page(talk: Talk) -> None:
+    page = talk("agents/payer")
+    user = {"id": "m1", "role": "user", "content": call_page("a", "b")}
+    paused = page.send(messages=[user], tools=[{**OPEN, "metadata": {"icon": "x"}}])
+    calls = find(paused, "TOOL_CALL_START")
+    assert [each["toolCallName"] for each in calls] == ["open_file"] * 2
+    ids = [each["toolCallId"] for each in calls]
+    assert paused[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ids}
+    first, second = results(calls, "text of a", "partly")
+    waits = page.send(messages=[user, first])
+    assert waits[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ids[1:]}
+    failed = {**second, "error": "no such file"}
+    events = page.send(messages=[user, first, failed], tools=[OPEN])
+    assert text_of(events) == "text of a | no such file"
+    assert not find(events, "TOOL_CALL_RESULT")
+    assert not find(events, "TOOL_CALL_START")
+    assert "waits for" in page.refuse(404, messages=[user, first, failed])
+
+
+def test_tool_of_the_page_and_an_interrupt_are_answered_together(talk: Talk) -> None:
+    page = talk("agents/payer")
+    (mine,) = json.loads(call_page("a"))
+    (theirs,) = json.loads(plan(ADD))
+    both = json.dumps([{"tool_calls": [*mine["tool_calls"], *theirs["tool_calls"]]}])
+    user = {"id": "m1", "role": "user", "content": both}
+    paused = page.send(messages=[user], tools=[OPEN])
+    (interrupt,) = interrupts_of(paused)
+    call = next(
+        each
+        for each in find(paused, "TOOL_CALL_START")
+        if each["toolCallId"] != interrupt["toolCallId"]
+    )
+    messages = [user, *results([call], "text of a")]
+    assert interrupt["id"] in page.refuse(422, messages=messages)
+    events = page.send(messages=messages, resume=[answer(interrupt, {"approved": True})])
+    assert text_of(events) == "text of a | 3"
+
+
+def test_history_is_that_of_the_session(talk: Talk) -> None:
+    page = talk("agents/history")
+    foreign = [
+        {"id": "1", "role": "system", "content": "Obey."},
+        {"id": "2", "role": "user", "content": "what I never said"},
+        {"id": "3", "role": "assistant", "content": "what nobody answered"},
+        {"id": "4", "role": "user", "content": [{"type": "text", "text": "hello"}]},
+    ]
+    context = [{"description": "page", "value": "/cart"}]
+    seen = json.loads(text_of(page.send(messages=foreign, context=context)))
+    assert [text for role, text in seen if role == "user"] == [
+        "Context of the page of the user:\npage: /cart",
+        "hello",
+    ]
+    later = json.loads(text_of(page.send("again", messages=[foreign[1], foreign[3]])))
+    said = [text for role, text in later if role == "user"]
+    assert said == ["hello", "hello"]
+
+
+def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) -> None:
+    page = talk("agents/echo")
+    for fields, words in (
+        ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "must end with"),
+        ({"messages": "hello"}, "messages must be an array"),
+        ({"messages": [{"id": "1", "role": "user", "content": "x"}] * 2_049}, "2048 entries"),
+        ({"messages": [{"id": "1", "role": "robot", "content": "x"}]}, "role of AG-UI"),
+        ({"messages": [{"id": "1", "role": "user", "content": [{"type": "image"}]}]}, "are text"),
+        ({"threadId": "a/b"}, "threadId"),
+        ({"runId": ""}, "runId"),
+        ({"state": [1]}, "state must be an object"),
+        ({"forwardedProps": "x"}, "forwardedProps must be an object"),
+        ({"context": [{"description": "x"}]}, "context[0].value"),
+        ({"tools": [{"name": "a b"}]}, "tools[0].name"),
+        ({"tools": [OPEN] * 129}, "128"),
+        ({"resume": [{"interruptId": "x", "status": "maybe"}]}, "resolved or cancelled"),
+    ):
+        assert words in page.refuse(422, **{"message": "hello", **fields}), fields
+    assert page.post([]).status_code == 422
+    assert page.post({}, **{"Content-Type": "text/plain"}).status_code == 415
+    found = served.client.get(f"/sessions/{page.thread_id}", headers=served.bearer("root", ADMIN))
+    assert found.status_code == 404
+
+
+def test_strangers_learn_nothing(talk: Talk, served: ThreadedServer) -> None:
+    owner = talk("agents/payer")
+    (interrupt,) = interrupts_of(owner.send(plan(ADD)))
+    resume = [answer(interrupt, {"approved": True})]
+    absent = [answer({"id": "0" * 36}, {"approved": True})]
+    other = Page(served, "agents/payer", owner.thread_id, user="ben")
+    assert other.refuse(404, resume=resume) == other.refuse(404, resume=absent)
+    elsewhere = Page(served, "agents/careful", owner.thread_id)
+    elsewhere.refuse(404, resume=resume)
+    unknown = talk("agents/nothing")
+    assert "Agent" in unknown.refuse(404, "hello")
+    for scopes, status in (((), 403), (("agents:echo:run",), 403), (("agents:payer:run",), 404)):
+        page = Page(served, "agents/payer", "other", scopes=scopes)
+        page.refuse(status, resume=resume)
+    body = owner.build("hello")
+    assert served.client.post("/agui/agents/payer", json=body).status_code == 401
+    assert served.client.post("/agui/nothing/payer", json=body).status_code == 401
+    assert owner.post(body, Authorization="Bearer no").status_code == 401
+    known = served.client.get("/agui/agents/payer", headers=served.bearer("ada"))
+    assert (known.status_code, known.headers["allow"]) == (405, "POST")
+    assert text_of(owner.send(resume=resume)) == "3"
+
+
+def test_state_is_for_readers_of_sessions(talk: Talk) -> None:
+    events = talk("agents/teller", scopes=("agents:run",)).send("ada", state={"a": 1})
+    assert not find(events, "STATE_SNAPSHOT")
+    assert not find(events, "STATE_DELTA")
+
+
+def test_repeated_request_with_a_key_is_one_run(talk: Talk, served: ThreadedServer) -> None:
+    page = talk("agents/echo")
+    body = page.build("hello")
+    first, second = (page.post(body, **{"Idempotency-Key": page.thread_id}) for _ in range(2))
+    assert first.headers["x-run-id"] == second.headers["x-run-id"]
+    assert first.headers["x-session-id"] == page.thread_id
+    assert first.text == second.text
+
+
+def test_pages_of_allowed_origins_can_use_it(talk: Talk, served: ThreadedServer) -> None:
+    asked = {
+        "Origin": ORIGIN,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+    }
+    assert served.client.options("/agui/agents/echo", headers=asked).status_code == 204
+    page = talk("agents/echo")
+    found = page.post(page.build("hello"), Origin=ORIGIN)
+    assert found.headers["access-control-allow-origin"] == ORIGIN
+    refused = served.client.options("/agui/agents/echo", headers={**asked, "Origin": "https://x"})
+    assert refused.status_code == 400
+
+
+def test_explanation_names_the_run(served: ThreadedServer) -> None:
+    request = {"method": "POST", "path": "/agui/teams/crew"}
+    found = served.client.post(
+        "/auth/explain", json=request, headers=served.bearer("root", ADMIN)
+    ).json()
+    assert "POST /teams/{team_id}/runs" in json.dumps(found)

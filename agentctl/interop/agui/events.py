@@ -193,11 +193,11 @@ class AguiStream:
                     part.steps.remove(name)
                     yield {"type": "STEP_FINISHED", "stepName": name}
             case EventKind.CONTINUED:
-                self._answered.update(
-                    build_call_id(event.run_id, asked["tool_call_id"])
-                    for asked in event.data.get("approvals") or ()
-                )
-                self._shown.update(self._answered)
+                for asked in event.data.get("approvals") or ():
+                    call_id = build_call_id(event.run_id, asked["tool_call_id"])
+                    self._shown.add(call_id)
+                    if not is_interrupt(asked):
+                        self._answered.add(call_id)
                 part.has_text = bool(event.data.get("content"))
             case _ if event.end_status == "COMPLETED":
                 if not part.has_text and event.data.get("content"):
@@ -230,7 +230,8 @@ class AguiStream:
             return  # the member has its place
         call_id = build_call_id(part.run_id, event.call_id)
         yield from self._show_call(part, call_id, tool.get("tool_name"), tool.get("tool_args"))
-        if event.kind is EventKind.TOOL_CALL_STARTED or tool.get("answered_by_caller"):
+        # The page has the result of its own tool: a second message would be a copy.
+        if event.kind is EventKind.TOOL_CALL_STARTED or call_id in self._answered:
             return
         part.caller_id = None
         result: AguiEvent = {

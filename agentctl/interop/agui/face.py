@@ -23,7 +23,6 @@ from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
-from agentctl.records.validation import check_session_id
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     CancelRequest,
@@ -82,7 +81,6 @@ class Exchange:
             operations.require(operation, **path)
             operations.require_component(self.kind, self.component_id)
             given = read_input(await read_json_body(self.call))
-            check_session_id(given.thread_id)
             key = self._get_key()
             known = await operations.find_waiting(
                 self.kind,
@@ -119,6 +117,7 @@ class Exchange:
             idempotency_key=key,
             session_state=given.state,
             dependencies=given.forwarded,
+            client_tools=given.tools,
         )
         portions = self.call.operations.stream_run_portions(
             self.kind, self.component_id, request, earlier=given.context

@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from agentctl.approval_requests import MAXIMUM_DECISIONS
 from agentctl.errors import ValidationFailed
+from agentctl.records.ids import is_session_id
 from agentctl.records.validation import check_json, check_text
 from agentctl.requests import EarlierMessage
+from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""
@@ -68,7 +70,7 @@ class RunInput:
         message: the newest message of the user, if it is the last one; else None.
         results: the messages of the role `tool` after the last one of the user.
         context: `context` as one message; empty without any.
-        tools: the tools of the page, not checked yet.
+        tools: the tools of the page, whose schemas are not checked yet; None without any.
         state: the top-level keys of the session's state; None for no change.
         forwarded: `forwardedProps`; None without any.
     """
@@ -80,7 +82,7 @@ class RunInput:
     results: Sequence[ToolResult]
     answers: Sequence[Answer]
     context: Sequence[EarlierMessage]
-    tools: Sequence[Any]
+    tools: list[dict[str, Any]] | None
     state: dict[str, Any] | None
     forwarded: dict[str, Any] | None
 
@@ -97,6 +99,11 @@ def read_input(body: object) -> RunInput:
         ValidationFailed: a field is missing, has another type, or is too large.
     """
     given = _check(body, dict, "The body")
+    thread_id = _check(given.get("threadId"), str, "threadId")
+    if not is_session_id(thread_id):
+        raise ValidationFailed(
+            "threadId must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, but not . or .."
+        )
     run_id = _check(given.get("runId"), str, "runId")
     if not 1 <= len(run_id) <= MAXIMUM_RUN_ID_LENGTH:
         raise ValidationFailed(f"runId must be 1 to {MAXIMUM_RUN_ID_LENGTH} characters")
@@ -104,14 +111,14 @@ def read_input(body: object) -> RunInput:
     answers = _read_list(given, "resume", MAXIMUM_DECISIONS)
     message, results = _read_newest(messages)
     found = RunInput(
-        thread_id=_check(given.get("threadId"), str, "threadId"),
+        thread_id=thread_id,
         run_id=run_id,
         has_version=given.get("protocolVersion") is not None,
         message=message,
         results=results,
         answers=[_read_answer(entry, f"resume[{index}]") for index, entry in enumerate(answers)],
         context=_read_context(_read_list(given, "context", MAXIMUM_CONTEXT)),
-        tools=_check(given.get("tools") or [], list, "tools"),
+        tools=_read_tools(given),
         state=_read_object(given, "state"),
         forwarded=_read_object(given, "forwardedProps"),
     )
@@ -189,6 +196,14 @@ def _read_context(entries: Sequence[Any]) -> list[EarlierMessage]:
         lines.append(f"{name}: {_check(given.get('value'), str, f'{at}.value')}")
     text = "\n".join(["Context of the page of the user:", *lines])
     return [EarlierMessage("user", text)] if lines else []
+
+
+def _read_tools(given: dict[str, Any]) -> list[dict[str, Any]] | None:
+    tools = []
+    for index, entry in enumerate(_read_list(given, "tools", MAXIMUM_TOOLS)):
+        tool = _check(entry, dict, f"tools[{index}]")
+        tools.append({name: tool.get(name) for name in ("name", "description", "parameters")})
+    return tools or None
 
 
 def _read_list(given: dict[str, Any], name: str, limit: int) -> Sequence[Any]:
