@@ -73,10 +73,11 @@ bench-hostile: $(VENV)/.installed-test
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with its client for Node, if there is npm, and with the program llm,
-# and the interfaces of MCP with older versions of the package mcp. Run the wrappers of
-# docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
-# models.
+# the page of docs/agui.md in chromium, and the interfaces of MCP with older versions of the package
+# mcp. Run the wrappers of docs/other-libraries.md, each with its library, and public agents of all
+# libraries against scripted models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peers/openai/.installed \
+		.peers/agui/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
@@ -93,6 +94,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) .peer
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
 		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
+	@touch $@
+
+.peers/agui/.installed:
+	@echo 'Installing the client of AG-UI in .peers'
+	@mkdir -p .peers/agui
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/agui @ag-ui/client@1.0.0 esbuild@0.28.2; fi
 	@touch $@
 
 .peers/openai/.installed: tests/peers/requirements-openai.txt

@@ -56,7 +56,7 @@ _SPANS = {
     "REASONING": ("messageId", ("START", "", "END")),
     "STEP": ("stepName", ("STARTED", "", "FINISHED")),
 }
-"""What is opened and closed: the name of its id, and the ends of its events."""
+"""The spans that are opened and closed: the name of the id, and the ends of the events."""
 
 
 def parse_stream(lines: Iterable[str]) -> list[Event]:

@@ -32,7 +32,7 @@ def _build_face(settings: Settings) -> AgUiFace | None:
 
 
 def _find_route(settings: Settings, method: str, path: str) -> FaceRoute | None:
-    from agentctl.interop.agui.routes import PREFIX, ROUTE_KINDS, TABLE
+    from agentctl.interop.agui.settings import PREFIX, ROUTE_KINDS, TABLE
     from agentctl.records.kinds import KINDS
 
     match = TABLE.find(method, path)

@@ -230,7 +230,7 @@ class AguiStream:
             return  # the member has its place
         call_id = build_call_id(part.run_id, event.call_id)
         yield from self._show_call(part, call_id, tool.get("tool_name"), tool.get("tool_args"))
-        # The page has the result of its own tool: a second message would be a copy.
+        # The page has the result of its tool: a second message would be a copy.
         if event.kind is EventKind.TOOL_CALL_STARTED or call_id in self._answered:
             return
         part.caller_id = None
@@ -282,7 +282,7 @@ class AguiStream:
             del self._parts[part.run_id]
             yield from self._close_part(part, event)
             return
-        # Members that have no end of their own, the innermost first.
+        # Members without an end, the innermost first.
         for member in [*self._parts.values()][::-1]:
             if member is not part:
                 yield from self._close_part(member, event)

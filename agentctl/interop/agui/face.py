@@ -18,7 +18,7 @@ from agentctl.errors import AgentctlError, BadRequest, Unauthenticated
 from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
 from agentctl.interop.agui.input import RunInput, read_input
 from agentctl.interop.agui.interrupts import Continuation, check_no_interrupt
-from agentctl.interop.agui.routes import PREFIX, ROUTE_KINDS, TABLE
+from agentctl.interop.agui.settings import PREFIX, ROUTE_KINDS, TABLE
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context
@@ -165,12 +165,12 @@ class Exchange:
             raise
 
     async def _cancel(self, given: RunInput, run_id: str) -> None:
-        """Cancel the run of a page that has left, as `server.on_disconnect` says."""
+        """Cancel the run of a page that has left, unless `server.on_disconnect` is `detach`."""
         settings = self.call.caller.app_state.settings
         if settings.server.on_disconnect != "cancel":
             return
         request = CancelRequest(given.thread_id, wait=0, reason=CLIENT_DISCONNECTED)
-        # Nobody is left to read the error: the run has ended, or the database does not answer.
+        # No one is left to read the error: the run has ended, or the database does not answer.
         with contextlib.suppress(AgentctlError):
             await self.call.operations.cancel_run(self.kind, self.component_id, run_id, request)
 
