@@ -68,6 +68,8 @@ class AguiStream:
         self._name = {"threadId": thread_id, "runId": run_id}
         self._attributes = attributes
         self._after = after
+        self._skips = bool(after)
+        self._closed: set[str] = set()
         self._parts: dict[str, _Part] = {}
         self._asked: dict[str, Asked] = {}
         self._shown: set[str] = set()
@@ -102,13 +104,15 @@ class AguiStream:
         event = parse_event(sent.name, sent.data, sent.seq)
         if event.kind is None or self.is_over:
             return
-        if self._after:
-            if event.kind is EventKind.PAUSED:
-                self._after -= {asked["approval_id"] for asked in event.data["approvals"]}
-            # The leg begins after the pause of the root run, which is the last one.
-            if self._after or event.end_status is None or event.run_id != self.root_id:
-                return
         is_root = event.run_id == self.root_id
+        if self._skips and not (is_root and event.end_status):
+            if event.kind is EventKind.PAUSED:
+                self._after -= {asked["approval_id"] for asked in event.data.get("approvals", ())}
+                # Members pause before their root run.
+                self._skips = bool(self._after) or not is_root
+            return
+        if event.run_id in self._closed:
+            return
         if is_root:
             part = self._parts.setdefault(event.run_id, _Part(event.run_id, ""))
         else:
@@ -184,8 +188,10 @@ class AguiStream:
                 yield {"type": "CUSTOM", "name": "agentctl.progress", "value": value}
             case EventKind.STEP_STARTED:
                 yield from self._close_texts(part)
-                part.steps.append(str(event.data.get("step_name")))
-                yield {"type": "STEP_STARTED", "stepName": part.steps[-1]}
+                name = str(event.data.get("step_name"))
+                if name not in part.steps:  # one name is open once: clients know steps by name
+                    part.steps.append(name)
+                    yield {"type": "STEP_STARTED", "stepName": name}
             case EventKind.STEP_COMPLETED:
                 yield from self._close_texts(part)
                 name = str(event.data.get("step_name"))
@@ -280,6 +286,7 @@ class AguiStream:
         """Yield the end of a run of a member; at the end of the root close everything."""
         if part.run_id != self.root_id:
             del self._parts[part.run_id]
+            self._closed.add(part.run_id)
             yield from self._close_part(part, event)
             return
         # Members without an end, the innermost first.

@@ -75,7 +75,8 @@ class Exchange:
             AgentctlError: the request is refused; nothing was started or decided.
         """
         operations = self.call.operations
-        operation = operation_ids(self.kind).create_run
+        ids = operation_ids(self.kind)
+        operation = ids.create_run
         path = {KINDS[self.kind].id_field: self.component_id}
         try:
             operations.require(operation, **path)
@@ -89,6 +90,7 @@ class Exchange:
                 [answer.interrupt_id for answer in given.answers],
             )
             if given.continues:
+                operation = ids.continue_run
                 events = self._continue(given, Continuation(given, known), key)
             else:
                 check_no_interrupt(known)
@@ -132,6 +134,29 @@ class Exchange:
 
         A closed request ends the run, as that of a new run does.
         """
+        caller = self.call.caller
+        with caller.app_state.followed_runs.reserve(caller.owner):
+            stream, portions = await self._open_leg(given, continuation, key)
+            try:
+                async with contextlib.aclosing(self._translate(stream, portions)) as events:
+                    async for portion in events:
+                        yield portion
+                        if stream.is_over:
+                            return
+            except (GeneratorExit, asyncio.CancelledError):
+                goes_on = portions is not None and not stream.is_over
+                if goes_on and key is None:
+                    await self._cancel(given, continuation.run_id)
+                raise
+
+    async def _open_leg(
+        self, given: RunInput, continuation: Continuation, key: str | None
+    ) -> tuple[AguiStream, Portions | None]:
+        """Store the decisions of a request; return its stream and the events of the run.
+
+        The events are None if the run still waits for others. They begin with the first leg if the
+        request is repeated, or if others have decided.
+        """
         operations, run_id = self.call.operations, continuation.run_id
         after = set(continuation.decided)
         portions: Portions | None
@@ -155,14 +180,7 @@ class Exchange:
             given.thread_id, given.run_id, attributes=given.has_version, after=frozenset(after)
         )
         stream.root_id = run_id
-        try:
-            async with contextlib.aclosing(self._translate(stream, portions)) as events:
-                async for portion in events:
-                    yield portion
-        except (GeneratorExit, asyncio.CancelledError):
-            if key is None and not stream.is_over:
-                await self._cancel(given, run_id)
-            raise
+        return stream, portions
 
     async def _cancel(self, given: RunInput, run_id: str) -> None:
         """Cancel the run of a page that has left, unless `server.on_disconnect` is `detach`."""
@@ -187,7 +205,8 @@ class Exchange:
             state = await self._read_state(thread_id)
             started = [*stream.start(stream.root_id or "", state)]
             await self._wait(stream)
-            yield [*started, *stream.finish(state)]
+            ending = stream.finish(state) if stream.is_over else stream.abort()
+            yield [*started, *ending]
             return
         is_started = False
         async with contextlib.aclosing(portions):
@@ -204,7 +223,7 @@ class Exchange:
                     events += stream.finish(await self._read_state(thread_id))
                 if events:
                     yield events
-        if not stream.is_over:
+        if is_started and not stream.is_over:
             await self._wait(stream)
             yield [*(stream.finish(None) if stream.is_over else stream.abort())]
 
