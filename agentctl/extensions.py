@@ -21,6 +21,7 @@ BUILT_IN = (
     "agentctl.interop.agentos",
     "agentctl.interop.openai",
     "agentctl.interop.mcp",
+    "agentctl.interop.agui",
     "agentctl.top",
 )
 """The modules of the extensions of this distribution, each with an `EXTENSION`."""

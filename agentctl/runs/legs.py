@@ -16,7 +16,7 @@ from agentctl.config.settings import Approvals
 from agentctl.records.approvals import hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.times import now
+from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
@@ -147,6 +147,7 @@ def describe(row: ApprovalRow) -> dict[str, Any]:
         "arguments_hash": row.arguments_hash,
         "question": row.question,
         "schema": None if row.schema is None else orjson.loads(row.schema),
+        "expires_at": None if row.expires_at is None else format_rfc3339(row.expires_at),
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -117,9 +117,7 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
         await _cancel_and_wait(task, watch)
 
 
-async def wait_for_first_events(
-    receive: Receive, events: AsyncGenerator[list[StreamEvent]]
-) -> list[StreamEvent]:
+async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]]) -> list[T]:
     """Return the first events of a run, so that a refused run gets an HTTP error status.
 
     Raises:
@@ -142,7 +140,7 @@ async def _cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class EventStreamResponse(Response):
+class EventStreamResponse(Response, Generic[T]):
     """Server-sent events of a run, until the last event or until the client disconnects.
 
     In both cases the iterator is closed; the effect on the run (`on_disconnect`) is decided in
@@ -154,14 +152,15 @@ class EventStreamResponse(Response):
             run, which counts in `AppState.followed_runs`.
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
-        encode: returns the bytes of a portion, or of an empty one at the end of the stream.
+        encode: returns the bytes of a portion, or of an empty one at the end of the stream; None
+            for portions of `StreamEvent`.
     """
 
     def __init__(
         self,
-        first: list[StreamEvent] | None,
-        rest: AsyncGenerator[list[StreamEvent]],
-        encode: Callable[[list[StreamEvent]], bytes] | None = None,
+        first: list[T] | None,
+        rest: AsyncGenerator[list[T]],
+        encode: Callable[[list[T]], bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
@@ -172,7 +171,7 @@ class EventStreamResponse(Response):
             (b"x-accel-buffering", b"no"),
             *((name.encode(), value.encode()) for name, value in (headers or {}).items()),
         ]
-        self.encode = encode or _format_events
+        self.encode: Callable[[list[T]], bytes] = encode or cast(Any, _format_events)
         self.first = first
         self.rest = rest
         self._sent_at = 0.0
@@ -221,7 +220,7 @@ class EventStreamResponse(Response):
         await self._send_portion(send, [])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_portion(self, send: Send, portion: list[StreamEvent]) -> None:
+    async def _send_portion(self, send: Send, portion: list[T]) -> None:
         if body := self.encode(portion):
             self._is_writing = True
             await _send_part(send, body)

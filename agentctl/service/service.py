@@ -33,6 +33,7 @@ from agentctl.service.memories import MemoryOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
+from agentctl.service.threads import ThreadOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
@@ -47,6 +48,7 @@ class ServiceOperations(
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,
+    ThreadOperations,
     MemoryOperations,
     AccountOperations,
     AuditOperations,

@@ -26,6 +26,7 @@ SHORT = {
     "agentctl.cli.commands.sessions.summarize": "one command per module",
     "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
+    "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.interop.openai.settings": "the table of one face, which is registered",
     "agentctl.records.audit": "one record per resource",

@@ -110,6 +110,10 @@ _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
     " ORDER BY created_at, approval_id"
 )
+_PENDING_OF_SESSION = Sql(
+    f"SELECT {_COLUMNS} FROM approvals WHERE session_id = :session_id AND status = 'pending'"
+    f" AND {IS_VISIBLE} ORDER BY created_at, approval_id"
+)
 _PENDING_OF_ROOT = Sql(
     "SELECT count(*) FROM approvals WHERE root_run_id = :root_run_id AND status = 'pending'"
 )
@@ -200,6 +204,11 @@ def list_of_run(run_id: str) -> Work[list[ApprovalRow]]:
 def list_of_root(root_run_id: str) -> Work[list[ApprovalRow]]:
     """Return the approvals of a root run and of its members, oldest first."""
     return _OF_ROOT.rows(ApprovalRow, root_run_id=root_run_id)
+
+
+def list_pending_of_session(session_id: str, visibility: Visibility) -> Work[list[ApprovalRow]]:
+    """Return the visible pending approvals of a session, oldest first."""
+    return _PENDING_OF_SESSION.rows(ApprovalRow, session_id=session_id, **visibility.parameters())
 
 
 @unit

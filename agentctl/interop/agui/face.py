@@ -1,0 +1,246 @@
+"""The routes below `/agui`, whose requests become runs, or go on with paused ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agentctl.approval_requests import ContinueRequest
+from agentctl.auth import policy
+from agentctl.errors import AgentctlError, BadRequest, Unauthenticated
+from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
+from agentctl.interop.agui.input import RunInput, read_input
+from agentctl.interop.agui.interrupts import Continuation, check_no_interrupt
+from agentctl.interop.agui.settings import PREFIX, ROUTE_KINDS, TABLE
+from agentctl.records.events import parse_event
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.log_context import add_log_context
+from agentctl.records.routes import operation_ids
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    CancelRequest,
+    ResumeRequest,
+    RunRequest,
+    StreamEvent,
+)
+from agentctl.runs.states import CLIENT_DISCONNECTED
+from agentctl.server.answers import EventStreamResponse, wait_for_first_events
+from agentctl.server.bodies import read_json_body
+from agentctl.server.faces import Face, MatchedRoute
+from agentctl.server.routing import path_below_root
+from agentctl.server.state import Call, Caller
+
+Portions = AsyncGenerator[list[StreamEvent]]
+
+
+class AgUiFace(Face):
+    """The face that responds below `/agui`."""
+
+    def serves(self, path: str) -> bool:
+        return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive)
+        caller: Caller = call.caller
+        match = policy.find_operation(TABLE, call.method, path_below_root(scope), caller.failure)
+        scope["route"] = MatchedRoute(match.operation)
+        if caller.principal is None:
+            raise caller.failure or Unauthenticated()
+        policy.check_path_params(match.path_params)
+        kind = ROUTE_KINDS[match.operation]
+        exchange = Exchange(call, kind, match.path_params["component_id"])
+        response = await exchange.respond()
+        await response(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request, for a component."""
+
+    call: Call
+    kind: ComponentKind
+    component_id: str
+
+    async def respond(self) -> Response:
+        """Return the stream of the run.
+
+        Raises:
+            AgentctlError: the request is refused; nothing was started or decided.
+        """
+        operations = self.call.operations
+        ids = operation_ids(self.kind)
+        operation = ids.create_run
+        path = {KINDS[self.kind].id_field: self.component_id}
+        try:
+            operations.require(operation, **path)
+            operations.require_component(self.kind, self.component_id)
+            given = read_input(await read_json_body(self.call))
+            key = self._get_key()
+            known = await operations.find_waiting(
+                self.kind,
+                self.component_id,
+                given.thread_id,
+                [answer.interrupt_id for answer in given.answers],
+            )
+            if given.continues:
+                operation = ids.continue_run
+                events = self._continue(given, Continuation(given, known), key)
+            else:
+                check_no_interrupt(known)
+                events = self._start(given, key)
+            first = await wait_for_first_events(self.call.receive, events)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            await operations.record_refusal(operation, path, error)
+            raise
+        started = first[0]["metadata"]["agentctl"]
+        add_log_context(**started)
+        headers = {"X-Session-ID": started["session_id"], "X-Run-ID": started["run_id"]}
+        return EventStreamResponse(first, events, encode, headers)
+
+    def _get_key(self) -> str | None:
+        values = self.call.headers.getlist("Idempotency-Key")
+        if len(values) > 1:
+            raise BadRequest("The header field Idempotency-Key is given more than once")
+        return values[0] if values else None
+
+    def _start(self, given: RunInput, key: str | None) -> AsyncGenerator[list[AguiEvent]]:
+        request = RunRequest(
+            message=given.message,
+            session_id=given.thread_id,
+            idempotency_key=key,
+            session_state=given.state,
+            dependencies=given.forwarded,
+            client_tools=given.tools,
+        )
+        portions = self.call.operations.stream_run_portions(
+            self.kind, self.component_id, request, earlier=given.context
+        )
+        stream = AguiStream(given.thread_id, given.run_id, attributes=given.has_version)
+        return self._translate(stream, portions)
+
+    async def _continue(
+        self, given: RunInput, continuation: Continuation, key: str | None
+    ) -> AsyncGenerator[list[AguiEvent]]:
+        """Yield the events of the next leg of a run.
+
+        A closed request ends the run, as that of a new run does.
+        """
+        caller = self.call.caller
+        with caller.app_state.followed_runs.reserve(caller.owner):
+            stream, portions = await self._open_leg(given, continuation, key)
+            try:
+                async with contextlib.aclosing(self._translate(stream, portions)) as events:
+                    async for portion in events:
+                        yield portion
+                        if stream.is_over:
+                            return
+            except (GeneratorExit, asyncio.CancelledError):
+                goes_on = portions is not None and not stream.is_over
+                if goes_on and key is None:
+                    await self._cancel(given, continuation.run_id)
+                raise
+
+    async def _open_leg(
+        self, given: RunInput, continuation: Continuation, key: str | None
+    ) -> tuple[AguiStream, Portions | None]:
+        """Store the decisions of a request; return its stream and the events of the run.
+
+        The events are None if the run still waits for others. They begin with the first leg if the
+        request is repeated, or if others have decided.
+        """
+        operations, run_id = self.call.operations, continuation.run_id
+        after = set(continuation.decided)
+        portions: Portions | None
+        if continuation.decisions:
+            request = ContinueRequest(
+                tuple(continuation.decisions),
+                dependencies=given.forwarded,
+                idempotency_key=key or continuation.key,
+            )
+            continued = await operations.begin_continuation(
+                self.kind, self.component_id, run_id, request
+            )
+            portions = None if continued is None else operations.follow_continuation(continued)
+            if continued is not None and continued.after == BEFORE_FIRST_EVENT:
+                after |= {each.approval_id for each in continuation.decisions if each.approval_id}
+        else:
+            portions = await operations.open_resumed_stream(
+                self.kind, self.component_id, run_id, ResumeRequest(session_id=given.thread_id)
+            )
+        stream = AguiStream(
+            given.thread_id, given.run_id, attributes=given.has_version, after=frozenset(after)
+        )
+        stream.root_id = run_id
+        return stream, portions
+
+    async def _cancel(self, given: RunInput, run_id: str) -> None:
+        """Cancel the run of a page that has left, unless `server.on_disconnect` is `detach`."""
+        settings = self.call.caller.app_state.settings
+        if settings.server.on_disconnect != "cancel":
+            return
+        request = CancelRequest(given.thread_id, wait=0, reason=CLIENT_DISCONNECTED)
+        # No one is left to read the error: the run has ended, or the database does not answer.
+        with contextlib.suppress(AgentctlError):
+            await self.call.operations.cancel_run(self.kind, self.component_id, run_id, request)
+
+    async def _translate(
+        self, stream: AguiStream, portions: Portions | None
+    ) -> AsyncGenerator[list[AguiEvent]]:
+        """Yield the events of a stream, each portion as soon as it is there.
+
+        Args:
+            portions: the events of the run; None if it still waits.
+        """
+        thread_id = stream.thread_id
+        if portions is None:
+            state = await self._read_state(thread_id)
+            started = [*stream.start(stream.root_id or "", state)]
+            await self._wait(stream)
+            ending = stream.finish(state) if stream.is_over else stream.abort()
+            yield [*started, *ending]
+            return
+        is_started = False
+        async with contextlib.aclosing(portions):
+            async for portion in portions:
+                events: list[AguiEvent] = []
+                if not is_started:
+                    is_started = True
+                    root_id = stream.root_id or _read_run_id(portion[0])
+                    events += stream.start(root_id, await self._read_state(thread_id))
+                was_over = stream.is_over
+                for sent in portion:
+                    events += stream.read(sent)
+                if stream.is_over and not was_over:
+                    events += stream.finish(await self._read_state(thread_id))
+                if events:
+                    yield events
+        if is_started and not stream.is_over:
+            await self._wait(stream)
+            yield [*(stream.finish(None) if stream.is_over else stream.abort())]
+
+    async def _wait(self, stream: AguiStream) -> None:
+        """End a stream with what its run still waits for, if it does."""
+        known = await self.call.operations.find_waiting(
+            self.kind, self.component_id, stream.thread_id
+        )
+        asked = [each for each in known if each["root_run_id"] == stream.root_id]
+        if asked:
+            stream.wait(asked)
+
+    async def _read_state(self, session_id: str) -> dict[str, Any] | None:
+        """Return the state of the session; None if the caller may not read sessions."""
+        return await self.call.operations.read_state(self.kind, self.component_id, session_id)
+
+
+def _read_run_id(first: StreamEvent) -> str:
+    """Return the run whose stream begins with an event."""
+    return parse_event(first.name, first.data, first.seq).run_id

@@ -1,0 +1,236 @@
+"""Interrupts: what a paused run asks the user of a page, and the answers as decisions.
+
+An interrupt is an approval. A call of a tool of the page is none: it is an unanswered tool call,
+whose result comes back as a message of the role `tool`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from agentctl.approval_requests import RunDecision
+from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
+from agentctl.interop.agui.input import Answer, RunInput, ToolResult
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, ApprovalRecord
+
+Asked = Mapping[str, Any]
+"""An approval of a pause: of its event with the id of its run, or its record."""
+
+_NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
+
+
+def build_call_id(run_id: str, tool_call_id: str) -> str:
+    """Return the id of a tool call in streams: models repeat their ids, so it names the run."""
+    return f"{run_id}:{tool_call_id}"
+
+
+def is_interrupt(asked: Asked) -> bool:
+    """Return True unless it is a call of a tool of the page."""
+    return bool(asked["kind"] != "external")
+
+
+def build_interrupt(asked: Asked) -> dict[str, Any]:
+    """Return the interrupt of an approval."""
+    reason, schema = _describe_answer(asked)
+    question = asked["question"] or _build_question(asked)
+    if asked["policy"] == "other":
+        question += " (an approver decides; it cannot be answered here)"
+    interrupt = {
+        "id": asked["approval_id"],
+        "reason": reason,
+        "message": question,
+        "responseSchema": schema,
+        "metadata": {
+            "agentctl": {
+                name: asked[name]
+                for name in ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
+            }
+        },
+    }
+    if asked["kind"] != "input":
+        interrupt["toolCallId"] = build_call_id(asked["run_id"], asked["tool_call_id"])
+    if asked["expires_at"] is not None:
+        interrupt["expiresAt"] = asked["expires_at"]
+    return interrupt
+
+
+def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
+    """Return the reason of an interrupt, and the schema of the payload that answers it."""
+    match asked["kind"]:
+        case "input":
+            return "input_required", asked["schema"] or {}
+        case "outcome":
+            outcomes = {"type": "string", "enum": ["complete", "fail", "retry"]}
+            properties: dict[str, Any] = {"outcome": outcomes, "result": {}, "note": _NOTE}
+            required = ["outcome"]
+            reason = "agentctl:outcome"
+        case _:
+            edited = {**(asked["schema"] or {"type": "object"})}
+            properties = {"approved": {"type": "boolean"}, "editedArgs": edited, "note": _NOTE}
+            required = ["approved"]
+            reason = "tool_call"
+    properties["argumentsHash"] = {"type": "string"}
+    return reason, {"type": "object", "properties": properties, "required": required}
+
+
+def _build_question(asked: Asked) -> str:
+    if asked["kind"] == "outcome":
+        return f"The server died during the call of {asked['tool_name']}. What happened?"
+    if asked["kind"] == "input":
+        return f"{asked['tool_name']} asks for an answer"
+    return f"May {asked['tool_name']} be called?"
+
+
+def check_no_interrupt(waiting: Iterable[ApprovalRecord]) -> None:
+    """Check that no run of a thread waits for answers, before a new run starts in it.
+
+    Raises:
+        Conflict: one does.
+    """
+    ids = [asked["approval_id"] for asked in waiting if is_interrupt(asked)]
+    if ids:
+        raise Conflict(
+            f"A run of this thread waits for answers to its interrupts: {', '.join(ids)}. Send"
+            " resume with an entry for each, or cancel the run"
+        )
+
+
+class Continuation:
+    """The paused run that a request goes on with.
+
+    Args:
+        given: the request.
+        known: the pending approvals of the thread, and those that the request names.
+
+    Attributes:
+        run_id: the root run.
+        decisions: those of the request.
+        decided: ids of the approvals of the policy `other` that the request names.
+        key: names the decisions, for requests that are repeated.
+
+    Raises:
+        NotFound: no visible run of the thread has such an interrupt, or waits for such a result.
+        FourEyes: an interrupt needs another person, who has not decided yet.
+        ValidationFailed: an answer is not valid, or one is missing.
+    """
+
+    def __init__(self, given: RunInput, known: Sequence[ApprovalRecord]) -> None:
+        by_id = {asked["approval_id"]: asked for asked in known}
+        named: list[ApprovalRecord] = []
+        self.decisions: list[RunDecision] = []
+        self.decided: set[str] = set()
+        for answer in given.answers:
+            asked = by_id.get(answer.interrupt_id)
+            if asked is None or not is_interrupt(asked):
+                raise NotFound(f"{answer.at}: no run of this thread has this interrupt")
+            if asked["approval_id"] in {each["approval_id"] for each in named}:
+                raise ValidationFailed(f"{answer.at} answers the same interrupt again")
+            named.append(asked)
+            if asked["policy"] != "other":
+                self.decisions.append(_build_decision(asked, answer))
+            elif asked["status"] == "pending":
+                raise FourEyes(
+                    f"{answer.at}: this interrupt needs the decision of an approver and cannot be"
+                    " answered here: send resume again when it is decided"
+                )
+            else:
+                self.decided.add(asked["approval_id"])
+        for result in given.results:
+            for asked in known:
+                call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
+                is_open = asked["kind"] == "external" and asked["status"] == "pending"
+                if is_open and result.call_id == call_id:
+                    named.append(asked)
+                    self.decisions.append(_build_completion(asked, result))
+        runs = {asked["root_run_id"] for asked in named}
+        if not runs:
+            raise NotFound("No run of this thread waits for the result of these tool calls")
+        if len(runs) > 1:
+            raise ValidationFailed("resume and messages answer several runs: answer one at a time")
+        (self.run_id,) = runs
+        self._check_complete(named, known)
+        values = [self.run_id, *map(_to_values, self.decisions)]
+        self.key = f"agui:{hashlib.sha256(orjson.dumps(values)).hexdigest()}"
+
+    def _check_complete(
+        self, named: Sequence[ApprovalRecord], known: Sequence[ApprovalRecord]
+    ) -> None:
+        ids = {asked["approval_id"] for asked in named}
+        missing = [
+            asked["approval_id"]
+            for asked in known
+            if asked["root_run_id"] == self.run_id
+            and (asked["policy"], asked["status"]) == ("user", "pending")
+            and is_interrupt(asked)
+            and asked["approval_id"] not in ids
+        ]
+        if missing:
+            raise ValidationFailed(
+                f"resume must answer every interrupt of the run; missing: {', '.join(missing)}"
+            )
+
+
+def _to_values(decision: RunDecision) -> list[Any]:
+    return [
+        decision.approval_id,
+        decision.decision,
+        decision.arguments_hash,
+        decision.arguments,
+        decision.note,
+        decision.answer,
+        decision.result,
+    ]
+
+
+def _build_decision(asked: ApprovalRecord, answer: Answer) -> RunDecision:
+    """Return the decision of an answer.
+
+    The hash of the page is that of the call that its user has seen. Without one the decision counts
+    for the call that is stored.
+    """
+    approval_id, payload = asked["approval_id"], answer.payload
+    if answer.is_cancelled and asked["kind"] != "outcome":
+        return RunDecision("reject", approval_id=approval_id)
+    if asked["kind"] == "input":
+        return RunDecision("answer", approval_id=approval_id, answer=payload)
+    if asked["kind"] == "approval" and isinstance(payload, bool):
+        payload = {"approved": payload}
+    if not isinstance(payload, dict):
+        raise ValidationFailed(f"{answer.at}.payload must match the responseSchema: an object")
+    seen = payload.get("argumentsHash", answer.metadata.get("argumentsHash"))
+    note, edited = payload.get("note"), payload.get("editedArgs")
+    texts = {"argumentsHash": seen, "note": note}
+    for name, value in texts.items():
+        if not isinstance(value, str | None):
+            raise ValidationFailed(f"{answer.at}.payload.{name} must be a text")
+    if not isinstance(edited, dict | None):
+        raise ValidationFailed(f"{answer.at}.payload.editedArgs must be an object")
+    shown = asked["arguments_hash"] if seen is None else seen
+    if asked["kind"] == "outcome":
+        outcome = payload.get("outcome")
+        if outcome not in ("complete", "fail", "retry"):
+            raise ValidationFailed(f"{answer.at}.payload.outcome must be complete, fail or retry")
+        result = payload.get("result") if outcome == "complete" else None
+        return RunDecision(
+            outcome, arguments_hash=shown, note=note, result=result, approval_id=approval_id
+        )
+    if payload.get("approved") is True:
+        return RunDecision(
+            "approve", arguments_hash=shown, arguments=edited, note=note, approval_id=approval_id
+        )
+    if payload.get("approved") is not False:
+        raise ValidationFailed(f"{answer.at}.payload.approved must be true or false")
+    return RunDecision("reject", arguments_hash=shown, note=note, approval_id=approval_id)
+
+
+def _build_completion(asked: ApprovalRecord, result: ToolResult) -> RunDecision:
+    if result.error is None:
+        return RunDecision("complete", approval_id=asked["approval_id"], result=result.content)
+    note = result.error or result.content
+    return RunDecision(
+        "fail", approval_id=asked["approval_id"], note=note[:MAXIMUM_NOTE_LENGTH] or None
+    )

@@ -1,0 +1,82 @@
+"""Reads for interfaces whose conversations are sessions: what one waits for, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.service.approval_documents import build_approval_document
+from agentctl.service.family import OperationFamily
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import approvals, run_reads, sessions
+from agentctl.store.repositories.approvals import ApprovalRow
+
+
+class ThreadOperations(OperationFamily):
+    """Reads of sessions by callers who run their component. They are parts of other operations."""
+
+    async def find_waiting(
+        self, kind: ComponentKind, component_id: str, session_id: str, named: Sequence[str] = ()
+    ) -> list[ApprovalRecord]:
+        """Return the pending approvals of the visible runs of a component in a session.
+
+        Args:
+            named: ids of approvals to return in any status, if they are of these runs.
+
+        Raises:
+            Forbidden: the caller may not continue runs of the component.
+            NotFound: there is no component of this kind and id.
+        """
+        self.require(operation_ids(kind).continue_run, **{KINDS[kind].id_field: component_id})
+        database = self.lookups.component_database(kind, component_id)
+        rows = await database.read(self._find_rows(session_id, named))
+        states = {
+            root: await database.read(run_reads.get_state(root, self.lookups.visibility))
+            for root in {row.root_run_id for row in rows}
+        }
+        own = {
+            root
+            for root, state in states.items()
+            if state is not None
+            and (state.component_type, state.component_id) == (kind, component_id)
+        }
+        return [
+            cast(ApprovalRecord, orjson.loads(build_approval_document(row)))
+            for row in rows
+            if row.root_run_id in own and row.session_id == session_id
+        ]
+
+    @unit
+    def _find_rows(self, session_id: str, named: Sequence[str]) -> Steps[list[ApprovalRow]]:
+        visibility = self.lookups.visibility
+        rows = {
+            row.approval_id: row
+            for row in (yield from approvals.list_pending_of_session(session_id, visibility))
+        }
+        for approval_id in named:
+            if approval_id not in rows:
+                row = yield from approvals.get(approval_id, visibility)
+                if row is not None:
+                    rows[approval_id] = row
+        return list(rows.values())
+
+    async def read_state(
+        self, kind: ComponentKind, component_id: str, session_id: str
+    ) -> dict[str, Any] | None:
+        """Return the state of a session; None if the caller may not read it."""
+        try:
+            self.require("get_session_by_id", session_id=session_id)
+        except errors.Forbidden:
+            return None
+        database = self.lookups.component_database(kind, component_id)
+        row = await database.read(sessions.get(session_id, self.lookups.visibility))
+        if row is None:
+            return None
+        state: dict[str, Any] = orjson.loads(row.session_state or "{}")
+        return state

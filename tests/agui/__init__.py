@@ -1,0 +1,1 @@
+"""The interface for pages with AG-UI (docs/agui.md)."""
