@@ -26,7 +26,7 @@ __all__ = ["forked_commands"]
 _FUNCTION = """agentctl() {{
   if [ "$1" = serve ]; then command agentctl "$@"; else '{python}' -IS '{client}' '{path}' "$@"; fi
 }}"""
-"""A server is a process of its own, which the test ends with a signal."""
+"""A server is a separate process, which the test ends with a signal."""
 
 _MODULES = (
     "agentctl.auth.explain.explain", "agentctl.auth.verifier", "agentctl.config",
@@ -34,7 +34,7 @@ _MODULES = (
     "agentctl.store.sqlite.database", "concurrent.futures.thread", "httpx2", "pydantic",
     "rich.console", "rich.table",
 )  # fmt: skip
-"""What commands import, besides their own modules."""
+"""The modules that commands import from other packages."""
 
 
 @contextlib.contextmanager
